@@ -55,7 +55,7 @@ def measure(task: HarnessTask, outcomes: Sequence[Outcome]) -> dict[str, Value]:
     """
     found: dict[str, Value] = {}
     for metric in task.scored:
-        found |= _OF_METRIC[metric](outcomes) if metric in _OF_METRIC else _by_scores(metric, outcomes)
+        found |= _OF_METRIC[metric](outcomes) if metric in _OF_METRIC else _by_scores(task, metric, outcomes)
     if "acc" in found and any(one["group"] is not None for one in outcomes):
         found["acc_groups"] = _mean_of_groups(by_group(outcomes))
     return found
@@ -181,21 +181,41 @@ def _number(outcomes: Sequence[Outcome]) -> dict[str, Value]:
     return {"number": _mean(np.array(right, np.float64))}
 
 
-def _by_scores(metric: str, outcomes: Sequence[Outcome]) -> dict[str, Value]:
+def _by_scores(task: HarnessTask, metric: str, outcomes: Sequence[Outcome]) -> dict[str, Value]:
     """A metric of `jaxpt.scores`, as a fraction: the mean over examples where it is one, else of the whole."""
-    percent = 100.0 if scores.in_percent(metric) else 1.0
+    percent, options = 100.0 if scores.in_percent(metric) else 1.0, _options(task, metric, outcomes)
 
     def of(chosen: Sequence[Outcome]) -> dict[str, float]:
         if metric in ("spearman", "pearson"):
             return scores.score(metric, [one["cosine"] for one in chosen], [one["gold"] for one in chosen])
         golds = [one["gold"] for one in chosen]
-        found = scores.score(metric, [one["answer"] for one in chosen], golds)
+        found = scores.score(metric, [one["answer"] for one in chosen], golds, **options)
         return {name: value / percent for name, value in found.items()}
 
     if scores.is_mean(metric):
         each = [of([one]) for one in outcomes]
         return {name: _mean(np.array([one[name] for one in each])) for name in each[0]}
     return _of_whole(of, outcomes)
+
+
+def _options(task: HarnessTask, metric: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """The options of a metric; those that depend on the language from all answers, not from each alone."""
+    if not scores.find(metric).by_language:
+        return scores.options_of(task.metric_options, metric)
+    golds = [one["gold"] for one in outcomes]
+    return scores.resolve(metric, golds, task.language, **scores.options_of(task.metric_options, metric))
+
+
+def computed(task: HarnessTask, outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """{metric: how it is computed} of the metrics whose name does not say all."""
+    known = {"f1": "mean over the choices that occur", "f1_last": "of the last choice"}
+    found = {metric: known[metric] for metric in task.scored if metric in known}
+    for metric in task.scored if task.form == "generation" else ():
+        if metric in scores.known():
+            references = max(len(one["gold"]) for one in outcomes)
+            how = scores.signature(metric, references, **_options(task, metric, outcomes))
+            found |= {metric: how} if how else {}
+    return found
 
 
 def _of_whole(of: Callable[[Sequence[Outcome]], dict[str, float]], outcomes: Sequence[Outcome]) -> dict[str, Value]:

@@ -26,6 +26,8 @@ class Result:
     baselines: Mapping[str, Mapping[str, Value]]
     groups: Mapping[str, Value]
     """Accuracy of each group, of a task with groups that are few."""
+    computed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """{metric: how it is computed}, where its name does not say all."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON."""
@@ -36,7 +38,7 @@ class Result:
         return {
             "task": self.task.name, "shots": self.shots, "examples": self.examples, "metrics": of(self.metrics),
             "baselines": {name: of(found) for name, found in self.baselines.items()}, "groups": of(self.groups),
-            "settings": settings(self.task),
+            "computed": dict(self.computed), "settings": settings(self.task),
         }  # fmt: skip
 
 
@@ -62,7 +64,7 @@ def result(
     has_groups = task.form == "pair" and task.group is not None
     return Result(
         task, shots, len(outcomes), measures.measure(task, outcomes), baselines,
-        measures.by_group(outcomes) if has_groups else {},
+        measures.by_group(outcomes) if has_groups else {}, measures.computed(task, outcomes),
     )  # fmt: skip
 
 

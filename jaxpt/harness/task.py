@@ -19,10 +19,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 import jaxpt
-from jaxpt.config import Frozen, NonNegativeInt, PositiveInt
+from jaxpt.config import Frozen, NonNegativeInt, Overrides, PositiveInt
 from jaxpt.config.files import override, parsed, read
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
+from jaxpt.scores import check_options
 
 Form = Literal["choice", "pair", "likelihood", "rolling", "generation", "similarity"]
 METRICS: dict[str, tuple[str, ...]] = {
@@ -30,7 +31,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "pair": ("acc",),
     "likelihood": ("acc", "perplexity"),
     "rolling": ("token_perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"),
-    "generation": ("exact_match", "squad", "trivia_qa", "number", "rouge", "bleu", "chrf"),
+    "generation": ("exact_match", "squad", "trivia_qa", "number", "rouge", "bleu", "chrf", "ter"),
     "similarity": ("spearman", "pearson"),
 }
 """Metrics of each form; the first is the default, and what a report shows."""
@@ -104,6 +105,11 @@ class HarnessTask(Frozen):
     """Of `generation`: a regular expression; its first group (or the match) in the text is the answer."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """See `METRICS`; by default the first of the form."""
+    metric_options: Overrides = ()
+    """Options of metrics, such as {bleu: {tokenize: intl}}; jaxpt/tasks/README.md has a table of them."""
+    language: str | None = None
+    """Code of the answers' language, which chooses how metrics split them into words; by default found by their
+    letters."""
     source: str = ""
     """Where the task's file is, for messages."""
 
@@ -131,6 +137,7 @@ class HarnessTask(Frozen):
                     f"{self.source}: metrics: {metric}: a task of form {self.form} has no such metric; it has "
                     f"{', '.join(METRICS[self.form])}{nearest(metric, list(METRICS[self.form]), '')}"
                 )
+        check_options(self.metric_options, self.scored, f"{self.source}: metric_options")
         try:
             re.compile(self.extract or "")
         except re.error as error:

@@ -22,7 +22,7 @@ from jaxpt.config import DistributedConfig, MeshConfig
 from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.generate.engine import Prompt
-from jaxpt.harness import baselines, results, scoring, task
+from jaxpt.harness import baselines, measures, results, scoring, task
 from jaxpt.harness.examples import Example, examples
 from jaxpt.harness.model import NetworkModel
 from jaxpt.harness.ngram import NGrams
@@ -84,6 +84,8 @@ def evaluate(
     tasks = task.load_all(names, overrides)
     wanted = [(one, n) for one in tasks for n in dict.fromkeys(map(one.shown, shots or [None]))]
     found = [(one, n, examples(one, n, limit, data, seed)) for one, n in wanted]
+    for one, _, of_task in found:
+        measures.computed(one, [{"gold": example.gold} for example in of_task])  # what is not installed is said now
     ngrams = None if corpus is None else NGrams(_corpus(corpus))
     processes.start(DistributedConfig())
     console.quiet = not is_primary()
@@ -114,6 +116,8 @@ def evaluate(
     if asks.truncated:
         say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
     console.print(results.table(made), width=None if console.is_terminal else 140)  # a log has no width
+    for line in dict.fromkeys(f"{one.task.name}: {m}: {how}" for one in made for m, how in one.computed.items()):
+        say(line)
     _write_summary(folder, earlier, made, {"run": settings, "scored_by": asks.says})
     for one, n, _ in found:
         files.state_of(_path(folder, one.name, n)).unlink(missing_ok=True)

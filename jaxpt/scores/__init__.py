@@ -13,6 +13,7 @@ from jaxpt.scores.registry import (
     in_percent,
     is_mean,
     known,
+    options_of,
     resolve,
     score,
     selection_value,
@@ -24,6 +25,6 @@ from jaxpt.scores.tagging import scheme_of
 
 __all__ = [
     "check_options", "confusion", "confusions", "find", "in_percent", "is_mean", "known", "label_errors", "majority",
-    "negative_log_softmax", "resolve", "scheme_of", "score", "selection_value", "settable", "signature", "table",
-    "values",
+    "negative_log_softmax", "options_of", "resolve", "scheme_of", "score", "selection_value", "settable", "signature",
+    "table", "values",
 ]  # fmt: skip

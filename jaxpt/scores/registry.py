@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_type_hints
 
 from jaxpt.errors import UserError
@@ -166,24 +166,39 @@ def settable(metric: str) -> dict[str, Any]:
     return {name: p.default for name, p in parameters.items() if name not in (*_POSITIONAL, *_OF_DATA)}
 
 
-def check_options(metric: str, options: Mapping[str, Any]) -> None:
+def check_options(options: Iterable[tuple[str, Any]], metrics: Sequence[str], key: str) -> None:
     """Raises UserError for an option that a recipe cannot set, or a value that it does not take.
 
     Args:
-      metric: a name of `known()`.
-      options: {name: value} of a recipe.
+      options: ("METRIC.OPTION", value) of a recipe.
+      metrics: those that are computed.
+      key: where the options stand, for messages.
     """
     import pydantic
 
-    names = list(settable(metric))
-    hints = get_type_hints(find(metric).function)
-    for name, value in options.items():
-        if name not in names:
-            raise UserError(f"{metric}: no option {name!r}{_one_of(name, names)}")
+    for name, value in options:
+        metric, _, option = name.partition(".")
+        if metric not in metrics:
+            raise UserError(f"{key}: {metric} is no metric of this task; it has {', '.join(metrics) or 'none'}")
+        names = list(settable(metric)) if metric in METRICS else []
+        if not option:
+            raise UserError(f"{key}.{metric}: wants a mapping of options{_one_of('', names)}")
+        if option not in names:
+            raise UserError(f"{key}.{metric}: no option {option!r}{_one_of(option, names)}")
         try:
-            pydantic.TypeAdapter(hints[name]).validate_python(value, strict=True)
+            pydantic.TypeAdapter(get_type_hints(find(metric).function)[option]).validate_python(value, strict=True)
         except pydantic.ValidationError as error:
-            raise UserError(f"{metric}: {name}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
+            raise UserError(f"{key}.{name}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
+
+
+def options_of(options: Iterable[tuple[str, Any]], metric: str) -> dict[str, Any]:
+    """The options of one metric.
+
+    Example:
+      >>> options_of((("bleu.tokenize", "intl"), ("chrf.word_order", 2)), "chrf")
+      {'word_order': 2}
+    """
+    return {name.partition(".")[2]: value for name, value in options if name.partition(".")[0] == metric}
 
 
 def selection_value(metric: str) -> tuple[str, Literal["min", "max"]]:

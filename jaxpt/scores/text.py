@@ -228,7 +228,8 @@ def _scorer(metric: str, options: dict[str, Any]) -> SacreMetric:
         name = options.get("tokenize")
         extra = {"ja-mecab": "pip install 'sacrebleu[ja]'", "ko-mecab": "pip install 'sacrebleu[ko]'"}.get(name)
         reason = f"is not installed: {extra}" if extra else f"cannot be loaded ({str(error).strip().splitlines()[0]})"
-        raise UserError(f"{metric}: the tokenizer {name} {reason}, or set the option tokenize: char") from None
+        other = f"{{{metric}: {{tokenize: char}}}}"
+        raise UserError(f"{metric}: the tokenizer {name} {reason}, or set metric_options to {other}") from None
 
 
 def _rouge_scorer(stemmer: bool, tokenize: str) -> RougeScorer:

@@ -60,17 +60,7 @@ class Task(TaskConfig):
                     f"task.metrics: {metric}: a task of kind {self.kind} has no such metric; "
                     f"it has {', '.join(allowed)}{nearest(metric, list(allowed), '')}"
                 )
-        for key, value in self.metric_options:
-            metric, _, option = key.partition(".")
-            if metric not in self.scored:
-                has = ", ".join(self.scored) or "none"
-                raise UserError(f"task.metric_options: {metric}: is no metric of this task; it has {has}")
-            if not option:
-                raise UserError(f"task.metric_options.{metric}: wants options, such as {{tokenize: intl}}")
-            try:
-                scores.check_options(metric, {option: value})
-            except UserError as error:
-                raise UserError(f"task.metric_options: {error}") from None
+        scores.check_options(self.metric_options, self.scored, "task.metric_options")
 
     allowed_metrics: ClassVar[tuple[str, ...]]
 
@@ -108,7 +98,7 @@ class Task(TaskConfig):
 
     def options(self, metric: str) -> dict[str, Any]:
         """The options of a metric that this task gives."""
-        return {key.partition(".")[2]: value for key, value in self.metric_options if key.partition(".")[0] == metric}
+        return scores.options_of(self.metric_options, metric)
 
     def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
         """How a metric is computed, to be shown beside it: the label or average that it is of, a scorer's signature.

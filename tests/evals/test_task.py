@@ -3,7 +3,8 @@
 import pytest
 
 from jaxpt.data import datasets
-from jaxpt.evals.task import TaskMetrics
+from jaxpt.evals.task import TaskMetrics, lines
+from jaxpt.tasks.tagging import TaggingTask
 from jaxpt.train import state
 from tests import fine_tuning
 
@@ -27,3 +28,13 @@ def test_of_the_validation_set_the_first_rows_are_scored(tmp_path):
 
     assert scored("validation") == [f"r{n}" for n in range(5)]
     assert len(scored("test")) == 12
+
+
+def test_lines_say_what_a_value_is_of_and_what_it_is_compared_with():
+    """Each word's most frequent tag is no constant."""
+    task = TaggingTask(labels=("B-A", "O"), metrics=("tag_accuracy", "macro_f1", "span_f1"))
+    metrics, trivial = {"tag_accuracy": 0.9, "macro_f1": 0.8}, {"tag_accuracy": 0.8522, "macro_f1": 0.4}
+    assert lines("task", metrics, trivial, task.baseline_names(), {"span_f1": task.computed("span_f1", [])}) == [
+        "task: tag_accuracy 0.9000 (each word's most frequent tag 0.8522)  macro_f1 0.8000 (constant 0.4000)  "
+        "[span_f1: micro average over entities, IOB2, conlleval's rules]"
+    ]

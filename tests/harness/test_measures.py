@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from jaxpt.errors import UserError
 from jaxpt.harness import measures
 from jaxpt.harness.task import HarnessTask
 
@@ -103,12 +104,29 @@ def test_rouge_is_a_mean_over_examples():
 
 def test_all_values_of_a_metric_have_the_same_resamples(monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        measures.scores, "score", lambda metric, answers, golds: asked.append(answers) or {"bleu": 1.0, "other": 2.0}
-    )
+    values = {"bleu": 1.0, "other": 2.0}
+    monkeypatch.setattr(measures.scores, "score", lambda metric, answers, golds, **_: asked.append(answers) or values)
     outcomes = [{"id": 0, "gold": ["a"], "group": None, "text": str(i), "answer": str(i)} for i in range(3)]
     assert list(measured("generation", ("bleu",), outcomes)) == ["bleu", "other"]
     assert len(asked) == 1 + measures.RESAMPLES
+
+
+def test_options_of_metrics():
+    """Of a mean too the language is that of all answers, not of each alone."""
+    outcomes = [
+        {"id": 0, "gold": [gold], "group": None, "text": answer, "answer": answer}
+        for answer, gold in [("今天下雨了", "今天下雪了"), ("GPT 4", "gpt 4")]
+    ]
+    task = HarnessTask(name="x", form="generation", metrics=("rouge", "exact_match", "bleu"), answers="gold",
+                       metric_options={"exact_match": {"ignore_case": True}})  # fmt: skip
+    task.check()
+    found = measures.measure(task, outcomes)
+    assert found["rouge1"].value == pytest.approx((0.8 + 1) / 2) and found["exact_match"].value == 0.5
+    how = measures.computed(task, outcomes)
+    assert how["exact_match"] == "ignore_case:yes" and "|tok:zh|" in how["bleu"] and "|tok:char|" in how["rouge"]
+    with pytest.raises(UserError, match="metric_options: bleu is no metric of this task; it has rouge"):
+        HarnessTask(name="x", form="generation", metrics=("rouge",), answers="gold",
+                    metric_options={"bleu": {"tokenize": "zh"}}).check()  # fmt: skip
 
 
 def test_correlations():

@@ -57,16 +57,18 @@ def test_options():
 
 def test_options_of_a_recipe():
     assert list(settable("span_f1")) == ["strict"] and settable("f1") == settable("multirc") == {}
-    check_options("bleu", {"tokenize": "zh", "smooth_value": 0.5, "max_ngram_order": 2})
-    for metric, options, words in [
-        ("bleu", {"tokenise": "zh"}, r"bleu: no option 'tokenise'; did you mean tokenize\?"),
-        ("bleu", {"tokenize": "chinese"}, r"bleu: tokenize: input should be '13a', 'intl', .*got 'chinese'"),
-        ("rouge", {"stemmer": "no"}, "rouge: stemmer: input should be a valid boolean, got 'no'"),
-        ("mse", {"labels": [1]}, "mse: no option 'labels'; it has none"),
-        ("f1", {"positive": 1}, "f1: no option 'positive'; it has none"),
+    options = (("bleu.tokenize", "zh"), ("bleu.smooth_value", 0.5), ("bleu.max_ngram_order", 2))
+    check_options(options, ("bleu",), "task.metric_options")
+    for name, value, words in [
+        ("bleu.tokenise", "zh", r"key\.bleu: no option 'tokenise'; did you mean tokenize\?"),
+        ("bleu.tokenize", "chinese", r"key\.bleu\.tokenize: input should be '13a', 'intl', .*got 'chinese'"),
+        ("bleu", "zh", "key.bleu: wants a mapping of options; one of: tokenize, lowercase, "),
+        ("rouge.stemmer", "no", "key.rouge.stemmer: input should be a valid boolean, got 'no'"),
+        ("f1.positive", 1, "key.f1: no option 'positive'; it has none"),
+        ("chrf.beta", 1, "key: chrf is no metric of this task; it has bleu, rouge, f1"),
     ]:
         with pytest.raises(UserError, match=words):
-            check_options(metric, options)
+            check_options(((name, value),), ("bleu", "rouge", "f1"), "key")
 
 
 def test_options_by_language():

@@ -105,7 +105,8 @@ def test_japanese_wants_mecab_or_another_tokenizer(monkeypatch):
     monkeypatch.setitem(sys.modules, "MeCab", None)  # not installed
     monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
     japanese = ["今日は雨が降っています"]
-    with pytest.raises(UserError, match=r"bleu: .*ja-mecab is not installed: pip install 'sacrebleu\[ja\]', or set"):
+    how = r"bleu: .*ja-mecab is not installed: pip install 'sacrebleu\[ja\]', or set metric_options to "
+    with pytest.raises(UserError, match=how):
         score("bleu", japanese, japanese)
     assert score("bleu", japanese, japanese, tokenize="char")["bleu"] == pytest.approx(100)
 

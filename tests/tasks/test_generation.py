@@ -10,6 +10,7 @@ from jaxpt.tasks import generation
 from jaxpt.tasks.classification import ClassificationTask
 from jaxpt.tasks.generation import GenerationTask
 from jaxpt.tasks.regression import RegressionTask
+from jaxpt.tasks.text_format import TextFormatTask
 from tests.text_pairs import rows
 
 
@@ -71,3 +72,17 @@ def test_a_generated_number_is_a_number_or_nothing():
     assert task.answer_text("3.8", row.row, "x") == {"text": "3.8", "value": 3.8}
     assert task.answer_text("nan", row.row, "x") == task.answer_text("four", row.row, "x") | {"text": "nan"}
     assert task.answer_text("four", row.row, "x")["value"] is None
+
+
+def test_metrics_fit_the_language():
+    zh = [["我们昨天去了北京的公园。"]]
+    task = GenerationTask(metrics=("bleu", "ter", "chrf"))
+    assert task.score(["我们今天去了北京的公园。"], zh, "bleu")["bleu"] > 50
+    assert "|tok:zh|" in task.computed("bleu", zh) and "|asian:yes|" in task.computed("ter", zh)
+    assert task.best_metric("ter") == ("ter", "min") and task.best_metric("bleu") == ("bleu", "max")
+    own = GenerationTask(metrics=("bleu",), language="zh", metric_options={"bleu": {"tokenize": "char"}})
+    own.check_metrics()
+    assert "|tok:char|" in own.computed("bleu", zh) and "|tok:zh|" in GenerationTask(language="zh").computed(
+        "bleu", [["abc"]]
+    )
+    assert "|tok:zh|" in TextFormatTask(name="translate_en_zh").computed("bleu", [["abc"]])

@@ -41,6 +41,44 @@ def test_schemes():
         NER.model_copy(update={"scheme": "iob2"}).labels_in(row(["a"], ["NOUN"]), "f")
 
 
+@pytest.mark.parametrize(
+    ("rows", "scheme"),
+    [
+        ([["I-A", "I-A", "O"], ["I-A", "E-A", "I-A"]], "IOE2"),  # the first row alone could be IOB1
+        ([["B-A", "I-A", "E-A"], ["S-A", "I-A"]], "IOBES"),
+        ([["B-A", "L-A"], ["U-A", "O", "I-A"]], "BILOU"),
+    ],
+)
+def test_an_inner_word_is_no_beginning_where_the_scheme_has_ends(rows, scheme):
+    task = TaggingTask(tags="ner")
+    read = [(row([str(n) for n in range(len(tags))], tags), "") for tags in rows]
+    known = task.before_labels(iter(read))
+    assert [known.labels_in(*one) for one in read] == rows
+    task = task.model_copy(update={"labels": known.labels})
+    assert [task.target(*one) for one in read] == rows and task.span_scheme == scheme
+    assert task.score(rows, rows, "span_f1")["f1"] == 1
+
+
+def test_iob1_is_known_by_all_rows():
+    read = [(row(["a", "b"], tags), "") for tags in (["I-A", "I-A"], ["I-A", "B-A"])]
+    known = TaggingTask(tags="ner").before_labels(iter(read))
+    assert [known.labels_in(*one) for one in read] == [["B-A", "I-A"], ["B-A", "B-A"]]
+
+
+def test_a_named_scheme():
+    bilou = TaggingTask(tags="ner", labels=("O", "U-A", "B-A", "L-A"), scheme="bilou", metrics=("span_f1",))
+    assert bilou.score([["U-A", "O"]], [["U-A", "U-A"]], "span_f1")["f1"] == pytest.approx(2 / 3)
+    assert bilou.computed("span_f1", []) == "micro average over entities, BILOU, conlleval's rules"
+    strict = bilou.model_copy(update={"metric_options": (("span_f1.strict", True),)})
+    assert strict.score([["B-A", "O"]], [["U-A", "O"]], "span_f1")["f1"] == 0
+    assert strict.computed("span_f1", []).endswith("BILOU, strict")
+    with pytest.raises(UserError, match=r"^f: tag 'S-A' is neither O, B-X, I-X, L-X nor U-X \(task.scheme: bilou\)"):
+        bilou.labels_in(row(["a"], ["S-A"]), "f")
+    for labels in (("B-A", "E-A", "L-A"), ("NOUN", "VERB")):
+        with pytest.raises(UserError, match=r"^task\.metrics: span_f1: the "):
+            TaggingTask(labels=labels, metrics=("span_f1",)).check_metrics()
+
+
 def test_bad_rows_in_one_line():
     with pytest.raises(
         UserError, match=r"^f: line 3: 3 words \(tokens\) and 2 tags \(ner\); wants a tag for each word"

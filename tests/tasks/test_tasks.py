@@ -127,3 +127,38 @@ def test_metrics_over_groups():
     assert ClassificationTask.best_metric("multirc") == ("f1a", "max")
     with pytest.raises(UserError, match=r"task.metrics: multirc: wants task.group"):
         task.model_copy(update={"group": None}).check_metrics()
+
+
+def test_f1_is_of_the_class_that_the_recipe_names():
+    """Not of the last class that occurs in an evaluation."""
+    task = ClassificationTask(labels=("neg", "neu", "pos"), positive="neg", metrics=("f1",))
+    task.check_metrics()
+    with_pos, without = ([0, 1, 2], [0, 2, 2]), ([0, 0, 1], [0, 1, 1])
+    assert [task.score(*rows, "f1")["f1"] for rows in (with_pos, without)] == [1, pytest.approx(2 / 3)]
+    assert task.computed("f1", []) == "of the label neg"
+    named = ClassificationTask(labels=("0", "1"), names=("different", "same"), metrics=("f1",))
+    assert named.computed("f1", []) == "of the label same" and named.score([0, 0], [0, 0], "f1") == {"f1": 0}
+    first = ClassificationTask(labels=("0", "1"), names=("different", "same"), positive="different", metrics=("f1",))
+    assert first.score([0, 0], [0, 0], "f1") == {"f1": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "task.metrics: f1: is of one of two labels, task.labels has 3: a, b, c; take macro_f1, micro_f1 or "
+             "weighted_f1, or name the label with task.positive"),
+        ({"positive": "d"}, "task.positive: 'd' is none of task.labels: a, b, c"),
+        ({"positive": "a", "metrics": ("accuracy",)}, "task.positive: only the metric f1 is of one label"),
+        ({"metrics": ("multirc",), "group": "id"}, "task.metrics: multirc: is of one of two labels, task.labels has 3"),
+        ({"metrics": ("accuracy",), "metric_options": {"f1": {"positive": "a"}}}, "f1 is no metric of this task"),
+    ],
+)  # fmt: skip
+def test_metrics_that_do_not_know_their_label(settings, words):
+    with pytest.raises(UserError) as error:
+        ClassificationTask(**{"labels": ("a", "b", "c"), "metrics": ("f1",), **settings}).check_metrics()
+    assert words in str(error.value)
+
+
+def test_cb_is_a_mean_over_all_labels():
+    task = ClassificationTask(labels=("a", "b", "c"), metrics=("cb",))
+    assert task.score([0, 1], [0, 1], "cb") == {"accuracy": 1, "macro_f1": pytest.approx(2 / 3)}  # as in T5
