@@ -2,34 +2,37 @@
 
 Who they are is said by `distributed.*`, else by JAXPT_COORDINATOR, JAXPT_PROCESSES and JAXPT_PROCESS, else by Slurm
 (under `srun`). Process 0 calls the roll: JAX itself ends a process that waits in vain without saying for whom. A
-process that fails before, because its recipe does not load, answers with its last words. Nothing here imports JAX,
-which takes a second.
+process that fails before, because its recipe does not load, answers with its last words. Calls are signed with the
+token of the job (`signed_calls`). Nothing here imports JAX, which takes a second.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
+import hashlib
 import os
 import re
+import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from jaxpt import stamp
-from jaxpt.config import DistributedConfig
+from jaxpt import errors, stamp
+from jaxpt.config import DistributedConfig, Frozen, PositiveInt
 from jaxpt.config.files import override
 from jaxpt.config.kinds import strictly
 from jaxpt.errors import UserError
+from jaxpt.parallel import signed_calls
 
 _VARIABLES = {"coordinator": "JAXPT_COORDINATOR", "processes": "JAXPT_PROCESSES", "process": "JAXPT_PROCESS"}
 _ALONE = "set distributed.processes=1 to run alone"
 _RETRY = 0.2  # seconds until process 0 is looked for again
-_GRACE = 5.0  # seconds for the outcome of the roll call to come
 _LATEST = 30.0  # seconds in which the others come, once something is wrong
+_LONGEST = 4000  # characters of a failure that the others are told
 
 
 class ProcessInfo(NamedTuple):
@@ -40,6 +43,18 @@ class ProcessInfo(NamedTuple):
     process: int
     devices: list[int] | None = None
     """Local devices that are its own; all by default."""
+
+
+class _Caller(Frozen):
+    """What a process tells process 0."""
+
+    process: PositiveInt
+    processes: PositiveInt
+    host: str
+    failure: str
+    """Why it has failed already; "" where it has not."""
+    challenge: str
+    """Random; the caller is known by it, and the answer is signed with it."""
 
 
 def find(config: DistributedConfig) -> ProcessInfo | None:
@@ -173,77 +188,96 @@ def _settings(overrides: Sequence[str]) -> DistributedConfig:
         return DistributedConfig()
 
 
+def _token(info: ProcessInfo, environment: Mapping[str, str]) -> bytes:
+    """What all processes of a run know, and others do not: JAXPT_TOKEN, or at least the port and Slurm's job."""
+    step = (environment.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    words = environment.get("JAXPT_TOKEN") or "\n".join((info.coordinator.rpartition(":")[2], *step))
+    return hashlib.sha256(f"jaxpt\n{words}".encode(errors="surrogateescape")).digest()
+
+
+def _server(info: ProcessInfo) -> socket.socket:
+    """Listens at the address that the others are told, where it is one of this machine; else at all of them."""
+    host, _, port = info.coordinator.rpartition(":")
+    if host == "localhost" or re.fullmatch(r"[0-9.]+", host):  # a name may stand for loopback here alone
+        with contextlib.suppress(OSError):
+            return socket.create_server((host, int(port)))
+    return socket.create_server(("", int(port)))
+
+
 def _listen(info: ProcessInfo, end: float, failure: str) -> str:
     """Process 0: takes the others' calls and tells all of them the outcome, which is empty when all are there.
 
     Once something is wrong those who come are told at once, for a while.
     """
     place = f"distributed.coordinator: {info.coordinator}:"
-    hosts, callers, waiting = {0: socket.gethostname()}, 0, []
     words = f"process 0 failed: {failure}" if failure else ""
     try:
-        server = socket.create_server(("", int(info.coordinator.rpartition(":")[2])))
+        server = _server(info)
     except OSError as error:
         return words or f"{place} process 0 cannot listen there: {error.strerror}"
-    with server, contextlib.ExitStack() as stack:
-        while callers < info.processes - 1:
-            server.settimeout(max(end - time.monotonic(), 0.001))
+
+    def note(who: str) -> None:
+        errors.note(f"{place} a caller from {who}: no process of this run; dropped, the start goes on")
+
+    listener = signed_calls.Listener(server, _token(info, os.environ), functools.partial(strictly, _Caller), note)
+    with server, contextlib.closing(listener):
+        hosts, came, waiting = {0: socket.gethostname()}, set[str](), list[signed_calls.Call[_Caller]]()
+        while len(came) < info.processes - 1:
             try:
-                caller = stack.enter_context(server.accept()[0])
-                caller.settimeout(_GRACE)
-                number, processes, host, failed = json.loads(caller.makefile().readline())
+                call = listener.next(end)
             except TimeoutError:
                 missing = ", ".join(str(n) for n in range(info.processes) if n not in hosts)
                 late = f"{place} of {info.processes} processes {missing} did not come in time (distributed.timeout)"
-                words = words or late
+                words = words or late + (f"; the last that was dropped: {listener.dropped}" if listener.dropped else "")
                 break
-            except (OSError, ValueError, TypeError):  # not one of ours
-                continue
-            callers += 1
-            waiting.append(caller)
-            if not words and (words := _wrong(info, hosts, number, processes, host, failed)):
+            caller = call.message
+            if not words and caller.challenge not in came and (words := _wrong(info, hosts, caller)):
                 end = min(end, time.monotonic() + _LATEST)
-            hosts[number] = host
+            waiting.append(call)
+            came.add(caller.challenge)  # which comes again where its first connection was cut off
+            hosts[caller.process] = caller.host
             if words:
                 _answer(waiting, words)
         _answer(waiting, words)
     return words
 
 
-def _wrong(info: ProcessInfo, hosts: dict[int, str], number: int, processes: int, host: str, failed: str) -> str:
+def _wrong(info: ProcessInfo, hosts: Mapping[int, str], caller: _Caller) -> str:
     """What is wrong with a caller, if anything is."""
-    place = f"distributed.coordinator: {info.coordinator}:"
-    if failed:
-        return f"process {number} failed: {failed}"
-    if processes != info.processes:
-        return f"{place} process {number} on {host} counts {processes} processes, process 0 {info.processes}"
+    place, number, host = f"distributed.coordinator: {info.coordinator}:", caller.process, caller.host
+    if caller.failure:
+        return f"process {number} failed: {caller.failure}"
+    if caller.processes != info.processes:
+        return f"{place} process {number} on {host} counts {caller.processes} processes, process 0 {info.processes}"
     if number in hosts:
         return f"{place} two processes have the number {number}, on {hosts[number]} and {host}"
     return ""
 
 
-def _answer(callers: list[socket.socket], words: str) -> None:
+def _answer(callers: list[signed_calls.Call[_Caller]], words: str) -> None:
     """Tells each caller the outcome, once."""
     while callers:
-        with contextlib.suppress(OSError):  # it has gone: JAX will say so
-            callers.pop().sendall(f"{words}\n".encode())
+        callers.pop().answer(words)
 
 
 def _report(info: ProcessInfo, end: float, failure: str) -> str:
     """Another process: tells process 0 its number and hears the outcome."""
-    place = f"distributed.coordinator: {info.coordinator}:"
+    place, why = f"distributed.coordinator: {info.coordinator}:", ""
     host, _, port = info.coordinator.rpartition(":")
+    challenge = secrets.token_hex(16)
+    own: dict[str, Any] = {"process": info.process, "processes": info.processes, "host": socket.gethostname()}
+    own |= {"failure": failure[:_LONGEST], "challenge": challenge}
     while True:
         try:
-            with socket.create_connection((host, int(port)), timeout=max(end - time.monotonic(), 0.001)) as call:
-                own = [info.process, info.processes, socket.gethostname(), failure]
-                call.sendall(json.dumps(own).encode() + b"\n")
-                call.settimeout(max(end - time.monotonic(), 0.001) + _GRACE)
-                answer = call.makefile().readline()
-                return answer.strip() if answer else f"{place} process 0 has ended"
+            return signed_calls.call((host, int(port)), _token(info, os.environ), own, end)
+        except signed_calls.EndedError:
+            return f"{place} process 0 has ended"
         except socket.gaierror:
             return f"{place} process {info.process} does not know the host {host}"
+        except signed_calls.StrangerError as error:
+            why = f"; what listens there {error}: another run, or another JAXPT_TOKEN?"
         except OSError:
-            if time.monotonic() > end:
-                return f"{place} process {info.process} did not find process 0 there in time (distributed.timeout)"
-            time.sleep(_RETRY)
+            pass
+        if time.monotonic() > end:
+            return f"{place} process {info.process} did not find process 0 there in time (distributed.timeout){why}"
+        time.sleep(_RETRY)

@@ -1,0 +1,159 @@
+"""Who calls process 0 and is no process of the run: dropped with one note, and the start goes on. Real sockets."""
+
+import concurrent.futures
+import contextlib
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from jaxpt import errors
+from jaxpt.errors import UserError
+from jaxpt.parallel import roll_call, signed_calls
+from tests.processes import free_port
+
+STRANGERS = {
+    "half-open": b"",
+    "no line": b"GET / HTTP/1.1",
+    "health check": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x00\xa5\x01\n",
+    "no UTF-8": b"\xff\xfe\n",
+    "a list for a number": b'[[1],2,"h",""]\n',
+    "a word for a number": b'["x",2,"h",""]\n',
+    "forged failure": b'[1,2,"h","pay me"]\n',
+    "forged signature": b'%s {"process": 1, "processes": 2, "host": "h", "failure": "pay me"}\n' % (b"0" * 64),
+    "nested": b"[" * 100_000 + b"\n",
+    "no end": b"a" * (1 << 20),
+}
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    found: list[str] = []
+    monkeypatch.setattr(errors, "note", found.append)
+    monkeypatch.delenv("JAXPT_TOKEN", raising=False)
+    return found
+
+
+def heard(coordinator, number, timeout=5.0, processes=2):
+    """What a process hears; "" when all are there."""
+    try:
+        roll_call.call_roll(roll_call.ProcessInfo(coordinator, processes, number), timeout)
+    except UserError as error:
+        return str(error).removeprefix(f"distributed.coordinator: {coordinator}: ")
+    return ""
+
+
+def connected(port):
+    """A connection, as soon as somebody listens."""
+    for _ in range(200):
+        with contextlib.suppress(OSError):
+            return socket.create_connection(("localhost", port))
+        time.sleep(0.01)
+    raise AssertionError("nobody listens")
+
+
+def test_strangers_are_dropped_with_one_note_and_the_start_goes_on(notes):
+    port = free_port()
+    with concurrent.futures.ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
+        first = pool.submit(heard, f"localhost:{port}", 0)
+        for line in STRANGERS.values():
+            connection = stack.enter_context(connected(port))
+            with contextlib.suppress(OSError):  # it hangs up before the end of a line without one
+                connection.sendall(line)
+        connected(port).close()  # a scanner
+        reset = connected(port)
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reset.close()
+        assert heard(f"localhost:{port}", 1) == first.result() == ""
+    (note,) = notes
+    assert " a caller from 127.0.0.1 " in note and note.endswith("no process of this run; dropped, the start goes on")
+
+
+def test_more_connections_than_a_listener_holds_drop_the_oldest(notes, monkeypatch):
+    monkeypatch.setattr(signed_calls, "_CONNECTIONS", 3)
+    port = free_port()
+    with concurrent.futures.ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
+        first = pool.submit(heard, f"localhost:{port}", 0)
+        for _ in range(8):
+            stack.enter_context(connected(port))
+        assert heard(f"localhost:{port}", 1) == first.result() == ""
+
+
+def test_one_that_sends_a_byte_at_a_time_has_no_more_time_than_others(notes, monkeypatch):
+    monkeypatch.setattr(signed_calls, "SECONDS", 0.1)
+    port, ended = free_port(), threading.Event()
+
+    def drip():
+        with connected(port) as connection, contextlib.suppress(OSError):
+            while not ended.wait(0.02):
+                connection.sendall(b"a")
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        dripping = pool.submit(drip)
+        words = heard(f"localhost:{port}", 0, 0.5)
+        ended.set()
+        dripping.result()
+    assert words == (
+        "of 2 processes 1 did not come in time (distributed.timeout); the last that was dropped: 127.0.0.1 said nothing"
+    )
+
+
+def test_another_token_is_named_at_both_ends(notes, monkeypatch):
+    port = free_port()
+    monkeypatch.setattr(roll_call, "_token", lambda info, environment: b"own" if info.process else b"another")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(heard, f"localhost:{port}", 0, 0.4)
+        second = heard(f"localhost:{port}", 1, 0.3)
+    assert "sent a line that is not signed with the token of this run (JAXPT_TOKEN)" in first.result()
+    assert second.endswith("what listens there hung up: another run, or another JAXPT_TOKEN?")
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"f" * 32 + b"\nprocess 0 failed: pay me\n"])
+def test_a_stranger_that_listens_is_not_believed(notes, answer):
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    with server.accept()[0] as connection:
+                        connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        words = heard(f"localhost:{port}", 1, 0.3)
+        server.shutdown(socket.SHUT_RDWR)
+    assert "did not find process 0 there in time" in words and "pay me" not in words and "400" not in words
+
+
+def test_an_overheard_line_is_of_no_use(notes):
+    """What a process has signed for one call is refused in the next one."""
+    port = free_port()
+    info = roll_call.ProcessInfo(f"localhost:{port}", 2, 1)
+    token = roll_call._token(info, {})
+    message = {"process": 1, "processes": 2, "host": "h", "failure": "gone", "challenge": "c"}
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(heard, f"localhost:{port}", 0, 0.5)
+        with connected(port) as connection:
+            connection.recv(64)
+            connection.sendall(signed_calls._signed(token, "the challenge of another call", message))
+            assert connection.recv(64) == b""
+        assert "did not come in time" in first.result()
+
+
+def test_the_token_is_that_of_the_job():
+    place = roll_call.ProcessInfo("a:1", 2, 0)
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    told = [{}, step, step | {"SLURM_JOB_ID": "8"}, {"JAXPT_TOKEN": "x"}, step | {"JAXPT_TOKEN": "y"}]
+    assert len({roll_call._token(place, environment) for environment in told}) == len(told)
+    other = roll_call.ProcessInfo("10.0.0.1:1", 2, 1)  # another name of the same host
+    assert roll_call._token(other, step) == roll_call._token(place, step)
+
+
+def test_it_listens_where_the_others_are_told_to_call():
+    with roll_call._server(roll_call.ProcessInfo(f"127.0.0.1:{free_port()}", 2, 0)) as server:
+        assert server.getsockname()[0] == "127.0.0.1"
+    with roll_call._server(roll_call.ProcessInfo(f"192.0.2.1:{free_port()}", 2, 0)) as server:  # behind a NAT
+        assert server.getsockname()[0] == "0.0.0.0"
