@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -21,9 +22,19 @@ from jaxpt.stamp import stamped
 
 def start() -> NoReturn:
     """Entry point: runs the command in `sys.argv` and exits."""
+    _read_and_print_utf_8()
     signals.start()
     allocator.keep_freed_memory()
     signals.finish(main())
+
+
+def _read_and_print_utf_8() -> None:
+    """In a locale without UTF-8, Python's mode for it is switched on: names of files are UTF-8 wherever recipes are."""
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # PYTHONIOENCODING may say something else
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -74,6 +74,7 @@ def import_weights(
     source, out = Path(source), Path(out)
     if out.exists():
         raise UserError(f"{out}: already exists; choose a new directory")
+    disk.check_path(out)
     source, low_rank = (_base_of(source, base), source) if peft.is_adapter(source) else (source, None)
     opened: Any = _opened(source, partial, ignore)
     adapter = None if low_rank is None else peft.read(low_rank, opened.network)

@@ -52,6 +52,29 @@ def check_file(path: Path, limit: int | None = None) -> Path:
     return path
 
 
+_ADDRESSES = ("gs", "s3", "az", "hf")
+"""Directories under / that the library that Orbax opens files with (etils) takes for addresses: /gs/x for gs://x."""
+
+
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Refuses the path of a run that the libraries beneath would take for another one, or could not write down.
+
+    Raises:
+      UserError: it is not UTF-8, has a backslash, begins with an unexpanded `~/`, or lies under /gs, /s3, /az or /hf.
+    """
+    text, parts = os.fspath(path), Path(os.path.abspath(path)).parts
+    if any("\ud800" <= c <= "\udfff" for c in os.path.abspath(path)):
+        raise UserError(f"{text}: has bytes that are not UTF-8; choose another name")
+    if text.startswith("~/") or text == "~":
+        raise UserError(
+            f"{text}: ~ is expanded by shells alone; write {Path.home()}{text[1:]}, or ./{text} if that is meant"
+        )
+    if "\\" in os.path.abspath(path):
+        raise UserError(f"{text}: TensorStore, which writes the checkpoints, takes \\ for /; choose another name")
+    if parts[1:2] and parts[1] in _ADDRESSES:
+        raise UserError(f"{text}: Orbax takes /{parts[1]}/… for {parts[1]}://…; choose another directory")
+
+
 def read_json(path: Path, limit: int = 1 << 27) -> Any:
     """The value of a JSON file.
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -84,6 +85,13 @@ def test_help_loads_nothing_heavy():
     assert done.returncode == 0, done.stderr
     for command in ("train", "eval", "inspect", "tokenizer", "doctor", "schema"):
         assert command in done.stdout
+
+
+def test_words_are_utf_8_in_any_locale():
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", "from jaxpt import cli; cli.start()", "schön"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, env=os.environ | locale)
+    assert done.returncode == 2 and b"'sch\\xf6n'" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

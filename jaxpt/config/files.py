@@ -252,8 +252,7 @@ def override(tree: dict[str, Any], origin: dict[str, str], item: str, where: str
     key, equals, text = item.partition("=")
     if not equals or not key or key.count(".") > _DEPTH:
         raise UserError(f"{where}: {shown(item)}: wants key=value, such as train.steps=100")
-    # A glob or an address is no YAML alias, tag or comment: on a command line these have no use.
-    value = text if text[:1] in tuple("*&!%@`#") else parse(text, f"{where}: {item}")
+    value = _overriding_value(text, f"{where}: {item}")
     under = copy.deepcopy(tree)
     put(tree, key, value, where)
     for leaf, _ in leaves({key: value}):
@@ -261,6 +260,17 @@ def override(tree: dict[str, Any], origin: dict[str, str], item: str, where: str
             del origin[old]
         origin[leaf] = where
     return switch(under, tree, where)
+
+
+def _overriding_value(text: str, where: str) -> Any:
+    """The value of an override. A plain string is taken as it was given: in a file's name YAML would make a space of a
+    newline, and a comment of all after ` #`."""
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise UserError(f"{where}: has bytes that are not UTF-8; rename the file")
+    if text[:1] in tuple("*&!%@`#"):  # a glob or an address: aliases, tags and comments have no use here
+        return text
+    value = parse(text, where)
+    return text if isinstance(value, str) and text[:1] not in tuple("'\"|>") else value
 
 
 def parsed(cls: type[Part], tree: Any, origin: dict[str, str], path: str) -> Part:

@@ -43,6 +43,7 @@ class Checkpoints:
     """The checkpoints of one run_dir."""
 
     def __init__(self, run_dir: Path, config: CheckpointConfig, read_only: bool = False) -> None:
+        disk.check_path(run_dir)
         self.directory = run_dir.absolute() / "checkpoints"
         self._contents = config.verify == "contents"
         self._whole: set[int] = set()
@@ -142,13 +143,15 @@ class Checkpoints:
 
     def damage(self, step: int) -> str | None:
         """What is wrong with a checkpoint: the first file that is missing or altered, or that is not of this step and
-        run; None where it is whole."""
+        run, or arrays that do not open; None where it is whole."""
         if step in self._whole:
             return None
         for part in (self.directory / str(step) / name for name in ("meta", "state")):
             found = checksums.damage(part, self._contents) or self._misplaced(part, step)
             if found is not None:
                 return found
+        if (found := handlers.unreadable(self.directory / str(step) / "state")) is not None:
+            return found
         self._whole.add(step)
         return None
 
@@ -262,7 +265,7 @@ class Checkpoints:
             restore_args=ocp.checkpoint_utils.construct_restore_args(target),
             partial_restore=True,
         )
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        with contextlib.closing(handlers.ArraysHandler()) as reader:
             restored = reader.restore(directory / "state", args=args)
         compare_step(directory, restored["step"])
         params = trainable.put(restored.get("params", {}), restored.get("ema", {}))

@@ -14,7 +14,7 @@ from jaxpt import config as configs
 from jaxpt import signals
 from jaxpt.config import Config, DistributedConfig
 from jaxpt.data import fingerprint
-from jaxpt.disk import check_writable, checksum, write_text
+from jaxpt.disk import check_path, check_writable, checksum, write_text
 from jaxpt.errors import UserError, shown
 
 
@@ -28,12 +28,14 @@ def check(config: Config) -> Path:
       The directory, which need not exist yet.
 
     Raises:
-      UserError: it cannot be written, or it belongs to a run of another identity (the differing keys are named).
+      UserError: it cannot be written, Orbax would take its path for another one, or it belongs to a run of another
+        identity (the differing keys are named).
     """
     if "://" in config.run_dir:
         raise UserError(
             f"run_dir: {config.run_dir} is no path of a mounted file system, which a run's directory has to be"
         )
+    check_path(config.run_dir)
     run_dir = Path(config.run_dir)
     saved = run_dir / "config.yaml"
     if saved.exists():

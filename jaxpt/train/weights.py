@@ -26,7 +26,7 @@ from jaxpt.errors import UserError
 from jaxpt.hf import files, peft
 from jaxpt.models import parts
 from jaxpt.models.network import Network
-from jaxpt.train import checkpoint, checksums, lora, stored
+from jaxpt.train import checkpoint, checksums, handlers, lora, stored
 
 STEP = 0
 Piece = tuple[str, int | None, np.ndarray]
@@ -81,6 +81,8 @@ def write(
     lacking = tuple(path for path, shape in model.items() if written[path] < shape.shape[0])  # in whole or in part
     for path in lacking:
         array(path).write(np.asarray(_drawn(network, path, seed))).result()
+    if reason := handlers.unreadable(state):
+        raise UserError(reason)
     of = {"run": checkpoint.run_id(run_dir / "checkpoints"), "step": STEP}
     for part in ("state", "meta"):
         checksums.write(state.parent / part, of)
@@ -172,7 +174,7 @@ class Saved(Mapping[str, np.ndarray]):
         finally:
             reader.close()
         self._path = run_dir.absolute() / "checkpoints" / str(step) / "state"
-        self._handler = ocp.PyTreeCheckpointHandler()
+        self._handler = handlers.ArraysHandler()
         tree = self._handler.metadata(self._path).tree
         network = config.objective.loss.network(config.model)
         self._found = stored.sources(tree)
@@ -232,8 +234,7 @@ class Saved(Mapping[str, np.ndarray]):
         item = traverse_util.unflatten_dict({path: jax.ShapeDtypeStruct(entry.shape, entry.dtype)}, sep="/")
         as_numpy = traverse_util.unflatten_dict({path: ocp.RestoreArgs(restore_type=np.ndarray)}, sep="/")
         args = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy, partial_restore=True)
-        with ocp.Checkpointer(self._handler) as reader:
-            tree = reader.restore(self._path, args=args)
+        tree = self._handler.restore(self._path, args=args)
         return np.asarray(traverse_util.flatten_dict(tree, sep="/")[path])
 
     def __iter__(self) -> Iterator[str]:

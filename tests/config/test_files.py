@@ -1,11 +1,14 @@
 """Recipes are read as they were written, bases below them."""
 
 import doctest
+import json
+import os
 import re
 
 import pytest
 
 from jaxpt.config import files, load, to_yaml
+from jaxpt.errors import UserError
 from tests.config.helpers import RECIPE, ROOT, mistake, write
 
 
@@ -97,6 +100,20 @@ def test_words_are_words(recipe, text):
 @pytest.mark.parametrize("text", ["*.txt", "%x", "@x", "&x", "!x", "#x"])
 def test_signs_of_yaml_are_text_on_the_command_line(recipe, text):
     assert load(recipe, [f"data.path={text}"]).data.path == text
+
+
+@pytest.mark.parametrize("text", ["a\nb.txt", "runs/x #2", "ends ", "it's 'so'", "é\u2028b"])
+def test_a_name_is_taken_as_it_was_given(recipe, text):
+    """YAML folds newlines, begins a comment at ` #` and cuts spaces; in quotes it is YAML."""
+    assert load(recipe, [f"data.path={text}"]).data.path == text
+    assert load(recipe, [f"data.path={json.dumps(text)}"]).data.path == text
+
+
+def test_a_name_that_is_not_utf_8_is_refused(recipe):
+    with pytest.raises(
+        UserError, match=r"line: data\.path=sch.n: has bytes that are not UTF-8"
+    ):
+        load(recipe, ["data.path=sch" + os.fsdecode(b"\xf6") + "n"])
 
 
 def test_null_and_lists(recipe):

@@ -3,17 +3,20 @@
 import contextlib
 import errno
 import json
+import os
 import shutil
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
-from jaxpt.train import checkpoint
+from jaxpt.train import checkpoint, checksums, handlers
 from jaxpt.train.state import State
 
 
@@ -197,6 +200,50 @@ def test_flips_in_an_id_and_in_an_owner_are_one_line(run_dir):
         with opened(run_dir) as checkpoints, pytest.raises(UserError, match=words):
             checkpoints.restore(SETUP, 3)
         path.write_bytes(before)
+
+
+@pytest.mark.parametrize("name", ["[lr=1e-4]/run", "run[x]", "a**b?", "b\n\"ü\U0001f642'%5B"])
+def test_any_character_may_be_in_a_path(tmp_path, name):
+    with opened(tmp_path / name) as checkpoints:
+        checkpoints.save(state(1), {"phase": 1}, metrics={"validation/loss": 1.0})
+        checkpoints.wait()
+    with opened(tmp_path / name) as checkpoints:
+        assert checkpoints.newest_whole(print) == 1
+        jax.tree.map(np.testing.assert_array_equal, checkpoints.restore(SETUP, 1), state(1))
+        jax.tree.map(np.testing.assert_array_equal, checkpoints.restore_params(SETUP, 1), state(1).params)
+
+
+def test_a_save_that_cannot_be_read_is_no_checkpoint(tmp_path, monkeypatch):
+    """Orbax finds nothing to merge under a `[`, and says nothing: so it was before, and the checksums were right."""
+    monkeypatch.setattr(handlers, "_LiteralPath", epath.Path)
+    words = r"state.* has arrays that cannot be read: .* does not exist; it is not kept as a checkpoint"
+    with pytest.raises(UserError, match=words), opened(tmp_path / "[x]") as checkpoints:
+        checkpoints.save(state(1), {})
+        checkpoints.wait()
+    assert not (tmp_path / "[x]" / "checkpoints" / "1").exists()
+
+
+def test_a_checkpoint_whose_arrays_were_never_merged_is_named(run_dir):
+    """As earlier versions have saved them, with checksums that agree."""
+    part = run_dir / "checkpoints" / "3" / "state"
+    owner = checksums.owner(part)
+    (part / "manifest.ocdbt").unlink()
+    checksums.write(part, owner)
+    with opened(run_dir) as checkpoints:
+        assert "3/state has arrays that cannot be read" in checkpoints.damage(3)
+        assert checkpoints.newest_whole(lambda line: None) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/hf/x", "Orbax takes /hf/"), ("/gs/../s3/x", "takes /s3/"), ("~/x", "~ is expanded by shells"),
+        (os.fsdecode(b"\xf6"), "not UTF-8"), ("runs/a\\b", "TensorStore, .* takes .* for /"),
+    ],
+)  # fmt: skip
+def test_a_path_that_would_be_another_one_is_refused(path, words):
+    with pytest.raises(UserError, match=words):
+        checkpoint.Checkpoints(Path(path), CheckpointConfig(), read_only=True)
 
 
 def test_another_model_is_named(run_dir):
