@@ -2,4 +2,5 @@
 
 from jaxpt.cli import start
 
-start()
+if __name__ == "__main__":  # a recipe may name any module
+    start()

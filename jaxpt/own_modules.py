@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import hashlib
 import importlib
 import importlib.util
@@ -20,6 +21,24 @@ from jaxpt.errors import UserError
 imported: dict[str, None] = {}
 """Names of modules that were imported here and are not jaxpt's."""
 
+_are_unread = contextvars.ContextVar("_are_unread", default=False)
+
+
+@contextlib.contextmanager
+def unread() -> Iterator[None]:
+    """Within it no module that a configuration names is imported: for what lists, compares and verifies runs, which may
+    be anyone's. Also a decorator."""
+    token = _are_unread.set(True)
+    try:
+        yield
+    finally:
+        _are_unread.reset(token)
+
+
+def are_unread() -> bool:
+    """True within `unread`."""
+    return _are_unread.get()
+
 
 def import_module(name: str, key: str) -> ModuleType:
     """Imports a module of one's own, and says so before.
@@ -30,7 +49,12 @@ def import_module(name: str, key: str) -> ModuleType:
 
     Returns:
       The module; one of jaxpt's, or one that is imported already, without a line.
+
+    Raises:
+      UserError: within `unread`.
     """
+    if is_own(name) and are_unread():
+        raise UserError(f"{key}: {name} is not imported here: this command runs no code that a configuration names")
     if name not in sys.modules and is_own(name) and (place := _place(name.partition(".")[0])):
         errors.note(f"{key}: importing {name} from {place}, whose code then runs")
     module = importlib.import_module(name)

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from jaxpt import config as configs
-from jaxpt import disk, finetunings, recipes, signals
+from jaxpt import disk, finetunings, own_modules, recipes, signals
 from jaxpt.config import Config
 from jaxpt.config.finetunings import FineTuning, cells, fine_tuning
 from jaxpt.config.kinds import nearest
@@ -88,7 +88,8 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
     plan = load_study(path, overrides)
     directory = Path(plan.run_dir)
     if table:
-        studies.write(plan)
+        with own_modules.unread():
+            studies.write(plan)
         made = ("table.md", "table.json", "picture.png", "picture.svg")
         say(f"written: {directory}/{', '.join(name for name in made if (directory / name).exists())}")
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxpt.config.kinds import resolve
+from jaxpt.config.kinds import Unread, resolve
 from jaxpt.config.tree import ModelConfig, ObjectiveConfig, TaskConfig
 from jaxpt.errors import UserError
 
@@ -43,12 +43,16 @@ def complete(tree: Any) -> Any:
         return tree  # its validation says what is wrong
     of_task = resolve(kind, "jaxpt.tasks", TaskConfig, "task")
     own = {"kind": of_task.objective, **(own or {})}
+    if own["kind"] is None:
+        raise UserError(f"objective: key objective is missing; its default is in code that is not run here: {kind}")
     found = resolve(own["kind"], "jaxpt.objectives", ObjectiveConfig, "objective")
+    if issubclass(found, Unread):
+        return tree
     if "task" not in found.model_fields:
         raise UserError(f"task: objective.kind: {own['kind']} has no labels to learn; remove task, or objective.kind")
     own["task"] = given
     if "text_layout" in found.model_fields and (kind := _kind(tree.get("model"))):
-        own["text_layout"] = resolve(kind, "jaxpt.models", ModelConfig, "model").text_layout
+        own["text_layout"] = resolve(kind, "jaxpt.models", ModelConfig, "model").text_layout or ""  # "": unread
     tree = {**tree, "objective": own}
     if isinstance(features := own.get("features"), dict) and features.get("frozen", True) is True:
         trained = tree.get("train") or {}

@@ -8,17 +8,17 @@ import functools
 import importlib
 import json
 import pkgutil
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from jaxpt import own_modules
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
 T = TypeVar("T")
@@ -46,15 +46,20 @@ class Kind:
             return value
         if not isinstance(value, dict) or not isinstance(value.get("kind", self.default), str):
             raise ValueError(f"wants a mapping with a `kind`, one of: {', '.join(kinds(self.package, self.base))}")
-        kind = value.get("kind", self.default).removeprefix(f"{self.package}.")
+        kind = self._short(value.get("kind", self.default))
         rest = {key: v for key, v in value.items() if key != "kind"}
         part = strictly(resolve(kind, self.package, self.base, self.key), rest)
         return part.model_copy(update={"kind": kind})
 
+    def _short(self, kind: str) -> str:
+        """`t5` for `jaxpt.models.t5`; of another name nothing is cut."""
+        name = kind.removeprefix(f"{self.package}.")
+        return kind if "." in name else name
+
     def named(self, value: Any) -> type[BaseModel]:
         """The class that a mapping names; the base where that is no kind."""
         try:
-            kind = value.get("kind", self.default).removeprefix(f"{self.package}.")
+            kind = self._short(value.get("kind", self.default))
             return resolve(kind, self.package, self.base, self.key)
         except (UserError, TypeError, AttributeError):
             return self.base
@@ -91,7 +96,6 @@ def kinds(package: str, base: type) -> list[str]:
     return sorted(name for name in _modules(package) if _defined(f"{package}.{name}", base))
 
 
-@functools.cache
 def resolve(kind: str, package: str, base: type[T], part: str | None = None) -> type[T]:
     """The class that a `kind` names.
 
@@ -104,9 +108,41 @@ def resolve(kind: str, package: str, base: type[T], part: str | None = None) -> 
     Returns:
       The class.
 
+    Within `own_modules.unread` the class of a dotted kind is a stand-in for it, an `Unread`.
+
     Raises:
       UserError: no such module (the nearest right names are given), or not exactly one class in it.
     """
+    if own_modules.are_unread() and "." in kind.removeprefix(f"{package}.") and issubclass(base, BaseModel):
+        return _stand_in(base)
+    return _imported(kind, package, base, part)
+
+
+class Unread:
+    """A part of the configuration whose class is code that was not run: it has the values that are in the file."""
+
+
+def is_unread(part: Any) -> bool:
+    """True if a part of the configuration, or anything in it, is an `Unread`."""
+    if isinstance(part, tuple):
+        return any(map(is_unread, part))
+    fields = getattr(type(part), "model_fields", {})
+    return isinstance(part, Unread) or any(is_unread(getattr(part, name)) for name in fields)
+
+
+@functools.cache
+def _stand_in(base: type[T]) -> type[T]:
+    class StandIn(base, Unread, extra="allow"):  # type: ignore[valid-type, misc, call-arg]
+        kind: str = ""
+
+    for name in StandIn.__class_vars__:
+        if not hasattr(StandIn, name):
+            setattr(StandIn, name, None)
+    return StandIn
+
+
+@functools.cache
+def _imported(kind: str, package: str, base: type[T], part: str | None) -> type[T]:
     key = f"{part or package.rpartition('.')[2].removesuffix('s')}.kind"  # model.kind
     short = "." not in kind
     module = f"{package}.{kind}" if short else kind
@@ -115,6 +151,9 @@ def resolve(kind: str, package: str, base: type[T], part: str | None = None) -> 
     except Exception as error:
         if short:
             raise
+        if isinstance(error, ModuleNotFoundError) and (holder := _module_above(error.name or "")):
+            wanted = "a kind names a module in a package, and no class in it"
+            raise UserError(f"{key}: {kind}: {holder} is a module; {wanted}") from error
         hint = _missing(kind, error.name or "") if isinstance(error, ModuleNotFoundError) else ""
         raise UserError(f"{key}: importing {kind} failed: {type(error).__name__}: {error}{hint}") from error
     if short and not classes:
@@ -123,6 +162,12 @@ def resolve(kind: str, package: str, base: type[T], part: str | None = None) -> 
     if len(classes) != 1:
         raise UserError(f"{key}: module {module} must define one subclass of {base.__name__}, it has {len(classes)}")
     return classes[0]
+
+
+def _module_above(missing: str) -> str | None:
+    """What a name that is not there was looked for in, where that is a module and no package."""
+    above = missing.rpartition(".")[0]
+    return above if above in sys.modules and not hasattr(sys.modules[above], "__path__") else None
 
 
 def _missing(kind: str, missing: str) -> str:

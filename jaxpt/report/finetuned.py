@@ -23,6 +23,7 @@ import numpy as np
 from jaxpt import config as configs
 from jaxpt import finetunings
 from jaxpt.config.finetunings import Cell, cells
+from jaxpt.config.kinds import is_unread
 from jaxpt.config.studies import Study
 from jaxpt.errors import UserError
 from jaxpt.report.tables import Table
@@ -115,7 +116,7 @@ def scores(study: Study, cell: Cell) -> Scores:
     found = {seed: _metrics(run_dir) for seed, run_dir in runs.items()}
     receipts = [receipt(run_dir) for run_dir in runs.values()]
     constant = next((one.get("test_constant") or one.get("task_constant") for one in receipts), None)
-    task = configs.load(next(iter(runs.values()))).task if runs else None
+    task = _task_of(next(iter(runs.values()))) if runs else None
     metric = cell.task.metric or ("" if task is None else _chosen(task)[0])
     if metric and found and not any(metric in metrics for metrics in found.values()):
         has = ", ".join(next(iter(found.values()))) or "none"
@@ -134,6 +135,12 @@ def scores(study: Study, cell: Cell) -> Scores:
         constant=constant or {},
         falls=task is not None and any(task.best_metric(name) == (metric, "min") for name in task.scored),
     )
+
+
+def _task_of(run_dir: Path) -> Task | None:
+    """None also where the code of the task is not run here."""
+    task = configs.load(run_dir).task
+    return None if is_unread(task) else task
 
 
 def _chosen(task: Task) -> tuple[str, str]:
@@ -211,8 +218,8 @@ def _over_examples(first: Sequence[_File], second: Sequence[_File], metric: str)
 def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.ndarray] | None:
     """(ids of the test examples, `without_groups` of a run); None where its predictions cannot be scored again."""
     run_dir, file, _ = run
-    task = configs.load(Path(run_dir)).task
-    if _scorer(task, metric) is None:
+    task = _task_of(Path(run_dir))
+    if task is None or _scorer(task, metric) is None:
         return None
     try:
         ids, targets, predictions = _predictions(Path(file), task)

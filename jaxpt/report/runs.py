@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import disk
+from jaxpt import disk, errors, own_modules
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.train.run_dir import receipt, records
@@ -41,6 +41,7 @@ class Run:
     """Since the last line of its metrics."""
 
 
+@own_modules.unread()
 def runs(directory: Path) -> list[Run]:
     """All runs in a directory, at any depth, the newest first.
 
@@ -62,7 +63,12 @@ def run_dirs(directory: Path) -> Iterator[Path]:
     """The directories of runs in a directory, itself among them."""
     if (directory / "config.yaml").is_file():
         yield directory
-    for path in sorted(directory.iterdir()):
+    try:
+        paths = sorted(directory.iterdir())
+    except OSError as error:
+        errors.note(f"{directory}: {error.strerror}; runs in it are not listed")
+        return
+    for path in paths:
         if path.is_dir() and not path.is_symlink() and path.name not in SKIPPED:
             yield from run_dirs(path)
 
@@ -73,12 +79,12 @@ def run(path: Path) -> Run:
     Args:
       path: has a config.yaml.
     """
-    lines, _ = records(path)
     ended, status = {}, "stopped"
     try:
+        lines, _ = records(path)
         ended = receipt(path)
         config = configs.load(path)
-    except UserError as error:
+    except (UserError, OSError) as error:
         return Run(str(path), "", f"damaged: {error}", 0, None, None, None, None, None)
     if _is_held(path):
         status = "running"
@@ -117,6 +123,7 @@ def _is_held(path: Path) -> bool:
 # ---- comparison -----------------------------------------------------------------------------------------------------
 
 
+@own_modules.unread()
 def compare(paths: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, list[float | None]]]:
     """What differs between runs.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxpt import config as configs
 from jaxpt.config import Config
+from jaxpt.config.kinds import is_unread
 from jaxpt.config.studies import Study
 from jaxpt.disk import write_text
 from jaxpt.errors import UserError
@@ -116,10 +117,11 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
     except UserError:  # said where the row was to start
         return Result(row.name, status, **known)
     objective = config.objective
-    assert isinstance(objective, Objective)
-    known |= {"architecture": config.model.kind, "objective": describe(objective)}
-    known |= {"targets": objective.judge.target_name, "baseline_kind": objective.judge.baseline}
-    known |= {"loss_parts": tuple(objective.loss.coefficients())}
+    known |= {"architecture": config.model.kind, "objective": objective.kind}
+    if isinstance(objective, Objective) and not is_unread(objective):
+        known |= {"objective": describe(objective)}
+        known |= {"targets": objective.judge.target_name, "baseline_kind": objective.judge.baseline}
+        known |= {"loss_parts": tuple(objective.loss.coefficients())}
     if points := curves.points(run_dir):
         last = points[-1]
         known |= {"text_tokens": round(last.text_tokens), "steps": last.step, "flops": last.flops}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from jaxpt import own_modules
 from jaxpt.disk import check_writable, write_text
 from jaxpt.errors import UserError
 from jaxpt.report.document import document
@@ -46,6 +47,7 @@ dd, .wrap { overflow-wrap: anywhere } .wrap { white-space: pre-wrap } .dot { fon
 """
 
 
+@own_modules.unread()
 def report(
     paths: Sequence[str], out: str | None = None, picture: str | None = None, assumed: Assumptions = DEFAULTS
 ) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 from jaxpt import config as configs
 from jaxpt.config import Config
+from jaxpt.config.kinds import is_unread
+from jaxpt.objectives.base import Objective
 from jaxpt.report import curves, runs
 from jaxpt.report.inspect import display_name
 from jaxpt.train import run_dir as run_dirs
@@ -44,10 +46,20 @@ class Reading:
         return objective if name in (None, objective) else f"{name} ({objective})"
 
     @property
+    def objective(self) -> Objective | None:
+        """None where it, or a part of it, is of a module that is not jaxpt's: a report runs none of its code."""
+        found = self.config.objective
+        return found if isinstance(found, Objective) and not is_unread(found) else None
+
+    @property
+    def losses(self) -> list[str]:
+        """The names of the loss's parts."""
+        return [] if self.objective is None else list(self.objective.loss.coefficients())
+
+    @property
     def loss_parts(self) -> list[str]:
         """The parts of a loss of several."""
-        parts = list(self.config.objective.loss.coefficients())
-        return parts if len(parts) > 1 else []
+        return self.losses if len(self.losses) > 1 else []
 
     @property
     def text_tokens(self) -> float:

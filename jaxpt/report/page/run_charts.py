@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
-from jaxpt.objectives.base import Objective
 from jaxpt.report.page.charts import Chart, Series
 from jaxpt.report.page.readings import Reading
 
@@ -72,8 +71,8 @@ def _losses(runs: Sequence[Reading], kind: str) -> Iterator[Chart]:
     if levels and not is_same and any(len(one.curve("validation/target_loss")[0]) > 1 for one in runs):
         own = [Series("model" if alone else one.name, *one.curve("validation/target_loss", over_tokens), one.colour)
                for one in runs]  # fmt: skip
-        where = runs[0].config.objective.judge.target_name
-        yield Chart(f"{of}held-out loss at {where}, nats", x, [*own, *levels], below)
+        where = "" if runs[0].objective is None else f" at {runs[0].objective.judge.target_name}"
+        yield Chart(f"{of}held-out loss{where}, nats", x, [*own, *levels], below)
     yield from _parts(runs, of, over_tokens, x)
 
 
@@ -90,8 +89,7 @@ def _is_target_loss(one: Reading) -> bool:
 
 
 def _baseline_name(one: Reading) -> str:
-    objective = one.config.objective
-    return objective.judge.baseline if isinstance(objective, Objective) else ""
+    return "" if one.objective is None else one.objective.judge.baseline
 
 
 def baseline(one: Reading) -> float | None:
@@ -133,7 +131,7 @@ def _where(one: Reading, parts: Sequence[str]) -> str:
 
 def metric_names(runs: Sequence[Reading]) -> list[str]:
     """What evaluators have measured besides the loss and its parts: of a task first."""
-    parts = {f"validation/{part}" for one in runs for part in one.config.objective.loss.coefficients()}
+    parts = {f"validation/{part}" for one in runs for part in one.losses}
     known = {name for one in runs for line, _, _ in one.lines for name in line}
     known = {name for name in known if "/" in name and not name.startswith(_NO_METRIC)}
     names = known - parts - set(_SAME_AS_LOSS)

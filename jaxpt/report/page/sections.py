@@ -156,9 +156,9 @@ def baselines(runs: Sequence[Reading]) -> str:
     for one, name in zip(runs, named(runs)):
         level, reached = run_charts.baseline(one), one.last.get("validation/target_loss")
         if level is not None:
-            judge = one.config.objective.judge
+            judge = None if one.objective is None else one.objective.judge
             margin = "" if reached is None else f"{level - reached:+.4f}"
-            of = f"loss at {judge.target_name}, nats; {judge.baseline} baseline"
+            of = f"loss at {judge.target_name}, nats; {judge.baseline} baseline" if judge else "loss, nats; baseline"
             rows.append([name, escape(of), "" if reached is None else f"{reached:.4f}", f"{level:.4f}", margin])
         split = "test" if one.receipt.get("test") else "task"
         measured: Mapping[str, float] = (
@@ -254,7 +254,7 @@ def _splits(one: Reading) -> Iterator[list[str]]:
     size = f"{config.data.length:,} × {config.data.batch_size:,}" + (", packed" if config.data.packing else "")
     size += " (last phase)" if phases > 1 else ""
     trains = [found for name, found in summary.items() if name.rpartition("/")[2] == "train"]
-    tokens = sum(found.get("tokens", 0) for found in trains) / one.config.objective.batches.passes()
+    tokens = sum(found.get("tokens", 0) for found in trains) / (one.objective.batches.passes() if one.objective else 1)
     for name, found in summary.items():
         epochs = few(one.text_tokens / tokens) if name == "train" and tokens and one.text_tokens else ""
         if name.rpartition("/")[2] == "train" and len(trains) > 1 and found is trains[0] and tokens:
