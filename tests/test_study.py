@@ -214,6 +214,17 @@ def test_a_row_that_fails_does_not_stop_the_others(tmp_path, stand_in):
     assert study.study(str(path), stop=True) == 1 and names(stand_in()) == ["gpt2"]
 
 
+def test_a_table_imports_nothing_that_a_recipe_names(tmp_path, monkeypatch):
+    path = write_study(tmp_path, ["gpt2"])
+    (tmp_path / "lab_of_a_study").mkdir()
+    (tmp_path / "lab_of_a_study" / "__init__.py").write_text("raise SystemExit('was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = yaml.safe_load((tmp_path / "gpt2.yaml").read_text())
+    (tmp_path / "gpt2.yaml").write_text(yaml.safe_dump(recipe | {"objective": {"kind": "lab_of_a_study.mine"}}))
+    assert study.study(str(path), table=True) == 0
+    assert table(tmp_path)["gpt2"]["objective"] == "lab_of_a_study.mine"
+
+
 MISTAKES = {
     "train.stepz": (3, "unknown key train.stepz; did you mean train.steps?"),
     "data.path": ("gone.txt", "data.path: gone.txt: no such file"),

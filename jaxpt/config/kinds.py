@@ -122,6 +122,10 @@ class Unread:
     """A part of the configuration whose class is code that was not run: it has the values that are in the file."""
 
 
+class _UnreadError(UserError, AttributeError):
+    """What a stand-in is asked for is in code that was not run."""
+
+
 def is_unread(part: Any) -> bool:
     """True if a part of the configuration, or anything in it, is an `Unread`."""
     if isinstance(part, tuple):
@@ -134,6 +138,12 @@ def is_unread(part: Any) -> bool:
 def _stand_in(base: type[T]) -> type[T]:
     class StandIn(base, Unread, extra="allow"):  # type: ignore[valid-type, misc, call-arg]
         kind: str = ""
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                raise _UnreadError(f"{vars(self).get('kind')}: {name} is in its code, which is not run here") from None
 
     for name in StandIn.__class_vars__:
         if not hasattr(StandIn, name):

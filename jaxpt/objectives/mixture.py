@@ -23,7 +23,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from jaxpt.config import ModelConfig, ObjectiveConfig, Overrides, TaskConfig, resolve
 from jaxpt.config.explain import explain
-from jaxpt.config.kinds import nearest, strictly
+from jaxpt.config.kinds import is_unread, nearest, strictly
 from jaxpt.data.calls import Transforms, Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.heads import pooler
@@ -58,6 +58,8 @@ class Mixture(Labelled):
                 raise ValueError(
                     f"tasks: {name}: task.tasks has no settings of this name{nearest(name, self.task.task_names)}"
                 )
+        if is_unread(self.task):
+            return self
         try:
             parts = self.parts
         except UserError as error:

@@ -46,6 +46,23 @@ def test_ones_own_module_is_named_before_it_is_imported(lab, recipe, monkeypatch
     assert said == [f"model.kind: importing {kind} from {lab}, whose code then runs", "imported"]
 
 
+KEYS = ("model", "objective", "optimizer", "optimizer.schedule", "data.tokenizer", "task", "model.adapter", "evals")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_class_in_place_of_its_module_is_one_line(lab, recipe, key):
+    write(lab / "mine.py", OWN)
+    kind = f"{lab.name}.mine.Mine"
+    item = f"evals=[{{kind: {kind}}}]" if key == "evals" else f"{key}={{kind: {kind}}}"
+    wanted = f"{key}.kind: {kind}: {lab.name}.mine is a module; a kind names a module in a package, and no class in it"
+    assert mistake(recipe, item) == f"command line: {wanted}"
+
+
+def test_a_class_of_jaxpt_is_looked_for_in_jaxpt_alone(recipe):
+    answer = mistake(recipe, "model.kind=jaxpt.models.gpt2.GPT2")
+    assert "jaxpt.models.gpt2 is a module" in answer
+
+
 def test_a_module_that_is_not_there(lab, recipe):
     """A slip in its name, or a start in another directory."""
     write(lab / "mine.py", OWN)

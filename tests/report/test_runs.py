@@ -1,6 +1,7 @@
 """Runs are listed and compared from their directories alone."""
 
 import json
+import sys
 
 import pytest
 import yaml
@@ -56,6 +57,78 @@ def test_what_differs(made, capsys):
     assert "+0.5" in capsys.readouterr().out
     assert cli.main(["compare", str(made / "a"), str(made)]) == 2
     assert "is no run" in capsys.readouterr().err
+
+
+OWN = "lab_not_to_run.mine"
+"""A module that ends the process that imports it."""
+PARTS = {
+    "model": {"model": {"kind": OWN, "depth": 3}},
+    "objective": {"objective": {"kind": OWN, "gamma": 0.5}},
+    "objective in another": {"objective": {"kind": "distillation", "of": {"kind": OWN}, "teacher": "runs/a"}},
+    "task of a mixture": {
+        "task": {"kind": "mixture", "tasks": [{"kind": OWN, "name": "a"}, {"kind": OWN, "name": "b"}]},
+        "objective": {"kind": "mixture"}, "evals": [{"kind": "heldout"}],
+        "checkpoint": {"best_metric": "validation/loss"},
+    },
+    "optimizer": {"optimizer": {"kind": OWN, "power": [1, 2]}},
+    "schedule": {"optimizer": {"schedule": {"kind": OWN}}},
+    "evaluator": {"evals": [{"kind": "heldout"}, {"kind": OWN}]},
+    "tokenizer": {"data": {"tokenizer": {"kind": OWN}}},
+    "source": {"data": {"source": OWN}},
+    "modules": {"data": {"modules": [OWN]}},
+    "task": {
+        "task": {"kind": OWN, "text": "text"}, "objective": {"kind": "classification"},
+        "checkpoint": {"best_metric": "validation/loss"}, "evals": [{"kind": "heldout"}],
+    },
+    "class": {"model": {"kind": f"{OWN}.MyModel"}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def foreign(made, monkeypatch):
+    """A function that gives run `a` other sections; what they name must not be imported."""
+    (made / "code" / "lab_not_to_run").mkdir(parents=True)
+    (made / "code" / "lab_not_to_run" / "__init__.py").write_text("raise SystemExit('was imported')")
+    monkeypatch.syspath_prepend(made / "code")
+
+    def make(sections):
+        for path in (made / "a", made / "of" / "b"):
+            tree = families.tree("gpt2", **sections)
+            (path / "config.yaml").write_text(yaml.safe_dump(tree))
+        return made / "a", made / "of" / "b"
+
+    return make
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_reads_runs_imports_nothing_that_they_name(foreign, made, part, capsys):
+    a, b = foreign(PARTS[part])
+    (a / "checkpoints").mkdir()
+    assert {run.status for run in runs(made)} == {"finished", "stopped"}
+    assert cli.main(["compare", str(a), str(b)]) == 0
+    assert cli.main(["verify", str(a)]) == 0
+    assert cli.main(["report", str(a), str(b), "--out", str(made / "page.html")]) == 0
+    assert "lab_not_to_run" not in sys.modules and "importing" not in capsys.readouterr().err
+
+
+def test_values_of_a_part_that_is_not_run_are_compared(foreign):
+    a, b = foreign(PARTS["model"])
+    text = (b / "config.yaml").read_text()
+    (b / "config.yaml").write_text(text.replace("depth: 3", "depth: 4"))
+    assert compare([str(a), str(b)])[0] == {"model.depth": ["3", "4"]}
+    assert {run.what for run in runs(a)} == {f"{OWN} · causal_lm"}
+
+
+def test_what_runs_a_run_imports_what_it_names(foreign, made):
+    a, _ = foreign(PARTS["model"])
+    with pytest.raises(SystemExit, match="was imported"):
+        cli.main(["eval", str(a)])
+
+
+def test_one_run_that_cannot_be_read_does_not_end_the_list(made):
+    (made / "a" / "metrics.jsonl").unlink()
+    (made / "a" / "metrics.jsonl").mkdir()
+    assert {run.status.partition(":")[0] for run in runs(made)} == {"damaged", "stopped"}
 
 
 def test_recipes_by_a_word(capsys):

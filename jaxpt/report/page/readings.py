@@ -42,7 +42,7 @@ class Reading:
     def kind(self) -> str:
         """What is trained on, in words: losses of one kind can be compared."""
         task, objective = self.config.task, display_name(self.config.objective.kind)
-        name = None if task is None else task.name or display_name(task.kind)
+        name = None if task is None else getattr(task, "name", None) or display_name(task.kind)
         return objective if name in (None, objective) else f"{name} ({objective})"
 
     @property
