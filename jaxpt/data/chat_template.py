@@ -1,7 +1,7 @@
 """Dialogues as text: chat templates in Jinja, rendered as `transformers` renders them.
 
 A template comes with a tokenizer: `chat_template.jinja`, `chat_templates/NAME.jinja`, or `chat_template` in
-tokenizer_config.json. It is a program from elsewhere, so it runs in Jinja's sandbox.
+tokenizer_config.json. It is a program from elsewhere, so it runs in a sandbox that bounds its steps and its output.
 """
 
 from __future__ import annotations
@@ -72,10 +72,12 @@ class ChatTemplate:
         """
         import jinja2
 
+        from jaxpt import sandbox
+
         self.name, self.tokens = name, dict(tokens or {})
         self.marks_answers = _MARKS.search(source) is not None
         try:
-            self._template = _environment().from_string(source)
+            self._template = sandbox.compiled(_environment().from_string, source)
         except jinja2.TemplateSyntaxError as error:
             raise UserError(f"{name}: line {error.lineno}: {error.message}; wants a Jinja template") from None
 
@@ -91,14 +93,18 @@ class ChatTemplate:
           The text, special tokens included: `tokenizer.encode(text, special=True)` reads them.
 
         Raises:
-          UserError: a message is not as it must be, or the template refuses the dialogue.
+          UserError: a message is not as it must be, or the template refuses the dialogue or takes too many steps.
         """
         check(messages)
         # Templates print a None where they test for a missing key alone.
         given = [{key: value for key, value in message.items() if value is not None} for message in messages]
         named = {"messages": given, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
+        values = self.tokens | named | variables
+        from jaxpt import sandbox
+
         try:
-            return self._template.render(self.tokens | named | variables)
+            with sandbox.bounded(values):
+                return self._template.render(values)
         except Exception as error:  # a template can raise whatever Python raises
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"{self.name}: does not take this dialogue: {reason}") from None
@@ -268,7 +274,9 @@ def check(messages: Sequence[Message]) -> None:
 def _environment() -> Any:
     """Jinja's sandbox, with what `transformers` adds for templates."""
     import jinja2
-    from jinja2 import ext, nodes, sandbox
+    from jinja2 import ext, nodes
+
+    from jaxpt.sandbox import Sandbox
 
     class Generation(ext.Extension):
         """`{% generation %}…{% endgeneration %}` marks what the assistant says; the text is that of the block."""
@@ -291,10 +299,8 @@ def _environment() -> Any:
     ) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    environment = sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols]
-    )
-    environment.filters["tojson"] = tojson  # Jinja's own writes for HTML
+    filters = {"tojson": tojson}  # Jinja's own writes for HTML
+    environment = Sandbox(filters, trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols])
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     return environment

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from jaxpt import linear_regex
 from jaxpt.harness.examples import Example
 from jaxpt.harness.task import HarnessTask
 
@@ -137,11 +138,7 @@ def extracted(text: str, pattern: str | None) -> str:
     """
     if pattern is None:
         return text.strip()
-    matches = list(re.finditer(pattern, text))
-    if not matches:
-        return ""
-    last = matches[-1]
-    return ((last[1] or "") if last.re.groups else last[0]).strip()
+    return linear_regex.last_match(text, pattern).strip()
 
 
 def _similarity(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:

@@ -11,7 +11,6 @@ metrics: [acc, perplexity]
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 import jaxpt
+from jaxpt import linear_regex
 from jaxpt.config import Frozen, NonNegativeInt, Overrides, PositiveInt
 from jaxpt.config.files import override, parsed, read
 from jaxpt.config.kinds import nearest
@@ -102,7 +102,7 @@ class HarnessTask(Frozen):
     max_new_tokens: PositiveInt = 64
     """Of `generation`."""
     extract: str | None = None
-    """Of `generation`: a regular expression; its first group (or the match) in the text is the answer."""
+    """Of `generation`: a regular expression of RE2; its first group (or the match) in the text is the answer."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """See `METRICS`; by default the first of the form."""
     metric_options: Overrides = ()
@@ -138,10 +138,8 @@ class HarnessTask(Frozen):
                     f"{', '.join(METRICS[self.form])}{nearest(metric, list(METRICS[self.form]), '')}"
                 )
         check_options(self.metric_options, self.scored, f"{self.source}: metric_options")
-        try:
-            re.compile(self.extract or "")
-        except re.error as error:
-            raise UserError(f"{self.source}: extract: {self.extract!r}: {error}; wants a regular expression") from None
+        if self.extract is not None:
+            linear_regex.check(self.extract, f"{self.source}: extract")
         if "acc_context" in self.scored and self.unconditional is None:
             raise UserError(f"{self.source}: metrics: acc_context needs unconditional, such as 'Answer:'")
         if "groups" in self.scored and self.group is None:

@@ -1,4 +1,4 @@
-"""Jinja over the columns of a row, in Jinja's sandbox: a task's file is a program from elsewhere."""
+"""Jinja over the columns of a row, in a sandbox with bounds: a task's file is a program from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from jaxpt import linear_regex
 from jaxpt.errors import UserError
 from jaxpt.harness import wikitext
 
@@ -22,7 +23,7 @@ def text(template: str, values: Mapping[str, Any], where: str) -> str:
       The text.
 
     Raises:
-      UserError: it is no Jinja, or names a column that the row has not.
+      UserError: it is no Jinja, names a column that the row has not, or takes too many steps.
 
     Example:
       >>> text("Question: {{ q | trim }}", {"q": " why? "}, "my.yaml: context")
@@ -55,9 +56,12 @@ def value(expression: str, values: Mapping[str, Any], where: str) -> Any:
 def _rendered(function: Any, values: Mapping[str, Any], where: str) -> Any:
     from jinja2 import Undefined, UndefinedError
 
+    from jaxpt import sandbox
+
     has = f"; the row has {', '.join(values)}"
     try:
-        found = function(**values)
+        with sandbox.bounded(values):
+            found = function(**values)
     except UndefinedError as error:
         raise UserError(f"{where}: {error}{has}") from None
     except Exception as error:  # a template can raise whatever Python raises
@@ -90,19 +94,20 @@ def compiled(source: str, is_expression: bool) -> Any:
     Returns:
       Jinja's template, or a function of the columns.
     """
+    from jaxpt import sandbox
+
+    environment = _environment()
     if is_expression:
-        return _environment().compile_expression(source, undefined_to_none=False)
-    return _environment().from_string(source)
+        compile_source = functools.partial(environment.compile_expression, undefined_to_none=False)
+        return sandbox.compiled(compile_source, source)
+    return sandbox.compiled(environment.from_string, source)
 
 
 @functools.cache
 def _environment() -> Any:
-    import re
-
     import jinja2
-    from jinja2 import sandbox
 
-    environment = sandbox.ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-    environment.filters["sub"] = lambda text, pattern, new: re.sub(pattern, new, text)
-    environment.filters["wikitext_detokenized"] = wikitext.detokenized
-    return environment
+    from jaxpt.sandbox import Sandbox
+
+    filters = {"sub": linear_regex.substituted, "wikitext_detokenized": wikitext.detokenized}
+    return Sandbox(filters, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
