@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.hf import bert
 from jaxpt.hf.mapping import Row, Table, dense, layer_norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
@@ -68,6 +68,10 @@ def table(config: DebertaConfig) -> Table:
 def _read(keys: dict[str, Any]) -> dict[str, Any]:
     kinds = keys.pop("pos_att_type", None) or []
     kinds = [kind.strip() for kind in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
+    norms = [kind.strip() for kind in (keys.get("norm_rel_ebd") or "none").lower().split("|")]
+    for key, given, known in (("pos_att_type", kinds, ("c2p", "p2c")), ("norm_rel_ebd", norms, ("none", "layer_norm"))):
+        if wrong := [one for one in given if one not in (*known, "")]:
+            raise UserError(f"config.json: {key}: {shown(wrong[0])} is not supported, only {' or '.join(known)}")
     relative = keys.pop("relative_attention", False)
     limit = keys.get("max_position_embeddings", 512)
     if keys.pop("max_relative_positions", -1) not in (-1, 0, limit):
@@ -80,7 +84,7 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
         "pos_att_type.p2c": relative and "p2c" in kinds,
         "position_buckets": buckets if (buckets := keys.get("position_buckets") or -1) > 0 else None,
         "conv_kernel_size": keys.get("conv_kernel_size") or None,
-        "norm_rel_ebd": "layer_norm" in (keys.get("norm_rel_ebd") or "none"),
+        "norm_rel_ebd": "layer_norm" in norms,
     }
 
 

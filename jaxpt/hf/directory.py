@@ -17,7 +17,7 @@ from flax import traverse_util
 from jaxpt.config import ModelConfig
 from jaxpt.disk import read_json
 from jaxpt.errors import UserError, shown
-from jaxpt.hf import files, mapping, tasks
+from jaxpt.hf import files, foreign, mapping, tasks
 from jaxpt.hf.options import Family, from_json, to_json, with_origin
 from jaxpt.models.network import Head, Network
 
@@ -356,7 +356,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not directory.exists():
         raise UserError(f"{directory}: no such directory; a model of the hub: hf download NAME --local-dir DIR")
     if not path.exists() and not path.is_symlink():
-        raise UserError(f"{directory}: no config.json; expected a Hugging Face directory")
+        words = foreign.describe(directory) if directory.is_dir() else None
+        raise UserError(f"{directory}: {words or 'no config.json; expected a Hugging Face directory'}")
     given = read_json(path)
     if not isinstance(given, dict):
         raise UserError(f"{path}: expected a JSON object")

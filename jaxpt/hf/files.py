@@ -17,6 +17,7 @@ import numpy as np
 from jaxpt import errors, safetensors
 from jaxpt.disk import check_file, read_json, write_text
 from jaxpt.errors import UserError, shown
+from jaxpt.hf import foreign
 
 SHARD_BYTES = 5 * 10**9
 CHECKSUMS = "jaxpt_checksums.json"
@@ -24,18 +25,10 @@ CHECKSUMS = "jaxpt_checksums.json"
 _READ_AT_ONCE = 1 << 22  # bytes
 TYPES = {name: safetensors.TYPES[name] for name in ("F64", "F32", "F16", "BF16")}
 """Supported types of weights."""
-_OTHERS = {
-    ".h5": "TensorFlow",
-    ".msgpack": "Flax",
-    ".gguf": "GGUF",
-    ".onnx": "ONNX",
-    ".index": "TensorFlow",
-    ".pt": "PyTorch in .pt files",
-    ".pth": "PyTorch in .pth files",
-}
-"""{suffix: what wrote it} of weights that are not read."""
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "module")
 """Keys under which training programs put the state_dict."""
+_WRAPPER_MODULES = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
+"""Names of modules that torch.compile, FSDP, activation checkpointing and Lightning put around a model or its parts."""
 
 
 def write_checksums(directory: Path) -> None:
@@ -113,6 +106,7 @@ class Tensors(Mapping[str, np.ndarray]):
         self.dtypes: dict[str, np.dtype] = {}
         self.others: dict[str, str] = {}
         self._open: dict[str, Any] = {}
+        self._is_wrapped = False
         for path in _weight_files(directory, stems):
             check_file(path)
             (self._add_bin if path.suffix == ".bin" else self._add_safetensors)(path)
@@ -126,6 +120,12 @@ class Tensors(Mapping[str, np.ndarray]):
             self._add(path, name, entry.shape, TYPES.get(entry.kind), entry.kind, (path, entry))
 
     def _add(self, path: Path, name: str, shape: Iterable[int], dtype: Any, kind: str, source: Any) -> None:
+        stored, name = name, unwrapped(name)
+        if stored != name and name in self.shapes:
+            raise UserError(f"{path}: contains {stored} beside {name}; two models, or two versions of one, are in it")
+        if stored != name and not self._is_wrapped:
+            self._is_wrapped = True
+            errors.note(f"{path}: {shown(stored)} is read as {shown(name)}: a wrapper of the model named it")
         if name in self.shapes:
             raise UserError(f"{path}: contains {name}, which another file of {path.parent} contains too")
         self.shapes[name], self._open[name] = tuple(shape), source
@@ -184,6 +184,19 @@ class Tensors(Mapping[str, np.ndarray]):
         return len(self.shapes)
 
 
+def unwrapped(name: str) -> str:
+    """A tensor's name without those of wrappers: DataParallel's `module.` at the start, the others anywhere.
+
+    Example:
+      >>> unwrapped("_orig_mod.module.bert.encoder._checkpoint_wrapped_module.layer.0.output.dense.bias")
+      'bert.encoder.layer.0.output.dense.bias'
+    """
+    parts = [part for part in name.split(".") if part not in _WRAPPER_MODULES]
+    while len(parts) > 1 and parts[0] == "module":
+        parts = parts[1:]
+    return ".".join(parts) or name
+
+
 def finite(name: str, x: np.ndarray) -> np.ndarray:
     """Returns the tensor; raises UserError if it contains NaN or infinity."""
     with np.errstate(invalid="ignore"):
@@ -201,8 +214,8 @@ def _weight_files(directory: Path, stems: tuple[str, ...]) -> list[Path]:
         if os.path.lexists(index):
             return [directory / name for name in _shards(index, Path(stem).suffix)]
     for file in sorted(directory.iterdir()):
-        if kind := _OTHERS.get(file.suffix):
-            raise UserError(f"{file}: weights of {kind} are not supported; expected {', '.join(stems)} or an index")
+        if words := foreign.of_suffix(file):
+            raise UserError(f"{file}: {words}")
     raise UserError(f"{directory}: contains no weights; expected {', '.join(stems)} or an index")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxpt.errors import UserError
 from jaxpt.hf.mapping import Row, Table, dense
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import Task, tasks
@@ -39,13 +40,39 @@ def table(config: LlamaConfig) -> Table:
     )
 
 
+_REQUIRED = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}
+"""{rope_type: the numbers that it needs}."""
+
+
 def read_rope(keys: dict[str, Any]) -> dict[str, Any]:
-    """Moves rotary positions into one key, `rope_parameters`, as in version 5."""
+    """Moves rotary positions into one key, `rope_parameters`, as in version 5.
+
+    Raises:
+      UserError: a scaled kind of positions lacks a number; none is made up.
+    """
     old = {"rope_theta", "rope_scaling"} & set(keys)
     rope = {"rope_theta": keys.pop("rope_theta", 10_000.0), **(keys.pop("rope_scaling", None) or {})} if old else {}
     rope |= keys.pop("rope_parameters", None) or {}
     if "type" in rope:
-        rope["rope_type"] = rope.pop("type")
+        rope.setdefault("rope_type", rope.pop("type"))
+        rope.pop("type", None)
+    kind = rope.get("rope_type")
+    for key in _REQUIRED.get(kind, ()) if isinstance(kind, str) else ():
+        if rope.get(key) is None:
+            raise UserError(f"config.json: rope_parameters.{key}: is missing; rope_type {kind} needs it")
+    if kind == "llama3":
+        positions = keys.get("max_position_embeddings")
+        if positions is not None:  # as transformers does
+            rope.setdefault("original_max_position_embeddings", positions)
+        if rope.get("original_max_position_embeddings") is None:
+            raise UserError(
+                "config.json: rope_parameters.original_max_position_embeddings: is missing; rope_type llama3 needs it"
+            )
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        if all(isinstance(x, (int, float)) for x in (low, high)) and high <= low:
+            raise UserError(
+                f"config.json: rope_parameters.high_freq_factor: wants more than low_freq_factor ({low}), got {high}"
+            )
     return keys | ({"rope_parameters": rope} if rope else {})
 
 

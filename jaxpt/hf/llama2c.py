@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxpt.disk import check_file
 from jaxpt.errors import UserError
-from jaxpt.hf import files, mapping
+from jaxpt.hf import files, foreign, mapping
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.network import Network
 
@@ -65,6 +65,8 @@ def open_file(path: str | Path) -> Checkpoint:
       UserError: the file has another format.
     """
     path = Path(path)
+    if words := foreign.describe(path):
+        raise UserError(f"{path}: {words}")
     header = np.fromfile(check_file(path), np.int32, 7)
     wrong = UserError(f"{path}: not a checkpoint of llama2.c, version 0 (a header of 7 integers, then float32 weights)")
     if len(header) < 7:

@@ -76,10 +76,16 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
                 "config.json: layer_types: only a global layer every n layers, beginning with the first, is supported"
             )
         keys["global_attn_every_n_layers"] = every
-    for kind, flat in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
-        rope = (keys.get("rope_parameters") or {}).get(kind) or {}
+    thetas = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+    if unknown := [key for key in keys.get("rope_parameters") or {} if key not in thetas]:
+        raise UserError(f"config.json: rope_parameters.{unknown[0]}: is not supported, only {' and '.join(thetas)}")
+    for kind, flat in thetas.items():
+        rope = (keys.get("rope_parameters") or {}).get(kind)
+        rope = {} if rope is None else rope
         if not isinstance(rope, dict):
             raise UserError(f"config.json: rope_parameters.{kind}: wants a mapping, got {shown(rope)}")
+        if unknown := [key for key in rope if key not in ("rope_type", "rope_theta")]:
+            raise UserError(f"config.json: rope_parameters.{kind}.{unknown[0]}: is not supported, only rope_theta")
         if rope.get("rope_type", "default") != "default":
             raise UserError(
                 f"config.json: rope_parameters.{kind}.rope_type: {shown(rope['rope_type'])} is not supported, "

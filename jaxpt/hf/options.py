@@ -51,7 +51,10 @@ HARMLESS = frozenset((
     "encoder_no_repeat_ngram_size", "num_return_sequences", "output_scores", "return_dict_in_generate",
     "remove_invalid_values", "exponential_decay_length_penalty", "classifier_dropout", "gradient_checkpointing",
     "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "tf_legacy_loss",
-    "language", "license", "_num_labels", "reference_compile",
+    "language", "license", "_num_labels", "reference_compile", "_commit_hash", "transformers.js_config",
+    # What versions of transformers, Unsloth and exporters to JavaScript note about a run of theirs.
+    "_attn_implementation_autoset", "_attn_implementation_internal", "_flash_attn_2_enabled", "unsloth_version",
+    "unsloth_fixed", "transformers_weights", "is_llama_config", "model_max_length", "xla_device",
 ))  # fmt: skip
 # Keys of any family that would change the model's output.
 FIXED: Mapping[str, Any] = {
@@ -60,6 +63,7 @@ FIXED: Mapping[str, Any] = {
     "add_cross_attention": False,
     "cross_attention_hidden_size": None,
     "pruned_heads": ({},),
+    "tie_encoder_decoder": False,
 }
 _NUMBER = (int, float)
 TYPES: Mapping[str, type | tuple[type, ...]] = {
@@ -68,7 +72,7 @@ TYPES: Mapping[str, type | tuple[type, ...]] = {
     "pos_att_type": (str, list), "norm_rel_ebd": str, "relative_attention": bool, "attention_head_size": int,
     "max_relative_positions": int, "position_buckets": int, "conv_kernel_size": int, "hidden_size": int,
     "num_attention_heads": int, "max_position_embeddings": int, "tie_word_embeddings": bool,
-    "scale_decoder_outputs": bool,
+    "scale_decoder_outputs": bool, "clamp_len": int, "mem_len": int, "reuse_len": int, "word_embed_proj_dim": int,
 }  # fmt: skip
 """Types of the keys that are read before the others; the types of those are our fields'."""
 

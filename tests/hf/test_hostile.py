@@ -163,6 +163,7 @@ def link(name, target):
 QUERY = "bert.encoder.layer.0.attention.self.query"
 DEEP_LIST, DEEP_MAP = "[" * DEEP + "]" * DEEP, '{"a":' * DEEP + "1" + "}" * DEEP
 ROPE = {"rope_parameters": None}
+LLAMA3 = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 INDEX = "model.safetensors.index.json: "
 PART = {"a": "part.safetensors"}
 
@@ -221,12 +222,27 @@ REFUSED = {
     "rope: list": ("llama", keys(rope_scaling=[1]), "rope_scaling: wants "),
     "rope: number": ("llama", keys(rope_parameters=7), "rope_parameters: wants "),
     "rope: type list": ("llama", keys(rope_parameters={"rope_type": ["x"]}), "rope_type: ['x'] is not supported"),
-    "rope: type map": ("llama", keys(rope_scaling={"type": {"a": 1}}), "rope_type"),
+    "rope: type map": ("llama", keys(rope_scaling={"type": {"a": 1}}, **ROPE), "rope_type"),
     "rope: yarn": ("llama", keys(rope_parameters={"rope_type": "yarn"}), "rope_type: 'yarn' is not supported"),
     "rope: factor text": ("llama", keys(rope_parameters={"rope_type": "linear", "factor": "2"}), "factor: wants "),
     "rope: factor 0": ("llama", keys(rope_parameters={"rope_type": "linear", "factor": 0}), "factor: wants "),
     "rope: theta 0": ("llama", keys(rope_parameters={"rope_theta": 0}), "rope_theta: wants "),
     "rope: theta list": ("llama", keys(rope_theta=[1], **ROPE), "rope_theta: wants "),
+    "rope: llama3 without factors": (
+        "llama", keys(rope_scaling={"rope_type": "llama3"}, **ROPE),
+        "rope_parameters.factor: is missing; rope_type llama3 needs it",
+    ),
+    "rope: llama3 without a frequency": (
+        "llama", keys(rope_parameters=LLAMA3 | {"high_freq_factor": None}),
+        "rope_parameters.high_freq_factor: is missing",
+    ),
+    "rope: llama3 with frequencies in no order": (
+        "llama", keys(rope_parameters=LLAMA3 | {"low_freq_factor": 4.0}),
+        "rope_parameters.high_freq_factor: wants more than low_freq_factor (4.0), got 4.0",
+    ),
+    "rope: linear without a factor": (
+        "llama", keys(rope_scaling={"type": "linear"}, **ROPE), "rope_parameters.factor: is missing; rope_type linear",
+    ),
     "llama: heads 0": ("llama", keys(num_attention_heads=0), "num_attention_heads: wants "),
     "llama: kv heads 0": ("llama", keys(num_key_value_heads=0), "num_key_value_heads: wants "),
     "llama: kv heads 5": ("llama", keys(num_key_value_heads=5), "num_key_value_heads"),
@@ -237,12 +253,25 @@ REFUSED = {
     "deberta: pos_att_type 5": ("deberta", keys(pos_att_type=5), "pos_att_type: wants "),
     "deberta: buckets text": ("deberta", keys(position_buckets="4"), "position_buckets: wants "),
     "deberta: norm_rel_ebd 1": ("deberta", keys(norm_rel_ebd=1), "norm_rel_ebd: wants "),
+    "deberta: norm_rel_ebd of another kind": (
+        "deberta", keys(norm_rel_ebd="rms_norm"), "norm_rel_ebd: 'rms_norm' is not supported, only none or layer_norm",
+    ),
+    "deberta: pos_att_type of another kind": (
+        "deberta", keys(pos_att_type="c2p|p2x"), "pos_att_type: 'p2x' is not supported, only c2p or p2c",
+    ),
+    "deberta: pos_att_type numbers": ("deberta", keys(pos_att_type=[1]), "pos_att_type: 1 is not supported"),
     "modernbert: layer_types 5": ("modernbert", keys(layer_types=5), "layer_types: wants "),
     "modernbert: layer_types []": ("modernbert", keys(layer_types=[]), "global_attn_every_n_layers: wants"),
     "modernbert: window text": ("modernbert", keys(sliding_window="4"), "sliding_window: wants "),
     "modernbert: rope list": ("modernbert", keys(rope_parameters=[1]), "rope_parameters: wants "),
     "modernbert: rope entries": (
         "modernbert", keys(rope_parameters={"full_attention": 5}), "rope_parameters.full_attention: wants",
+    ),
+    "modernbert: rope of one kind for all": (
+        "modernbert", keys(rope_parameters={"rope_theta": 5e3}), "rope_parameters.rope_theta: is not supported, only",
+    ),
+    "modernbert: rope with a factor": (
+        "modernbert", keys(rope_parameters={"full_attention": {"factor": 2.0}}), "full_attention.factor: is not supp",
     ),
     "modernbert: every 0": (
         "modernbert", keys(layer_types=None, global_attn_every_n_layers=0), "global_attn_every_n_layers: wants",
@@ -253,6 +282,11 @@ REFUSED = {
     "albert: groups 0": ("albert", keys(num_hidden_groups=0), "num_hidden_groups: wants "),
     "albert: inner 0": ("albert", keys(inner_group_num=0), "inner_group_num: wants "),
     "xlnet: heads 0": ("xlnet", keys(n_head=0), "n_head: wants "),
+    "xlnet: clamp_len text": ("xlnet", keys(clamp_len="x"), "clamp_len: wants a whole number, got 'x'"),
+    "xlnet: mem_len list": ("xlnet", keys(mem_len=[1]), "mem_len: wants a whole number, got [1]"),
+    "xlnet: reuse_len NaN": ("xlnet", keys(reuse_len=float("nan")), "reuse_len: wants a whole number, got nan"),
+    "opt: projection map": ("opt", keys(word_embed_proj_dim={}), "word_embed_proj_dim: wants a whole number, got {}"),
+    "bart: tied encoder": ("bart", keys(tie_encoder_decoder=True), "tie_encoder_decoder: true is not supported"),
     "gpt2: heads 0": ("gpt2", keys(n_head=0), "n_head: wants "),
     "bart: heads 0": ("bart", keys(encoder_attention_heads=0), "encoder_attention_heads: wants "),
     "opt: heads 0": ("opt", keys(num_attention_heads=0), "num_attention_heads: wants "),
@@ -312,6 +346,10 @@ REFUSED = {
         "bert", renamed("model.safetensors", "flax_model.msgpack"), "flax_model.msgpack: weights of Flax are not",
     ),
     "weights: GGUF": ("bert", renamed("model.safetensors", "model-q4.gguf"), "model-q4.gguf: weights of GGUF are not"),
+    "weights: of two wrappers": (
+        "bert", tensors(lambda known: known | {f"module.{QUERY}.bias": known[f"{QUERY}.bias"]}),
+        f"contains module.{QUERY}.bias beside {QUERY}.bias",
+    ),
     "weights: none": ("bert", gone("model.safetensors"), "contains no weights"),
     # the vocabulary
     "vocabulary: a link outside": (
@@ -337,10 +375,26 @@ def pooler_without_heads(known):
     return {name: x for name, x in known.items() if not name.startswith(("cls.seq_", "sop_classifier"))}
 
 
+def prefixed(wrapper):
+    return tensors(lambda known: {wrapper + name: x for name, x in known.items()})
+
+
 ACCEPTED = {
     "albert: a pooler without its head": ("albert", tensors(pooler_without_heads), ()),
     "bert: a pooler without its head": ("bert", tensors(pooler_without_heads), ()),
     "config: an unknown key": ("bert", keys(flavour="vanilla"), ("--ignore", "flavour")),
+    "config: what tools note": (
+        "bert", keys(_attn_implementation_autoset=True, unsloth_version="2026.4.5", unsloth_fixed=True,
+                     _commit_hash="1f", _attn_implementation_internal="eager", xla_device=True,
+                     **{"transformers.js_config": {"dtype": {"a": "fp16"}}}), (),
+    ),
+    "rope: llama3 for the model's positions": ("llama", keys(rope_parameters=LLAMA3), ()),
+    "weights: of DataParallel": ("bert", prefixed("module."), ()),
+    "weights: of torch.compile": ("bert", prefixed("_orig_mod."), ()),
+    "weights: of both": ("bert", prefixed("_orig_mod.module."), ()),
+    "weights: of FSDP": ("llama", prefixed("_fsdp_wrapped_module."), ()),
+    "weights: of parts that are compiled": ("llama", tensors(lambda known: {
+        name.replace("layers.0.", "layers.0._orig_mod."): x for name, x in known.items()}), ()),
     "config: an unknown nested key": ("bert", keys(flavour={"a": {"b": 1}}), ("--ignore", "flavour.a.b")),
     "config: the map of an unknown key": ("bert", keys(flavour={"a": {"b": 1, "c": 2}}), ("--ignore", "flavour")),
     "config: an unknown key with a dot": ("bert", keys(**{"a.b": 1}), ("--ignore", "a.b")),
