@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with signals.watch(), own_modules.explained():
             return arguments.run(arguments) or 0
-    except (UserError, OSError, ModuleNotFoundError) as error:
+    except (UserError, OSError, ModuleNotFoundError, MemoryError) as error:
         if arguments.debug or _internal(error):
             raise
         if isinstance(error, BrokenPipeError):  # `jaxpt schema | head`
@@ -77,6 +77,9 @@ def _internal(error: Exception) -> bool:
 def _line(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"the Python package {error.name!r} is not installed; run `jaxpt doctor` to see what is missing"
+    if isinstance(error, MemoryError):
+        reason = printable(str(error))
+        return f"out of memory{f' ({reason})' if reason else ''}; free some, or take smaller files and batches"
     if isinstance(error, OSError) and error.strerror:
         return printable(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
     return printable(str(error)) or type(error).__name__

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.cli_parsing import command
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +63,7 @@ def _runs(arguments: argparse.Namespace) -> None:
         best = "" if run.value is None else f"{run.metric} {run.value:.4g}"
         age = "" if run.seconds_ago is None else duration(run.seconds_ago)
         loss = "" if run.loss is None else f"{run.loss:.4g}"
-        table.add_row(run.path, run.what, run.status, step, loss, best, age)
+        _add_row(table, run.path, run.what, run.status, step, loss, best, age)
     _print(table)
 
 
@@ -81,12 +81,12 @@ def _compare(arguments: argparse.Namespace) -> None:
     two = len(names) == 2
     table = _table("key", *names)
     for key, values in settings.items():
-        table.add_row(key, *values)
+        _add_row(table, key, *values)
     _print(table) if settings else print("the configurations are equal, but for run_dir")
     table = _table("metric", *names, *["difference"] * two)
     for name, values in metrics.items():
         difference = f"{values[1] - values[0]:+.4g}" if two and None not in values else ""
-        table.add_row(name, *("" if v is None else f"{v:.6g}" for v in values), *[difference] * two)
+        _add_row(table, name, *("" if v is None else f"{v:.6g}" for v in values), *[difference] * two)
     _print(table)
 
 
@@ -109,7 +109,7 @@ def _recipes(arguments: argparse.Namespace) -> None:
         raise UserError(f"no recipe has the word {arguments.word!r}{nearest(arguments.word, names, '')}")
     table = _table("recipe", "what it is")
     for one in found:
-        table.add_row(one.path, one.line)
+        _add_row(table, one.path, one.line)
     _print(table)
 
 
@@ -127,9 +127,14 @@ def _positive(text: str, most: float = sys.float_info.max) -> float:
 def _table(*columns: str) -> Table:
     from rich.table import Table
 
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    table = Table(*map(escaped, columns), box=None, pad_edge=False, header_style="bold")
     table.columns[0].overflow = "fold"  # a path stays whole
     return table
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    """Adds a row; names of files and values of recipes can hold codes that a terminal would obey."""
+    table.add_row(*map(escaped, cells))
 
 
 def _print(table: Table) -> None:

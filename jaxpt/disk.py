@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import re
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,16 +189,46 @@ def nearest_existing(path: Path) -> Path:
 
 
 def check_writable(directory: Path) -> None:
-    """Finds out whether a directory can be written, or made; nothing is written.
+    """Finds out whether a directory can be written, or made: a directory is made there, and removed again.
+
+    Permissions do not tell: root has them on read-only disks, and in /proc.
 
     Raises:
-      OSError: it cannot.
+      OSError: it cannot, with the system's reason.
     """
     existing = nearest_existing(directory)
-    if not existing.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(existing))
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".jaxpt-", dir=existing))
+    except OSError as error:
+        words = "nothing can be made there" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
+        raise OSError(error.errno, words, str(existing)) from None
+
+
+def cache_home() -> Path:
+    """The user's directory of caches: `$XDG_CACHE_HOME`, else `~/.cache`.
+
+    Raises:
+      UserError: the user has no home.
+    """
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return Path(named)
+    return expanded(Path("~/.cache"), "HOME")
+
+
+def expanded(path: Path, key: str) -> Path:
+    """A path with a home in the place of `~`.
+
+    Args:
+      path: the path.
+      key: the setting that has it, for messages.
+
+    Raises:
+      UserError: there is no such user, or no home.
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise UserError(f"{key}: {path}: no such home; set HOME, XDG_CACHE_HOME or data.cache_dir") from None
 
 
 def full(error: BaseException) -> str | None:

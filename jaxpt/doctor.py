@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxpt import disk
+from jaxpt.errors import UserError
 
 PROBES = {
     "devices": """
@@ -154,7 +155,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _machine() -> list[Check]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxpt"
+    try:
+        cache = disk.cache_home() / "jaxpt"
+    except UserError:
+        cache = Path("/")
     return [
         Check("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
         Check("CPU cores", str(cores)),

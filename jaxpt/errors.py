@@ -31,6 +31,16 @@ class AlreadySaid(UserError):
     """A user error whose line is printed already, by this process or by another one of the run: the exit code alone."""
 
 
+def escaped(text: str) -> str:
+    """A text whose control characters, line ends among them, are written as Python writes them.
+
+    Example:
+      >>> escaped("red: \\x1b[31m")
+      'red: \\\\x1b[31m'
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def printable(text: str, limit: int = 1200) -> str:
     """One line of a text for a terminal: control characters are escaped, the middle of a long text is left out.
 

@@ -4,6 +4,7 @@ import doctest
 import errno
 import os
 import resource
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,22 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     with pytest.raises(OSError, match="Not a directory"):
         disk.check_writable(tmp_path / "file" / "c")
+
+
+def test_a_directory_of_the_kernel_is_an_error():
+    """Root has the permissions there."""
+    with pytest.raises(OSError, match=r"(nothing can be made there|Permission denied): '/proc'"):
+        disk.check_writable(Path("/proc/nope/.cache"))
+
+
+def test_homes(monkeypatch):
+    monkeypatch.setenv("HOME", "/a/home")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert disk.cache_home() == Path("/a/home/.cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/a/cache")
+    assert disk.cache_home() == Path("/a/cache")
+    with pytest.raises(UserError, match=r"data.cache_dir: ~nobody-here/x: no such home; set HOME, XDG_CACHE_HOME or"):
+        disk.expanded(Path("~nobody-here/x"), "data.cache_dir")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 from jaxpt.tables.quiet_tensorflow import quietly, tensorflow
 
 tf = tensorflow()
@@ -11,4 +14,27 @@ with quietly():
 
     logging.set_verbosity(logging.ERROR)  # SeqIO's warnings are about how its own trainer shuffles
 
-__all__ = ["seqio", "tf"]
+__all__ = ["from_generator", "seqio", "tf"]
+
+
+def from_generator(
+    elements: Callable[[], Iterator[Any]], signature: Any, fail: Callable[[Exception], None]
+) -> tf.data.Dataset:
+    """`tf.data.Dataset.from_generator` without TensorFlow's page of traceback where a generator raises.
+
+    Args:
+      elements: makes the generator.
+      signature: of an element, as TensorFlow wants it.
+      fail: is given what the generator raised; the dataset ends there. Who reads it has to ask for the failure then.
+
+    Returns:
+      The dataset.
+    """
+
+    def quiet() -> Iterator[Any]:
+        try:
+            yield from elements()
+        except Exception as error:
+            fail(error)
+
+    return tf.data.Dataset.from_generator(quiet, output_signature=signature)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +68,16 @@ def _check_cache(root: Path) -> None:
             disk.check_writable(root)
     except OSError as error:
         raise UserError(
-            f"{root}: prepared data cannot be written there ({error.strerror}); give another data.cache_dir"
+            f"{root}: prepared data cannot be written there ({error.strerror}); give another data.cache_dir, or set "
+            "XDG_CACHE_HOME"
         ) from None
 
 
 def cache_root(config: Config) -> Path:
     """Where prepared data is kept: `data.cache_dir`, else `$XDG_CACHE_HOME/jaxpt`, else `~/.cache/jaxpt`."""
     if config.data.cache_dir:
-        return Path(config.data.cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxpt"
+        return disk.expanded(Path(config.data.cache_dir), "data.cache_dir")
+    return disk.cache_home() / "jaxpt"
 
 
 def digest(identity: Any) -> str:

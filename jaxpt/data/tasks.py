@@ -175,7 +175,7 @@ class Documents:
         self._calls = calls_for(spec.transforms, source)
 
     @property
-    def failure(self) -> UserError | None:
+    def failure(self) -> Exception | None:
         """The mistake that ended the last reading."""
         return self._source.failure
 

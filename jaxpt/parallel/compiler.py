@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 import jax
 
+from jaxpt import disk
+from jaxpt.errors import UserError
 from jaxpt.parallel import compiler_options
 
 # On a CPU a computation ends before the next one is begun: set here, since JAX reads it when it first meets the CPU.
@@ -101,11 +102,11 @@ def enable_compilation_cache() -> Path | None:
     if not jax.config.jax_enable_compilation_cache:
         return None
     if jax.config.jax_compilation_cache_dir is None:
-        directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxpt" / "compiled"
         try:
+            directory = disk.cache_home() / "jaxpt" / "compiled"
             directory.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            return None  # a home that cannot be written: compile at every start
+        except (OSError, UserError):
+            return None  # no home, or a home that cannot be written: compile at every start
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_compilation_cache_max_size", CACHE_BYTES)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

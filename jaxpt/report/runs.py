@@ -29,7 +29,7 @@ class Run:
     what: str
     """Model, and objective or task."""
     status: str
-    """ "finished", "running", "stopped" or "damaged: why"."""
+    """ "finished", "running" or "stopped", with the number of damaged lines of its metrics; or "damaged: why"."""
     step: int
     steps: int | None
     loss: float | None
@@ -81,7 +81,7 @@ def run(path: Path) -> Run:
     """
     ended, status = {}, "stopped"
     try:
-        lines, _ = records(path)
+        lines, damaged = records(path)
         ended = receipt(path)
         config = configs.load(path)
     except (UserError, OSError) as error:
@@ -90,6 +90,8 @@ def run(path: Path) -> Run:
         status = "running"
     elif ended.get("finished"):
         status = "finished"
+    if damaged:
+        status += f", {damaged:,} damaged line{'s' if damaged > 1 else ''} of metrics left out"
     known = {key: value for line in lines for key, value in line.items() if value is not None}
     test = ended.get("test") or {}
     metric = next((f"test {name}" for name in test), config.checkpoint.best_metric)
@@ -156,7 +158,9 @@ def compare(paths: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, list[
 
 def _end(path: Path) -> Mapping[str, float | None]:
     """The last figures of a run."""
-    ended, lines = receipt(path), records(path)[0]
+    ended, (lines, damaged) = receipt(path), records(path)
+    if damaged:
+        errors.note(f"{path / 'metrics.jsonl'}: {damaged:,} damaged lines are left out")
     last: dict[str, Any] = {}
     for line in lines:
         last |= {key: value for key, value in line.items() if key.startswith(("train/loss", "validation/", "task/"))}

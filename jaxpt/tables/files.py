@@ -18,6 +18,10 @@ from jaxpt.errors import UserError
 from jaxpt.tables import remote
 from jaxpt.tables.quiet_tensorflow import tensorflow
 
+MAX_LINE = 1 << 28
+"""Bytes of a line, unpacked: a few megabytes of gzip can hold gigabytes in one line."""
+MAX_FILE = 1 << 31
+"""Bytes of a file, unpacked, that is read as a whole."""
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
 
 
@@ -155,7 +159,7 @@ def open_file(path: str, unpack: bool = True) -> IO[bytes]:
     packed, is_member, name = path.partition(".zip!")
     if is_member:
         with zipfile.ZipFile(f"{packed}.zip") as folder:
-            return io.BytesIO(folder.read(name))
+            return folder.open(name)  # unpacked as it is read; the file stays open with it
     if "://" not in path and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UserError(f"{path}: is a pipe or a device, expected a file")
     file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
@@ -174,7 +178,7 @@ def read_lines(path: str, offset: int = 0, line: int = 0) -> Iterator[tuple[int,
       (number from 1, line with its end). Only "\n" ends a line, never another character that Unicode counts as one.
 
     Raises:
-      UserError: no such file, not UTF-8 (the line is named), or a damaged gzip file.
+      UserError: no such file, not UTF-8 or a line of more than `MAX_LINE` bytes (the line is named), or a damaged file.
     """
     for number, data in enumerate(raw_lines(path, offset), line + 1):
         try:
@@ -184,20 +188,41 @@ def read_lines(path: str, offset: int = 0, line: int = 0) -> Iterator[tuple[int,
             raise UserError(f"{path}: line {number}: not UTF-8 ({byte}); convert the file to UTF-8") from None
 
 
+def read_whole(path: str) -> list[str]:
+    """All lines of a UTF-8 file; as `read_lines`.
+
+    Raises:
+      UserError: as `read_lines`; it has more than `MAX_FILE` bytes.
+    """
+    lines, size = [], 0
+    for _, line in read_lines(path):
+        size += len(line)
+        if size > MAX_FILE:
+            raise UserError(f"{path}: more than {MAX_FILE >> 20:,} MB, read at once; wants several files or JSONL")
+        lines.append(line)
+    return lines
+
+
 def raw_lines(path: str, offset: int = 0) -> Iterator[bytes]:
     """Lines of an (unpacked) file from a byte on, their ends included."""
     count = 0
     try:
         with open_file(path) as file:
             file.seek(offset)
-            for line in file:
+            while line := file.readline(MAX_LINE + 1):
+                if len(line) > MAX_LINE:
+                    place = f"byte {offset:,}: " if offset else f"line {count + 1:,}: "
+                    raise UserError(
+                        f"{path}: {place}longer than {MAX_LINE >> 20} MB; cut the document into several, a line each"
+                    )
                 yield line
                 count += 1
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
         place = "" if offset else f" after line {count:,}"
-        raise UserError(f"{path}: truncated or damaged gzip file{place} ({error}); fetch or pack it again") from None
+        kind = "zip" if ".zip!" in path else "gzip"  # RuntimeError: an encrypted zip
+        raise UserError(f"{path}: truncated or damaged {kind} file{place} ({error}); fetch or pack it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxpt.errors import UserError
 from jaxpt.tables import super_glue
-from jaxpt.tables.files import read_lines
+from jaxpt.tables.files import read_lines, read_whole
 from jaxpt.tables.rows import Row
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -93,7 +93,7 @@ def squad(path: str) -> Iterator[Row]:
 
 
 def _load(path: str) -> Any:
-    lines = [line for _, line in read_lines(path)]
+    lines = read_whole(path)
     if not any(line.strip() for line in lines):
         raise UserError(f"{path}: is empty; {_FORMS}")
     try:

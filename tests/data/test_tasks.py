@@ -4,9 +4,10 @@ import pytest
 
 from jaxpt.config import DataConfig
 from jaxpt.data import tasks
-from jaxpt.data._tf import seqio, tf
+from jaxpt.data._tf import from_generator, seqio, tf
 from jaxpt.data.calls import Call, Transforms, Vocabulary
 from jaxpt.data.preprocessors.batched import one_record
+from jaxpt.data.records.work import make_shard
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.tasks import Offline, bind, key, resolve
 from jaxpt.errors import UserError
@@ -127,3 +128,29 @@ def test_keys_depend_on_every_part():
     assert len(set(keys)) == len(keys)
     assert all(0 <= k < 2**63 for k in keys)
     assert key(3, "order", 1) == key(3, "order", 1)
+
+
+def test_tensorflow_prints_no_traceback(tmp_path, monkeypatch, capfd):
+    """What a generator raises inside tf.data ends the shard in its own words; no shard is left."""
+    monkeypatch.setattr(tasks, "to_seqio", lambda tokenizer: None)
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a line\n" * 300 + b"\xe9t\xe9\n")
+    data = DataConfig(tokenizer={"kind": "bpe"}, path=str(path))
+    tokenizer = SimpleNamespace(vocabulary=Vocabulary(size=10), encode=None, decode=None)
+    work = Offline(data, Transforms((Call(f"{__name__}.frozen", {}),), ()), None, "train", tokenizer).open()
+    monkeypatch.setattr(work, "_check_repeats", lambda *given: None)
+    with pytest.raises(UserError, match=r"a\.txt: line 301: not UTF-8"):
+        make_shard(work, 0, work.shards()[0], tmp_path / "shard")
+    assert capfd.readouterr().err == "" and [*tmp_path.iterdir()] == [path]
+
+
+def test_a_generator_that_fails_ends_its_dataset(capfd):
+    found = []
+
+    def elements():
+        yield 1
+        raise RuntimeError("broken")
+
+    ds = from_generator(elements, tf.TensorSpec([], tf.int32), found.append)
+    assert [*ds.as_numpy_iterator()] == [1] and [str(error) for error in found] == ["broken"]
+    assert capfd.readouterr().err == ""

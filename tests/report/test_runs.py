@@ -48,6 +48,25 @@ def test_a_damaged_run_is_listed(made):
     assert {run.status.partition(":")[0] for run in runs(made)} == {"damaged", "stopped"}
 
 
+def test_damaged_metrics_are_counted(made, capsys):
+    with (made / "a" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1\n{"step": 2, "crc32": "0"}\n')
+    shown = {run.path: run.status for run in runs(made)}
+    assert shown[str(made / "a")] == "finished, 2 damaged lines of metrics left out"
+    assert cli.main(["compare", str(made / "a"), str(made / "of" / "b")]) == 0
+    assert f"{made / 'a' / 'metrics.jsonl'}: 2 damaged lines are left out" in capsys.readouterr().err
+
+
+def test_names_are_no_codes_for_the_terminal(made, capsys):
+    (made / "a").rename(made / "a\x1b[31m\nred\x9b")
+    assert cli.main(["runs", str(made)]) == 0
+    said = capsys.readouterr().out
+    assert r"a\x1b[31m\nred\x9b" in said and all(line.isprintable() for line in said.splitlines())
+    names = sorted(str(path.parent) for path in made.rglob("config.yaml"))
+    assert cli.main(["compare", *names]) == 0
+    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+
+
 def test_what_differs(made, capsys):
     settings, metrics = compare([str(made / "a"), str(made / "of" / "b")])
     assert settings == {"optimizer.learning_rate": ["0.001", "0.01"]}

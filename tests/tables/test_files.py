@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.tables import expand, read
+from jaxpt.tables import expand, files, read
 
 
 def test_expand(tmp_path):
@@ -92,3 +92,36 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.tsv")
     with pytest.raises(UserError, match=r"pipe\.tsv: is a pipe or a device, expected a file"):
         next(read(str(tmp_path / "pipe.tsv")))
+
+
+def test_a_line_that_would_fill_memory_is_refused(tmp_path, monkeypatch):
+    """Gigabytes in one line, packed into a few megabytes: it is read up to the bound, whatever follows."""
+    monkeypatch.setattr(files, "MAX_LINE", 1 << 20)
+    monkeypatch.setattr(files, "MAX_FILE", 1 << 22)
+    line = b"a" * (1 << 20)
+    for name, pack in (("bomb.gz", gzip.open), ("bomb.txt", open)):
+        with pack(tmp_path / name, "wb") as file:
+            file.writelines([b"fine\n", *[line] * 9, b"\n"])
+        with pytest.raises(UserError, match=rf"{name}: line 2: longer than 1 MB; cut the document into several"):
+            list(files.read_lines(str(tmp_path / name)))
+        with pytest.raises(UserError, match=rf"{name}: byte 5: longer than 1 MB"):
+            list(files.raw_lines(str(tmp_path / name), 5))
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a.jsonl", line * 9)
+    with pytest.raises(UserError, match=r"bomb.zip!a.jsonl: line 1: longer than 1 MB"):
+        list(files.read_lines(str(tmp_path / "bomb.zip!a.jsonl")))
+    with gzip.open(tmp_path / "many.json.gz", "wb") as file:
+        file.writelines([line[1:] + b"\n"] * 5)
+    with pytest.raises(UserError, match=r"many.json.gz: more than 4 MB, to be read at once"):
+        files.read_whole(str(tmp_path / "many.json.gz"))
+
+
+def test_a_zip_is_read_as_it_is_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a.txt", "one\ntwo\nthree\n")
+    assert [line for _, line in files.read_lines(str(tmp_path / "a.zip!a.txt"), 4, 1)] == ["two\n", "three\n"]
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    content[content.index(b"a.txt") + 6] ^= 255  # in the packed bytes
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(UserError, match=r"a.zip!a.txt: truncated or damaged zip file"):
+        list(files.read_lines(str(tmp_path / "a.zip!a.txt")))

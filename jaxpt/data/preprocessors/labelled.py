@@ -10,9 +10,9 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from jaxpt.data._tf import from_generator
 from jaxpt.data.sources.rows import Rows
 from jaxpt.data.vocabularies import tokenizer_of
-from jaxpt.errors import UserError
 from jaxpt.tasks.base import LocatedRow
 
 
@@ -40,18 +40,16 @@ def encode(
 
     def records() -> Iterator[dict[str, np.ndarray]]:
         counts: collections.Counter[str] = collections.Counter()
-        try:
-            for record in encoder(places(), tokenizer, has_targets=True, train=split_name == "train"):
-                if len(record.get("tokens", like)):  # of a dialogue that is left out there are none
-                    yield {name: record[name] for name in like}  # what only predictions need is not stored
-                else:
-                    counts["too_long" if record["truncated"] else "without_answer"] += 1
-            source.counts[split_name] |= counts
-        except UserError as error:
-            source.failure = error
-            raise
+        for record in encoder(places(), tokenizer, has_targets=True, train=split_name == "train"):
+            if source.failure is not None:  # of the rows, which ended there
+                return
+            if len(record.get("tokens", like)):  # of a dialogue that is left out there are none
+                yield {name: record[name] for name in like}  # what only predictions need is not stored
+            else:
+                counts["too_long" if record["truncated"] else "without_answer"] += 1
+        source.counts[split_name] |= counts
 
-    return tf.data.Dataset.from_generator(records, output_signature=_signature(like))
+    return from_generator(records, _signature(like), source.fail)
 
 
 def _signature(like: dict[str, np.ndarray]) -> dict[str, tf.TensorSpec]:

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from jaxpt.data._tf import tf
 from jaxpt.data.records.shard import write_shard
-from jaxpt.errors import UserError
 
 
 class Shard(Protocol):
@@ -22,7 +21,7 @@ class Work(Protocol):
     """A split that can be made shard by shard."""
 
     @property
-    def failure(self) -> UserError | None:
+    def failure(self) -> Exception | None:
         """The mistake that ended the last reading, inside tf.data, which would hide it."""
 
     @property
@@ -76,8 +75,13 @@ def make_shard(
         last = records
         report(records)
 
+    def counts() -> dict[str, Any]:
+        if work.failure is not None:  # the data set ended there
+            raise work.failure
+        return work.counts()
+
     try:
-        write_shard(work.dataset(number, shard), path, work.counts, progress)
+        write_shard(work.dataset(number, shard), path, counts, progress)
     except tf.errors.OpError:
         if work.failure is not None:
             raise work.failure from None

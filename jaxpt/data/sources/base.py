@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxpt import builtin
-from jaxpt.data._tf import tf
+from jaxpt.data._tf import from_generator, tf
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources.readers import Offset
 from jaxpt.errors import UserError
@@ -85,7 +85,7 @@ class Source:
         self.tokenized, self.language, self.fields, self.sentences = tokenized, None, None, "rule"
         self.found: tuple[str, ...] = ()
         self.has_whole_files = False
-        self.failure: UserError | None = None
+        self.failure: Exception | None = None
         self.counts: dict[str, dict[str, Any]] = {}
         self.consumed = 0
 
@@ -147,6 +147,10 @@ class Source:
             self.check(split, counts)
         self.counts[split] = counts
 
+    def fail(self, error: Exception) -> None:
+        """Keeps the mistake that ended a dataset, the first one of it."""
+        self.failure = self.failure or error
+
     def is_of(self, split: str, text: Text) -> bool:
         """Whether a document of the split's files belongs to the split, where both splits have the same files."""
         return self._fraction is None or held_out(text, self._fraction) == (split == "validation")
@@ -168,7 +172,7 @@ class Source:
             )
 
     def dataset(self, split: str, pieces: Iterable[Piece] | None = None) -> tf.data.Dataset:
-        """The same as a dataset; a mistake inside it is kept in `failure`.
+        """The same as a dataset; a mistake inside it ends it and is kept in `failure`.
 
         Args:
           split: "train" or "validation".
@@ -183,21 +187,17 @@ class Source:
 
         def elements() -> Iterator[dict[str, Any]]:
             documents = self.documents(split, pieces)
-            try:
-                if self.tokenized:
-                    for file, number, tokens in documents:
-                        yield {key: tokens, "origin": (file, number)}
-                else:
-                    for chunk in _chunks(documents):
-                        yield {
-                            key: [text for _, _, text in chunk],
-                            "origin": np.array([(f, n) for f, n, _ in chunk], np.int64).reshape(-1, 2),
-                        }
-            except UserError as error:
-                self.failure = error
-                raise
+            if self.tokenized:
+                for file, number, tokens in documents:
+                    yield {key: tokens, "origin": (file, number)}
+            else:
+                for chunk in _chunks(documents):
+                    yield {
+                        key: [text for _, _, text in chunk],
+                        "origin": np.array([(f, n) for f, n, _ in chunk], np.int64).reshape(-1, 2),
+                    }
 
-        ds = tf.data.Dataset.from_generator(elements, output_signature=signature)
+        ds = from_generator(elements, signature, self.fail)
         return ds if self.tokenized else ds.unbatch()
 
     def fingerprint(self) -> dict[str, Any]:

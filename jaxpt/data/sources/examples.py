@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from jaxpt.config import DataConfig
-from jaxpt.data._tf import seqio, tf
+from jaxpt.data._tf import from_generator, seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources.base import Piece, Source
 from jaxpt.data.sources.foreign import find_task, first_line, module_digest
@@ -127,13 +127,9 @@ class Examples(Source):
         signature = {"inputs": ids, "targets": ids, "origin": tf.TensorSpec([3], tf.int64)}
 
         def elements() -> Iterator[dict[str, Any]]:
-            try:
-                yield from self._elements(split, wanted)
-            except UserError as error:
-                self.failure = error
-                raise
+            yield from self._elements(split, wanted)
 
-        return tf.data.Dataset.from_generator(elements, output_signature=signature)
+        return from_generator(elements, signature, self.fail)
 
     def check(self, split: str, counts: dict[str, Any]) -> None:
         """Raises UserError where a split has no example at all.

@@ -290,11 +290,8 @@ def test_bad_input_is_named_in_one_line(tmp_path, through):
 
 
 def read_through_tensorflow(source, split):
-    try:
-        for _ in source.dataset(split):
-            pass
-    except Exception:
-        raise source.failure from None
+    list(source.dataset(split))
+    raise source.failure
 
 
 # ---- fingerprint ----------------------------------------------------------------------------------------------------
