@@ -26,12 +26,15 @@ MAP, ADDED_TOKENS, DECODER = "special_tokens_map.json", "added_tokens.json", "ad
 
 _FAIRSEQ = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
 _BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+_GPT2 = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
+_LLAMA = {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}
+_T5 = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 CLASS_SPECIALS: Mapping[str, Mapping[str, str]] = {
     **dict.fromkeys(("bert", "distilbert", "electra"), _BERT),
     **dict.fromkeys(("roberta", "bart", "xlmroberta", "mbart", "longformer", "led"), _FAIRSEQ),
-    **dict.fromkeys(("gpt2", "opt"), {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}),
-    **dict.fromkeys(("llama", "mistral", "codellama"), {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}),
-    **dict.fromkeys(("t5", "mt5", "umt5"), {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}),
+    **dict.fromkeys(("gpt2", "opt"), _GPT2),
+    **dict.fromkeys(("llama", "mistral", "codellama"), _LLAMA),
+    **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
     "openaigpt": {"unk": "<unk>"},
     "albert": _BERT | {"bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"},
     "debertav2": _BERT | {"bos": "[CLS]", "eos": "[SEP]"},
