@@ -21,7 +21,8 @@ from typing import Any
 from jaxpt.config import TokenizerConfig
 from jaxpt.config.kinds import resolve
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import added_tokens, declared, rust_tokenizers, vocabulary_files
+from jaxpt.data.tokenizers import declared, rust_tokenizers, vocabulary_files
+from jaxpt.data.tokenizers.added_tokens import AddedToken
 from jaxpt.data.tokenizers.base import SPECIALS, Tokenizer
 from jaxpt.errors import UserError
 
@@ -103,34 +104,40 @@ def _with_declared(tokenizer: Tokenizer, said: declared.Declared, file: Path) ->
       UserError: an option that is not supported, or an added token that does not get its id.
     """
     declared.check_options(said, None if file.name == "tokenizer.json" else tokenizer.kind)
-    assumed = tokenizer.assumed
+    lines = [tokenizer.assumed] if tokenizer.assumed else []
     try:
         tokenizer = tokenizer.with_declared(said.added)
     except UserError as error:
         raise UserError(f"{said.folder}: {error}") from None
-    specials, lines = dict(said.specials), [assumed] if assumed else []
-    of_class = {part: added_tokens.AddedToken(token, special=True) for part, token in said.specials_of_class.items()}
-    if file.suffix == ".model":  # which says what it has itself
-        none = [part for part in of_class if getattr(tokenizer.vocabulary, part) is None]
-        specials = {part: of_class[part] for part in none} | specials
-    elif specials or of_class:
-        specials = dict.fromkeys(SPECIALS) | of_class | specials
-    elif file.suffix == ".json":
-        names = {part: getattr(tokenizer.vocabulary, part) for part in SPECIALS if part != "pad"}
-        found = [f"{part} {tokenizer.tokens([i])[0]}" for part, i in names.items() if i is not None]
-        lines.append(f"{file}: no file names special tokens; taken by their usual names: {', '.join(found) or 'none'}")
-    for part, token in specials.items():
-        if token is not None and tokenizer.token_id(token.content) is None:
-            if part in said.specials:
-                lines.append(f"{said.folder}: {part}_token {token.content} is not in the vocabulary; it has none")
-            specials[part] = None
+    specials, missing = _specials(tokenizer, said, file)
+    lines += [f"{said.folder}: {part}_token {token} is not in the vocabulary; it has none" for part, token in missing]
     if specials:
         tokenizer.name_specials(specials)
+    elif file.suffix == ".json":
+        ids = {part: getattr(tokenizer.vocabulary, part) for part in SPECIALS if part != "pad"}
+        names = [f"{part} {tokenizer.tokens([i])[0]}" for part, i in ids.items() if i is not None]
+        lines.append(f"{file}: no file names special tokens; taken by their usual names: {', '.join(names) or 'none'}")
     if said.flag("add_eos_token"):
         lines.append(f"{said.folder}: add_eos_token: the end of a text is put where the objective puts it")
     tokenizer.carried = {key: said.settings[key] for key in declared.CARRIED if key in said.settings}
     tokenizer.assumed = "; ".join(lines) or None
     return tokenizer
+
+
+def _specials(
+    tokenizer: Tokenizer, said: declared.Declared, file: Path
+) -> tuple[dict[str, AddedToken | None], list[tuple[str, str]]]:
+    """Special tokens that the files or the class name, for `name_specials`; and (part, token) of those that files name
+    and the vocabulary does not have."""
+    of_class = {part: AddedToken(token, special=True) for part, token in said.specials_of_class.items()}
+    named = dict(said.specials)
+    if file.suffix == ".model":  # which says what it has itself
+        named = {part: token for part, token in of_class.items() if getattr(tokenizer.vocabulary, part) is None} | named
+    elif named or of_class:
+        named = dict.fromkeys(SPECIALS) | of_class | named
+    lacking = {part for part, token in named.items() if token is not None and tokenizer.token_id(token.content) is None}
+    missing = [(part, named[part].content) for part in said.specials if part in lacking]
+    return {part: None if part in lacking else token for part, token in named.items()}, missing
 
 
 def _read(
