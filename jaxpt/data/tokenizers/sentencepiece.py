@@ -280,6 +280,7 @@ class SentencePieceTokenizer(Tokenizer):
     def save(self, directory: str | Path) -> None:
         proto = self._proto
         settings: dict[str, Any] = {"extra_ids": self.appended, "do_lower_case": self.lowercase, **self.carried}
+        settings[vocabulary_files.STYLE] = self.style.name
         if self.style.cleans:
             settings["keep_accents"] = self.style.keeps_accents
         settings |= {vocabulary_files.ADDED: list(self.added)} if self.added else {}
@@ -298,7 +299,6 @@ class SentencePieceTokenizer(Tokenizer):
                 template = f"{proto.pieces[self.vocabulary.bos].piece} $A"
         if template != self.style.template or not self._has_its_class(proto):
             name = "PreTrainedTokenizerFast"  # takes all from tokenizer.json
-            settings |= {} if self.style == PLAIN else {"sentencepiece_style": self.style.name}
         tokens = [*self.declared, *(AddedToken(token, special=True) for token in self.added)]
         rust = sentencepiece_rust.to_rust(
             proto, self._sp.unk_id(), self._cleaning, template, tokens, first_only=self.style.prefix == "first"

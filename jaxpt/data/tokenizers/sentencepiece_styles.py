@@ -90,7 +90,7 @@ def style_of(file: Path, settings: dict[str, Any], model_type: str | None) -> St
       UserError: mBART's, whose language codes stand between the pieces and `<mask>`, or a class that is not known.
     """
     said = settings.get("tokenizer_class")
-    own = settings.get("sentencepiece_style")
+    own = settings.get(vocabulary_files.STYLE)
     name = declared.class_name(own or said or model_type or "")
     name = "llama" if name in ("codellama", "mistral") else name
     where = file.parent / vocabulary_files.SETTINGS

@@ -15,6 +15,8 @@ SETTINGS = "tokenizer_config.json"
 CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "chat_templates"
 ADDED = "tokens_added"
 """Key of tokenizer_config.json: the tokens of `data.tokenizer.add_tokens`."""
+STYLE = "sentencepiece_style"
+"""Key of tokenizer_config.json: what is done around a SentencePiece model that we saved."""
 CHECKSUMS = "checksums.json"
 """{file: BLAKE2b} of the files that were written with it."""
 
@@ -70,11 +72,20 @@ def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
     return suffixes[path.suffix], [path]
 
 
+def _is_ours(settings: Mapping[str, Any]) -> bool:
+    """Whether we saved a SentencePiece model with this tokenizer_config.json."""
+    if STYLE in settings:
+        return True
+    # Before every one named its style: both of these, and no key of those that `transformers` writes.
+    keys = {key for key in settings if not key.endswith("_token")}
+    old = {"tokenizer_class", "extra_ids", "do_lower_case", "keep_accents", "chat_template", ADDED}
+    return {"extra_ids", "do_lower_case"} <= keys <= old
+
+
 def _model_counts(directory: Path, kind: str | None) -> bool:
     """Whether a SentencePiece model counts before a tokenizer.json beside it: where we saved both, or where the kind is
     wanted that the tokenizer.json is not of (Llama's is a BPE)."""
-    settings = read_settings(directory)
-    if "extra_ids" in settings and "do_lower_case" in settings:  # `transformers` never writes both
+    if _is_ours(read_settings(directory)):
         return True
     if kind != "sentencepiece" or not (directory / "tokenizer.json").is_file():
         return False
