@@ -70,7 +70,7 @@ def carry_files(config: Config, vocabulary: Vocabulary) -> None:
       config: of a run that begins.
       vocabulary: the run's.
     """
-    if config.init_from is None:
+    if config.init_from is None or not (origin.folder_of(config.init_from.path) / origin.CONFIG).is_file():
         return
     source, path = Path(config.init_from.path).resolve(), config.data.tokenizer.path
     run_dir = source.parents[1] if source.parent.name == "checkpoints" else source

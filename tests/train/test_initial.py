@@ -1,15 +1,19 @@
 """Fine-tuning that starts from a pretrained model: which parameters of its heads are taken."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
 
 from jaxpt import hf
 from jaxpt.config import InitConfig, build
+from jaxpt.data.calls import Vocabulary
 from jaxpt.heads import classes, masked_lm
-from jaxpt.hf import directory, verify_tasks
+from jaxpt.hf import directory, origin, verify_tasks
 from jaxpt.models.network import Network
 from jaxpt.train import initial, state
+from tests import families
 from tests.hf.parity import randomise
 from tests.hf.test_directory import fresh
 from tests.hf.test_tasks_parity import CASES
@@ -71,3 +75,36 @@ def test_pooled_states_are_those_of_transformers(name, tmp_path):
     found = np.asarray(bound.heads["pooler"](ours[:, 0] if "mean" not in name else mean))
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
     assert classes.name_of(setup.network.heads) == "classes"
+
+
+OBJECTIVES = [
+    ("t5", {"kind": "span_corruption"}, (0,)), ("t5", {"kind": "ul2"}, (0,)), ("t5", {"kind": "mass"}, (1,)),
+    ("t5", {"kind": "seq2seq"}, (0,)), ("t5", {"kind": "salient_spans"}, (0,)), ("t5", {"kind": "bart"}, (1,)),
+    ("bert", {"kind": "masked_lm"}, None), ("gpt2", {"kind": "causal_lm"}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "objective", "start"), OBJECTIVES)
+def test_files_of_the_directory_that_a_run_starts_from(family, objective, start, tmp_path):
+    """With the EOS that training writes, and the decoder's start of its objective."""
+    (tmp_path / "theirs").mkdir()
+    keys = {"eos_token_id": 7, "decoder_start_token_id": 9, "forced_bos_token_id": 8}
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(keys))
+    source = {"path": str(tmp_path / "theirs")}
+    vocabulary = Vocabulary(size=150, pad=0, eos=1, unk=2, bos=None, cls=3, sep=4, mask=5, sentinels=20)
+    for path, same in ((source["path"], True), (str(tmp_path / "other"), False)):
+        run = tmp_path / f"run{same}"
+        config = families.config(
+            family, run_dir=str(run), init_from=source, objective=objective,
+            data={"tokenizer": {"kind": families.TOKENIZERS[family], "path": path}},
+        )  # fmt: skip
+        initial.carry_files(config, vocabulary)
+        found = origin.read(run / origin.FOLDER, origin.CONFIG)
+        if not same:
+            assert found == {}
+        elif start is None:
+            assert found == keys | ({} if family == "bert" else {"eos_token_id": [1, 7]})
+        else:
+            assert found == {
+                "eos_token_id": [1, 7], "decoder_start_token_id": start[0], "forced_bos_token_id": None,
+            }  # fmt: skip
