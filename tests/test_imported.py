@@ -80,7 +80,7 @@ def test_there_and_back(tmp_path):
     for name, x in before.items():
         np.testing.assert_array_equal(after[name], x)
     before, after = (json.loads((tmp_path / side / "config.json").read_text()) for side in ("hf", "out"))
-    new = {"problem_type": "single_label_classification", "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    new = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     assert after == before | new
 
 
