@@ -122,7 +122,8 @@ def _files(task: HarnessTask, path: str, folder: str | None) -> list[str]:
 
 
 def _read(task: HarnessTask, files: Sequence[str]) -> list[Located]:
-    options = {} if task.data.header is None else {"header": task.data.header}
+    given = {"header": task.data.header, "quoted": task.data.quoted}
+    options = {name: value for name, value in given.items() if value is not None}
     return [Located(row, tables.where(file, row)) for file in files for row in tables.read(file, **options)]
 
 

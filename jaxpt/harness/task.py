@@ -53,6 +53,8 @@ class TaskData(Frozen):
     """The set's split that examples are drawn from."""
     header: tuple[str, ...] | None = None
     """Names of the columns of a TSV or CSV file without a header line."""
+    quoted: bool | None = None
+    """Fields of TSV and CSV files may stand in quotation marks; by default those of CSV."""
 
 
 class HarnessTask(Frozen):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxpt.config.kinds import nearest
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.tables.files import read_lines
 from jaxpt.tables.rows import Row
 
@@ -66,13 +67,18 @@ def conll(path: str, names: Sequence[str] | None = None, columns: Mapping[str, i
     picked, width = None, 0
     for block in blocks:
         if picked is None:
-            line, fields = block.words[0]
-            names, width = _named(names, fields, f"{path}: line {line}"), len(fields)
+            width = _width(block)
+            line, fields = next(word for word in block.words if len(word[1]) == width)
+            names = _named(names, fields, f"{path}: line {line}")
             picked = _picked(names, columns, path)
         for number, fields in block.words:
             if len(fields) != width:
                 has = f"{len(fields)} column{'' if len(fields) == 1 else 's'}"
-                raise UserError(f"{path}: line {number}: {has}, wants {width} ({', '.join(names)}){_comment(fields)}")
+                wants = f"wants {width} ({', '.join(names)}), as line {line}"
+                raise UserError(f"{path}: line {number}: {has}, {wants}{_comment(fields)}")
+            if "" in fields:
+                empty = names[fields.index("")]
+                raise UserError(f"{path}: line {number}: column {empty!r} is empty; wants a word, or _ for none")
         words = [fields for _, fields in block.words]
         if names[0] == "id":
             words = _words(block, path)
@@ -85,6 +91,7 @@ def conll(path: str, names: Sequence[str] | None = None, columns: Mapping[str, i
 def _blocks(path: str, comments: bool) -> Iterator[_Block]:
     """Sentences: runs of lines between blank ones."""
     tabs: bool | None = None
+    width: int | None = None
     start, notes, words, newdoc = 0, [], [], False
     for number, line in read_lines(path):
         line = line.rstrip("\r\n")
@@ -95,13 +102,23 @@ def _blocks(path: str, comments: bool) -> Iterator[_Block]:
             start = start or number
         elif line.strip():
             tabs = "\t" in line if tabs is None else tabs
-            words.append((number, line.split("\t") if tabs else [field for field in line.split(" ") if field]))
+            fields = line.split("\t") if tabs else [field for field in line.split(" ") if field]
+            if line.startswith(" ") and width is not None and len(fields) < width:
+                raise UserError(f"{path}: line {number}: begins with a space, where a word is wanted: {shown(line)}")
+            width = len(fields)
+            words.append((number, fields))
             start = start or number
         elif words:
             yield _Block(start, notes, words, newdoc)
             start, notes, words, newdoc = 0, [], [], False
     if words:
         yield _Block(start, notes, words, newdoc)
+
+
+def _width(block: _Block) -> int:
+    """Columns of most lines of a sentence: a line with too few or too many is not to be the measure of the others."""
+    counts = Counter(len(fields) for _, fields in block.words)
+    return max(counts, key=lambda width: (counts[width], width))
 
 
 def _words(block: _Block, path: str) -> list[list[str]]:
@@ -128,16 +145,17 @@ def _named(names: Sequence[str] | None, fields: list[str], place: str) -> tuple[
     width, comment = len(fields), _comment(fields)
     if names is None:
         if width not in _NAMES:
-            raise UserError(f"{place}: {width} columns; name them (names), such as tokens and tags{comment}")
+            raise UserError(f"{place}: {width} columns; name them (task.header), such as tokens and tags{comment}")
         return _NAMES[width]
     if len(names) != width:
-        raise UserError(f"{place}: {width} columns, but names has {len(names)}: {', '.join(names)}{comment}")
+        of = "CoNLL-U's" if names is CONLLU else "task.header"
+        raise UserError(f"{place}: {width} columns, wants {len(names)} ({of}): {', '.join(names)}{comment}")
     return tuple(names)
 
 
 def _comment(fields: list[str]) -> str:
     """A hint for lines that may be comments."""
-    return "; if lines with # are comments, say so (comments)" if fields[0].startswith("#") else ""
+    return "; if lines with # are comments, set task.comments: true" if fields[0].startswith("#") else ""
 
 
 def _picked(names: Sequence[str], columns: Mapping[str, int | str] | None, path: str) -> dict[str, int]:

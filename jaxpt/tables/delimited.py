@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from jaxpt.errors import UserError
 from jaxpt.tables.files import read_lines
-from jaxpt.tables.rows import NUMBER, Row
+from jaxpt.tables.rows import NUMBER, Row, key
 
 
 def tsv(path: str, header: Sequence[str] | None = None, delimiter: str = "\t", quoted: bool = False,
@@ -87,7 +87,7 @@ def _header(path: str, number: int, fields: list[str]) -> list[str]:
         if NUMBER.fullmatch(name):
             raise UserError(
                 f"{path}: line {number}: {name!r} is a number, no name of a column; "
-                f"if this file has no header row, name its {_count(len(fields), 'column')} (header)"
+                f"if this file has no header row, name its {_count(len(fields), 'column')} ({key('header')})"
             )
     return _checked(fields, f"{path}: line {number}")
 
@@ -102,7 +102,7 @@ def _checked(names: Sequence[str], place: str) -> list[str]:
 
 def _hint(fields: list[str], names: list[str], delimiter: str, quoted: bool) -> str:
     if len(fields) > len(names) and not quoted and any(field.startswith('"') for field in fields):
-        return "; fields in quotation marks? (quoted)"
+        return f"; fields in quotation marks? set quoted: true ({key('quoted')})"
     if len(fields) > len(names):
         return f"; a {'tab' if delimiter == chr(9) else repr(delimiter)} inside of a field?"
     return ""

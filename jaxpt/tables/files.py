@@ -178,7 +178,8 @@ def read_lines(path: str, offset: int = 0, line: int = 0) -> Iterator[tuple[int,
       (number from 1, line with its end). Only "\n" ends a line, never another character that Unicode counts as one.
 
     Raises:
-      UserError: no such file, not UTF-8 or a line of more than `MAX_LINE` bytes (the line is named), or a damaged file.
+      UserError: no such file, not UTF-8 or a line of more than `MAX_LINE` bytes (the line is named), lines that end in
+        CR alone, or a damaged file.
     """
     for number, data in enumerate(raw_lines(path, offset), line + 1):
         try:
@@ -210,6 +211,9 @@ def raw_lines(path: str, offset: int = 0) -> Iterator[bytes]:
         with open_file(path) as file:
             file.seek(offset)
             while line := file.readline(MAX_LINE + 1):
+                if not count and not offset and b"\r" in line and not line.endswith(b"\n"):
+                    how = "tr '\\r' '\\n' < OLD > NEW converts them"
+                    raise UserError(f"{path}: its lines end in CR alone, as on old Macs; wants LF or CR LF: {how}")
                 if len(line) > MAX_LINE:
                     place = f"byte {offset:,}: " if offset else f"line {count + 1:,}: "
                     raise UserError(

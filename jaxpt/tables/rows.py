@@ -54,6 +54,16 @@ _BY_ROW = ("json", "squad", "parquet", "tfds", "builtin")
 _ROW_SUFFIXES = (".json", ".parquet")
 
 
+def key(option: str) -> str:
+    """How a recipe calls an option of a file's format, for messages.
+
+    Example:
+      >>> key("quoted")
+      'task.quoted, of a task of the harness data.quoted'
+    """
+    return f"task.{option}, of a task of the harness data.{option}"
+
+
 def column(row: Row, name: str, place: str = "") -> Any:
     """The value of a column.
 

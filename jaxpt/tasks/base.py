@@ -37,6 +37,10 @@ class Task(TaskConfig):
     """Column of the rows' ids; by default `id`, `idx` or `index` where there is one, else the number of the row."""
     header: tuple[str, ...] | None = None
     """Names of the columns of files that do not name them: TSV and CSV without a header line, CoNLL."""
+    quoted: bool | None = None
+    """Fields of TSV and CSV files may stand in quotation marks; by default those of CSV."""
+    comments: bool = False
+    """Lines of CoNLL files that start with # before a sentence are comments; in CoNLL-U they always are."""
     metrics: tuple[str, ...] | None = None
     """Metrics on the validation and test set, see `jaxpt.scores`; the first one chooses the best checkpoint."""
     metric_options: Annotated[Overrides, unaffected("records", "program")] = ()

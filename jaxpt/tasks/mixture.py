@@ -16,7 +16,7 @@ from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 from jaxpt.tasks.base import Task
 
-_OWN = ("metrics", "header", "id")
+_OWN = ("metrics", "metric_options", "header", "quoted", "comments", "id")
 _REFUSED = ("mixture", "dialogue")
 
 
@@ -41,7 +41,7 @@ class TaskMixture(Task):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskMixture:
-        if key := next((key for key in _OWN if getattr(self, key) is not None), None):
+        if key := next((key for key in _OWN if getattr(self, key)), None):
             best = "; checkpoint.best_metric, such as task/NAME/accuracy, chooses the best checkpoint"
             raise ValueError(f"{key}: belongs into the tasks of a mixture{best if key == 'metrics' else ''}")
         for number, task in enumerate(self.tasks):

@@ -42,7 +42,7 @@ def test_a_header_for_files_without_one(write):
     assert [row.number for row in read(path, header=names)] == [1, 2]
     assert next(read(path, header=names)).values["sentence"] == "The pond froze."
     with pytest.raises(
-        UserError, match=r"train\.tsv: line 1: '1' is a number, no name .* name its 4 columns \(header\)"
+        UserError, match=r"train\.tsv: line 1: '1' is a number, no name .* name its 4 columns \(task\.header, "
     ):
         list(read(path))
 
@@ -71,7 +71,7 @@ def test_options(write):
     [
         ("a.tsv", "text\tlabel\na\t1\nb\t2\t3\n", r"a\.tsv: line 3: 3 fields, wants 2 \(text, label\); a tab inside"),
         ("a.tsv", "text\tlabel\na\t1\nb\n", r"a\.tsv: line 3: 1 field, wants 2 \(text, label\)$"),
-        ("a.tsv", 'text\tlabel\n"a\tb"\t1\n', r"line 2: 3 fields, .*; fields in quotation marks\? \(quoted\)"),
+        ("a.tsv", 'text\tlabel\n"a\tb"\t1\n', r"line 2: 3 fields, .* in quotation marks\? set .* \(task\.quoted"),
         ("a.csv", 'text,label\na,1\n"b,2\nc,3\n', r"a\.csv: line 3: a quotation mark is never closed"),
         ("a.csv", 'text,label\n"b"c,2\n', r"a\.csv: line 2: ',' expected after '\"'; .* written \"\""),
         ("a.csv", "text,label\na,b,2\n", r"a\.csv: line 2: 3 fields, .*; a ',' inside of a field\?"),

@@ -6,6 +6,7 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.tables import expand, files, read
+from jaxpt.tables.files import read_lines
 
 
 def test_expand(tmp_path):
@@ -47,6 +48,15 @@ def test_a_directory_stands_for_its_files(tmp_path):
     assert str(error.value) == (
         f"data.path: {tmp_path}/b: a directory without a file to read (1 .txt); wants files that end in .parquet, .csv"
     )
+
+
+@pytest.mark.parametrize("data", [b"a\tb\rc\td\r", b"a\tb\rc\td"])
+def test_lines_that_end_in_cr_alone(tmp_path, data):
+    (tmp_path / "mac.tsv").write_bytes(data)
+    with pytest.raises(UserError, match=r"mac\.tsv: its lines end in CR alone, as on old Macs; wants LF or CR LF: tr "):
+        list(read_lines(str(tmp_path / "mac.tsv")))
+    (tmp_path / "dos.tsv").write_bytes(b"a\r\nb\rc\r\n")
+    assert [line for _, line in read_lines(str(tmp_path / "dos.tsv"))] == ["a\r\n", "b\rc\r\n"]
 
 
 @pytest.mark.parametrize(

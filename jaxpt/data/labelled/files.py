@@ -34,8 +34,11 @@ class RowFile(NamedTuple):
             return tables.read(self.path, self.format, split=self.split)
         if self.format == "jsonl":
             return tables.read(self.path, self.format)
-        option = "names" if tables.file_format(self.path, self.format) == "conll" else "header"
-        return tables.read(self.path, self.format, **({} if task.header is None else {option: task.header}))
+        if tables.file_format(self.path, self.format) == "conll":
+            options = {"names": task.header, "comments": task.comments or None}
+        else:
+            options = {"header": task.header, "quoted": task.quoted}
+        return tables.read(self.path, self.format, **{key: one for key, one in options.items() if one is not None})
 
     def where(self, row: Row) -> str:
         """The place of a row, for messages."""
