@@ -23,6 +23,7 @@ from jaxpt import config as configs
 from jaxpt import disk, imported, signals
 from jaxpt.config import Config, ModelConfig, ObjectiveConfig
 from jaxpt.data import tokenizers
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError, printable, shown
@@ -182,7 +183,7 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     shapes, axes = whole.shapes(), whole.logical_axes()
     layout = trainable.layout(config, shapes, axes)
     if config.data.tokenizer.add_tokens and not initial.trains_vocabulary(layout, whole):
-        tokens, v = config.data.tokenizer.add_tokens, tokenizers.load(run_dir / "tokenizer").vocabulary
+        tokens, v = config.data.tokenizer.add_tokens, _vocabulary(config, run_dir)
         if new := [token for token, i in v.added if token in tokens and i >= v.size - v.behind]:
             raise UserError(
                 f"data.tokenizer.add_tokens: the adapter's base has no row for {new[0]}, and train.trainable leaves "
@@ -399,6 +400,12 @@ def _name_class(tokenizer: Any, directory: Path) -> None:
     path.write_text(json.dumps(written | settings, indent=1) + "\n", encoding="utf-8")
 
 
+def _vocabulary(config: Config, run_dir: Path) -> Vocabulary:
+    settings = config.data.tokenizer
+    kind = settings.kind if "." in settings.kind else None  # the files themselves may name no code
+    return tokenizers.load(run_dir / "tokenizer", kind, extra_ids=settings.extra_ids).vocabulary
+
+
 def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
     """Keys of special tokens in config.json."""
     directory = run_dir / "tokenizer"
@@ -406,7 +413,7 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
         return {}
     vocabulary_files.verify(directory)
     try:
-        found = tokenizers.load(directory, extra_ids=config.data.tokenizer.extra_ids).vocabulary
+        found = _vocabulary(config, run_dir)
     except UserError:
         return {}
     if found.size > config.model.vocab_size:

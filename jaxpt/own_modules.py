@@ -40,6 +40,17 @@ def are_unread() -> bool:
     return _are_unread.get()
 
 
+def check_may_run(name: str, key: str) -> None:
+    """Raises UserError within `unread` where a module is none of jaxpt's.
+
+    Args:
+      name: dotted name of the module.
+      key: the key that names it.
+    """
+    if is_own(name) and are_unread():
+        raise UserError(f"{key}: {name} is not imported here: no code runs that a file of others names")
+
+
 def import_module(name: str, key: str) -> ModuleType:
     """Imports a module of one's own, and says so before.
 
@@ -53,8 +64,7 @@ def import_module(name: str, key: str) -> ModuleType:
     Raises:
       UserError: within `unread`.
     """
-    if is_own(name) and are_unread():
-        raise UserError(f"{key}: {name} is not imported here: this command runs no code that a configuration names")
+    check_may_run(name, key)
     if name not in sys.modules and is_own(name) and (place := _place(name.partition(".")[0])):
         errors.note(f"{key}: importing {name} from {place}, whose code then runs")
     module = importlib.import_module(name)

@@ -1,5 +1,6 @@
 """What `jaxpt import` and `jaxpt export` make of a vocabulary that is damaged, too large, or says too little."""
 
+import json
 import shutil
 
 import pytest
@@ -82,3 +83,17 @@ def test_what_stands_beside_a_vocabulary_is_carried(bert, tmp_path, capsys):
     assert main(["import", str(bert), str(tmp_path / "other")]) == 0
     words = "copied, but not usable for training in jaxpt: "
     assert f"{words}{bert}: the added token '<ent>' has id 20 in its file" in capsys.readouterr().out
+
+
+def test_a_directory_of_others_names_no_code_to_run(bert, tmp_path, capsys, monkeypatch):
+    (tmp_path / "lab_of_others").mkdir()
+    (tmp_path / "lab_of_others" / "__init__.py").write_text("raise SystemExit('was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    (bert / "vocab.txt").write_text(SPECIAL + "the\ncat\n")
+    (bert / "tokenizer_config.json").write_text(json.dumps({"kind": "lab_of_others.words"}))
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    words = f"{bert}: tokenizer_config.json names the kind lab_of_others.words, a module; its code runs where a recipe"
+    assert words in capsys.readouterr().out
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    assert main(["generate", str(bert), "--prompt", "the [MASK]"]) == 2
+    assert words in capsys.readouterr().err

@@ -115,7 +115,9 @@ def resolve(kind: str, package: str, base: type[T], part: str | None = None) -> 
     """
     if own_modules.are_unread() and "." in kind.removeprefix(f"{package}.") and issubclass(base, BaseModel):
         return _stand_in(base)
-    return _imported(kind, package, base, part)
+    key = f"{part or package.rpartition('.')[2].removesuffix('s')}.kind"  # model.kind
+    own_modules.check_may_run(kind if "." in kind else package, key)
+    return _imported(kind, package, base, key)
 
 
 class Unread:
@@ -152,8 +154,7 @@ def _stand_in(base: type[T]) -> type[T]:
 
 
 @functools.cache
-def _imported(kind: str, package: str, base: type[T], part: str | None) -> type[T]:
-    key = f"{part or package.rpartition('.')[2].removesuffix('s')}.kind"  # model.kind
+def _imported(kind: str, package: str, base: type[T], key: str) -> type[T]:
     short = "." not in kind
     module = f"{package}.{kind}" if short else kind
     try:

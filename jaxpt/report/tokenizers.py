@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpt.data import tokenizers
+from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import SPECIALS
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ def inspect(path: str, text: str | None = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    tokenizer = tokenizers.load(path)
+    named = vocabulary_files.read_settings(Path(path)).get("kind")  # whoever names the directory means its code, too
+    tokenizer = tokenizers.load(path, named if isinstance(named, str) and "." in named else None)
     vocabulary = tokenizer.vocabulary
     table = Table(show_header=False)
     table.add_row("size", f"{vocabulary.size:,}")

@@ -131,7 +131,8 @@ def check_vocabulary(setup: Setup, tokenizer: Tokenizer) -> None:
         return
     from jaxpt.data import tokenizers
 
-    theirs = tokenizers.load(path, extra_ids=setup.config.data.tokenizer.extra_ids)
+    settings = setup.config.data.tokenizer
+    theirs = tokenizers.load(path, settings.kind if "." in settings.kind else None, extra_ids=settings.extra_ids)
     if theirs.digest() != tokenizer.digest():
         raise UserError(
             f"data.tokenizer: is not the vocabulary of {path}, which the objective needs: "

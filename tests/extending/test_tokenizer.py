@@ -4,6 +4,7 @@ import pytest
 
 from jaxpt import cli
 from jaxpt.data import tokenizers
+from jaxpt.errors import UserError
 
 CHARACTERS = '''
 """One token for each character of the training text."""
@@ -60,8 +61,10 @@ def test_it_is_trained_loaded_and_found_again(lab, kind, capsys):
     overrides = [f"{key}={value}" for key, value in recipe.items()]
     out = lab.folder / "vocabulary"
     assert cli.main(["tokenizer", "train", "configs/smoke/gpt2_tiny.yaml", *overrides, "--out", str(out)]) == 0
-    loaded, named = tokenizers.load(out), tokenizers.load(out, kind)
-    assert loaded.kind == kind and loaded.digest() == named.digest()
+    loaded = tokenizers.load(out, kind)
+    assert loaded.kind == kind and loaded.digest() == tokenizers.load(out, kind).digest()
+    with pytest.raises(UserError, match=rf"names the kind {kind}, a module; its code runs where a recipe names it"):
+        tokenizers.load(out)  # such as a directory that was downloaded
     assert loaded.decode(loaded.encode("the cat")) == "the cat" and loaded.vocabulary.eos == 2
     assert cli.main(["tokenizer", "inspect", str(out), "the cat"]) == 0
     assert "decoded: the cat" in capsys.readouterr().out

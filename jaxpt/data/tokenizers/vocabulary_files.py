@@ -50,6 +50,11 @@ def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
         raise UserError(f"{path}: no such vocabulary file or directory")
     verify(path if path.is_dir() else path.parent)
     named = read_settings(path).get("kind") if path.is_dir() else None
+    if kind is None and named is not None and "." in str(named):
+        raise UserError(
+            f"{path}: {SETTINGS} names the kind {named}, a module; its code runs where a recipe names it: "
+            "data.tokenizer.kind"
+        )
     if kind not in _PUBLISHED or (kind is None and named is not None):
         return _of_ones_own(path, kind or named, named)
     if path.is_dir():
