@@ -113,3 +113,6 @@ class DistributedConfig(Frozen):
     """Which of them this is, from 0; else from `JAXPT_PROCESS`."""
     timeout: PositiveInt = execution(300)
     """Seconds to wait for the others at the start."""
+    heartbeat_timeout: PositiveInt = execution(60)
+    """Seconds without a sign of life in a step, after which a process counts as gone and the run ends: it was killed or
+    stopped (SIGSTOP), or its machine sleeps."""

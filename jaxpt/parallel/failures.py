@@ -2,8 +2,9 @@
 
 It leaves an exit code and its last words with JAX's coordinator. The others look there every second, whatever their
 main thread waits for; they say the words and end. Every second each also says there that it is alive: where a process
-was killed, which can leave no words, the others name it, when a collective fails or after half a minute without a sign
-(JAX itself would abort all of them some time later). The coordinator outlives process 0 (`coordinator`).
+was killed, which can leave no words, the others name it, when a collective fails or after
+`distributed.heartbeat_timeout` seconds without a sign (JAX itself would abort all of them some time later). The
+coordinator outlives process 0 (`coordinator`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ _LOOK = 1.0  # seconds between two checks
 _ALIKE = 5.0  # seconds for a process to fail like another one, before it is ended
 _LEAVE = 10.0  # seconds for all processes to leave the coordinator together
 _LOST = 4.0  # seconds without a sign of life, after which a process counts as gone when a collective has failed
-_SILENT = 30.0  # seconds without one in a step, after which it counts as gone while the others wait for it
 _REST = 4.0  # seconds for the others to hear of it
 _KEY = "jaxpt/failed"
 _FIRST = "jaxpt/failed_first_process"
@@ -40,8 +40,11 @@ _watch: _Watch | None = None
 
 
 @contextlib.contextmanager
-def shared() -> Iterator[None]:
+def shared(heartbeat_timeout: float = 60.0) -> Iterator[None]:
     """Within it an error in one process of a run ends all of them; in a process alone nothing changes.
+
+    Args:
+      heartbeat_timeout: seconds without a sign of life in a step, after which a process counts as gone.
 
     The process that failed raises its error; the others print its words as the command line does, and exit with code 2.
     A signal that ends one process ends the others with 128 + its number.
@@ -50,7 +53,7 @@ def shared() -> Iterator[None]:
     if jax.process_count() == 1:
         yield
         return
-    watch = _watch = _Watch()
+    watch = _watch = _Watch(heartbeat_timeout)
     watch.start()
     with signals.on_leave(watch.leave):
         try:
@@ -86,11 +89,12 @@ def stepping() -> Iterator[None]:
         _watch.beat()
 
 
-def _gone(lost: list[int]) -> str:
-    names = ", ".join(map(str, lost))
-    return (
-        f"process {names} is gone (killed, or its machine failed); re-run the same command in all processes to resume"
-    )
+def _gone(lost: list[int], silence: float | None = None) -> str:
+    names, what = ", ".join(map(str, lost)), "is gone (killed, or its machine failed)"
+    if silence is not None:
+        why = "killed or stopped, or its machine failed"
+        what = f"gave no sign of life for {silence:g} s, distributed.heartbeat_timeout ({why})"
+    return f"process {names} {what}; re-run the same command in all processes to resume"
 
 
 def _is_of_a_collective(error: BaseException) -> bool:
@@ -101,8 +105,9 @@ def _is_of_a_collective(error: BaseException) -> bool:
 class _Watch(threading.Thread):
     """Looks for another process's last words until this one ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat_timeout: float) -> None:
         super().__init__(name="jaxpt-failures", daemon=True)
+        self._heartbeat_timeout = heartbeat_timeout
         from jax._src.distributed import global_state  # the coordinator's keys have no public name
 
         self._state: Any = global_state
@@ -118,7 +123,7 @@ class _Watch(threading.Thread):
         while found is None and not self._ended.wait(_LOOK):
             self.beat()
             if lost := self._silent():
-                self.tell_gone(lost)
+                self.tell_gone(lost, self._heartbeat_timeout)
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # nobody has failed
                 found = self._client.key_value_try_get(_KEY)
         if found is None:
@@ -150,16 +155,17 @@ class _Watch(threading.Thread):
             for key, sign in self._client.key_value_dir_get(_ALIVE):
                 if self._signs.get(key, ("", 0.0))[0] != sign:
                     self._signs[key] = sign, now
-        old = [key for key, (sign, at) in self._signs.items() if sign.endswith(_STEPPING) and now - at > _SILENT]
+        limit = self._heartbeat_timeout
+        old = [key for key, (sign, at) in self._signs.items() if sign.endswith(_STEPPING) and now - at > limit]
         return sorted({int(key.rpartition("/")[2]) for key in old} - {jax.process_index()})
 
     def tell(self, code: int, words: str) -> None:
         """Leaves an exit code for the others and last words, where no other process has."""
         self._leave_words(code, f"process {jax.process_index()} failed: {words}", False)
 
-    def tell_gone(self, lost: list[int]) -> None:
-        """Tells the others of processes that are gone."""
-        self._leave_words(2, _gone(lost), True)
+    def tell_gone(self, lost: list[int], silence: float | None = None) -> None:
+        """Tells the others of processes that are gone, or were silent for so many seconds."""
+        self._leave_words(2, _gone(lost, silence), True)
 
     def _leave_words(self, code: int, words: str, is_gone: bool) -> None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was first

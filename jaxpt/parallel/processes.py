@@ -46,16 +46,21 @@ def start(config: DistributedConfig) -> None:
     # JAX's own handler of SIGTERM would take the place of ours.
     jax.config.update("jax_enable_preemption_service", False)
     atexit.register(jax.distributed.shutdown)  # process 0, whom the others ask, waits for them
+    # JAX aborts with a stack trace where jaxpt says a line: later, therefore.
+    timeouts = {
+        "initialization_timeout": config.timeout,
+        "heartbeat_timeout_seconds": max(100, 2 * config.heartbeat_timeout),
+    }
     if info is None:
         with contextlib.suppress(ValueError), coordinator.outliving():  # a TPU without metadata: one host
-            jax.distributed.initialize(initialization_timeout=config.timeout)
+            jax.distributed.initialize(**timeouts)
         if jax.process_count() > 1:
             stamp.set_process(jax.process_index())
         return
     roll_call.call_roll(info, config.timeout)
     try:
         with coordinator.outliving():
-            jax.distributed.initialize(*info, initialization_timeout=config.timeout)
+            jax.distributed.initialize(*info, **timeouts)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"distributed.coordinator: {info.coordinator}: {reason}") from None

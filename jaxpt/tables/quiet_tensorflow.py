@@ -16,6 +16,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from jaxpt import limits
+
 _LAYERS = "tensorflow_text.python.keras"
 _LEGACY = "TF_USE_LEGACY_KERAS"
 
@@ -26,7 +28,11 @@ def tensorflow() -> ModuleType:
 
     Returns:
       The module. Its `keras` is imported once somebody uses it.
+
+    Raises:
+      UserError: the system gives the process too little memory for it.
     """
+    limits.check()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it prints that it cannot do integers: we have nothing else
     with quietly():

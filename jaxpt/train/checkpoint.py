@@ -214,12 +214,15 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            number = disk.error_number(error)
-            if number is None:
+            number, is_late = disk.error_number(error), isinstance(error, TimeoutError)
+            if number is None and not is_late:
                 raise
             whole = self.steps()
             kept = f"the newest checkpoint is that of step {whole[-1]}" if whole else "there is no checkpoint yet"
-            raise UserError(f"{self.directory}: cannot save: {os.strerror(number)}; {kept}") from error
+            # Orbax reads the clock that can be set, not the one that only runs.
+            late = "the save took too long, or the clock was set during it; re-run the same command to resume"
+            reason = late if is_late or number is None else os.strerror(number)
+            raise UserError(f"{self.directory}: cannot save: {reason}; {kept}") from error
 
     def meta(self, step: int) -> dict[str, Any]:
         """What was kept beside the state of `step`."""

@@ -96,7 +96,7 @@ def train(config: Config, timings: Timings | None = None) -> int:
     """
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
-    with failures.shared(), own_modules.explained():
+    with failures.shared(config.distributed.heartbeat_timeout), own_modules.explained():
         processes.assert_same_config(config)
         with out_of_memory.explained(config):
             return _train(config, timings or Timings())

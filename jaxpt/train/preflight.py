@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jaxpt import config as configs
+from jaxpt import limits
 from jaxpt.config import Config, ModelConfig
 from jaxpt.data import checks
 from jaxpt.data.batches import manifest
@@ -22,6 +23,7 @@ def check(config: Config) -> None:
     Raises:
       UserError: the run_dir cannot be written or belongs to another run, or as `check_recipe`.
     """
+    limits.check()
     run_dir.check(config)
     check_recipe(config)
 

@@ -23,7 +23,7 @@ processes.start(DistributedConfig(coordinator=f"localhost:{port}", processes=cou
 import numpy as np
 from jax.experimental import multihost_utils
 def work():
-    with failures.shared():
+    with failures.shared(6.0):
         assert multihost_utils.process_allgather(np.array([own])).ravel().tolist() == list(range(count))
         if own == failing:
             raise OSError("no\\nfile")
@@ -34,7 +34,6 @@ def work():
             time.sleep(3)
             os.kill(os.getpid(), signal.SIGKILL)
         if failing == 5:  # 1 is killed in a step, while the others wait for it elsewhere than in a collective
-            failures._SILENT = 6.0
             with failures.stepping():
                 time.sleep(3)
                 if own == 1:
@@ -108,5 +107,6 @@ def test_a_process_that_is_silent_in_a_step_is_named_by_all(ended):
     assert [one.code for one in ended[5]] == [2, -signal.SIGKILL, 2], ended[5]
     for own in (0, 2):
         said = ended[5][own].err
-        assert re.search(rf"(?m)^\S+ \S+ \[{own}\] jaxpt: process 1 is gone \(killed, or .* to resume$", said)
+        silent = r"gave no sign of life for 6 s, distributed.heartbeat_timeout \(killed or stopped, or .*"
+        assert re.search(rf"(?m)^\S+ \S+ \[{own}\] jaxpt: process 1 {silent} to resume$", said)
         assert said.endswith("to resume\n") and "Check failure stack trace" not in said
