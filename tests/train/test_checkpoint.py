@@ -282,11 +282,11 @@ def test_nothing_is_put_aside_where_no_checkpoint_is_whole(run_dir):
 def test_a_clock_that_is_set_during_a_save_is_said(run_dir, monkeypatch, capfd):
     days = iter(range(0, 10**9, 400))
     real = time.time()
-    with pytest.raises(UserError, match=r"cannot save: .* or the clock was set during it; re-run .* of step 3"):
-        with opened(run_dir) as checkpoints:
-            monkeypatch.setattr(time, "time", lambda: real + 86_400 * next(days))
-            checkpoints.save(state(4), {})
-            checkpoints.wait()
+    words = r"cannot save: .* or the clock was set during it; re-run .* of step 3"
+    with pytest.raises(UserError, match=words), opened(run_dir) as checkpoints:
+        monkeypatch.setattr(time, "time", lambda: real + 86_400 * next(days))
+        checkpoints.save(state(4), {})
+        checkpoints.wait()
     assert "Traceback" not in capfd.readouterr().err
 
 
