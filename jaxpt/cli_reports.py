@@ -63,7 +63,8 @@ def _runs(arguments: argparse.Namespace) -> None:
         best = "" if run.value is None else f"{run.metric} {run.value:.4g}"
         age = "" if run.seconds_ago is None else duration(run.seconds_ago)
         loss = "" if run.loss is None else f"{run.loss:.4g}"
-        _add_row(table, run.path, run.what, run.status, step, loss, best, age)
+        status = run.status + (f", damaged lines of metrics: {run.damaged_lines:,}" if run.damaged_lines else "")
+        _add_row(table, run.path, run.what, status, step, loss, best, age)
     _print(table)
 
 

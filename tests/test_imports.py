@@ -15,7 +15,7 @@ TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
 ORDER = (
     "__version__", "errors", "stamp", "own_modules", "builtin", "scores", "disk", "signals", "spawning", "safetensors",
-    "allocator", "config",
+    "allocator", "limits", "linear_regex", "sandbox", "config",
     "tables", "tasks", "data", "parallel", "logits", "losses", "class_losses", "models", "heads", "hf", "objectives",
     "generate",
     "reading", "recipes", "train", "harness", "evals", "plan", "finetunings", "report", "imported", "convert",
@@ -30,6 +30,8 @@ LAZY = {
     "jaxpt/recipes.py": "JAX takes a second: recipes are checked before it",
     "jaxpt/models/kernels.py": "Pallas takes a tenth of a second, and is for TPUs alone",
     "jaxpt/data/parts.py": "recipes are checked before TensorFlow is imported",
+    "jaxpt/data/chat_template.py": "Jinja takes a tenth of a second, and few runs have dialogues",
+    "jaxpt/harness/templates.py": "likewise: what a harness has is listed without it",
     "jaxpt/data/preparing.py": "prepared batches need no TensorFlow",
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }

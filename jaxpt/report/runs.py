@@ -29,7 +29,7 @@ class Run:
     what: str
     """Model, and objective or task."""
     status: str
-    """ "finished", "running" or "stopped", with the number of damaged lines of its metrics; or "damaged: why"."""
+    """ "finished", "running" or "stopped"; or "damaged: why"."""
     step: int
     steps: int | None
     loss: float | None
@@ -39,6 +39,8 @@ class Run:
     value: float | None
     seconds_ago: float | None
     """Since the last line of its metrics."""
+    damaged_lines: int = 0
+    """Of its metrics, which are left out."""
 
 
 @own_modules.unread()
@@ -90,8 +92,6 @@ def run(path: Path) -> Run:
         status = "running"
     elif ended.get("finished"):
         status = "finished"
-    if damaged:
-        status += f", {damaged:,} damaged line{'s' if damaged > 1 else ''} of metrics left out"
     known = {key: value for line in lines for key, value in line.items() if value is not None}
     test = ended.get("test") or {}
     metric = next((f"test {name}" for name in test), config.checkpoint.best_metric)
@@ -107,6 +107,7 @@ def run(path: Path) -> Run:
         metric if test or values else None,
         next(iter(test.values()), best),
         max(time.time() - known["time"], 0.0) if "time" in known else None,
+        damaged,
     )
 
 

@@ -51,8 +51,9 @@ def test_a_damaged_run_is_listed(made):
 def test_damaged_metrics_are_counted(made, capsys):
     with (made / "a" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1\n{"step": 2, "crc32": "0"}\n')
-    shown = {run.path: run.status for run in runs(made)}
-    assert shown[str(made / "a")] == "finished, 2 damaged lines of metrics left out"
+    assert {run.path: run.damaged_lines for run in runs(made)} == {str(made / "a"): 2, str(made / "of" / "b"): 0}
+    assert cli.main(["runs", str(made)]) == 0
+    assert "lines of metrics: 2" in " ".join(capsys.readouterr().out.split())
     assert cli.main(["compare", str(made / "a"), str(made / "of" / "b")]) == 0
     assert f"{made / 'a' / 'metrics.jsonl'}: 2 damaged lines are left out" in capsys.readouterr().err
 

@@ -122,7 +122,7 @@ def test_a_line_that_would_fill_memory_is_refused(tmp_path, monkeypatch):
         list(files.read_lines(str(tmp_path / "bomb.zip!a.jsonl")))
     with gzip.open(tmp_path / "many.json.gz", "wb") as file:
         file.writelines([line[1:] + b"\n"] * 5)
-    with pytest.raises(UserError, match=r"many.json.gz: more than 4 MB, to be read at once"):
+    with pytest.raises(UserError, match=r"many.json.gz: more than 4 MB, read at once; wants several files or JSONL"):
         files.read_whole(str(tmp_path / "many.json.gz"))
 
 
