@@ -31,6 +31,7 @@ from jaxpt.config.devices import AXES, DistributedConfig, MeshConfig, PlanConfig
 from jaxpt.config.fields import (
     Fraction,
     Frozen,
+    LanguageCode,
     Layers,
     NonNegativeInt,
     Overrides,
@@ -90,6 +91,7 @@ __all__ = [
     "Frozen",
     "HeadName",
     "InitConfig",
+    "LanguageCode",
     "Layers",
     "LogConfig",
     "LoraConfig",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from jaxpt.config.plain import leaves
 
@@ -31,6 +32,16 @@ def _pairs(value: Any) -> Any:
     if isinstance(value, list):
         raise ValueError("wants a mapping of keys to values, such as {data.length: 512}")
     return value
+
+
+def _language_code(value: str) -> str:
+    if not re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*", value):
+        raise ValueError(f"wants a language's code, such as de or zh-Hant, got {value!r}")
+    return value
+
+
+LanguageCode = Annotated[str, AfterValidator(_language_code)]
+"""Such as `de` or `zh-Hant`."""
 
 
 def _freeze(value: Any) -> Any:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 import jaxpt
 from jaxpt import linear_regex
-from jaxpt.config import Frozen, NonNegativeInt, Overrides, PositiveInt
+from jaxpt.config import Frozen, LanguageCode, NonNegativeInt, Overrides, PositiveInt
 from jaxpt.config.files import override, parsed, read
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
@@ -109,7 +109,7 @@ class HarnessTask(Frozen):
     """See `METRICS`; by default the first of the form."""
     metric_options: Overrides = ()
     """Options of metrics, such as {bleu: {tokenize: intl}}; jaxpt/tasks/README.md has a table of them."""
-    language: str | None = None
+    language: LanguageCode | None = None
     """Code of the answers' language, which chooses how metrics split them into words; by default found by their
     letters."""
     source: str = ""

@@ -81,10 +81,10 @@ def positive_label(classes: Labels, are_all: bool = True) -> Hashable:
     if len(classes) == 2 and (are_all or list(classes) == [0, 1]):
         return classes[1]
     named = ", ".join(map(str, classes))
-    what = f"is of one of two labels, here are {len(classes)}" if len(classes) != 2 else "is of one label, and no order"
+    what = "is of one of two labels, here are" if len(classes) > 2 else "is of one label, nothing says which of these"
     raise UserError(
-        f"f1 {what} ({named}): name it with `positive`, or take an average over the labels: macro_f1, micro_f1 or "
-        "weighted_f1"
+        f"f1 {what} {len(classes)} ({named}): name it with `positive`, or take an average over "
+        "the labels: macro_f1, micro_f1 or weighted_f1"
     )
 
 

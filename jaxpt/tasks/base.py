@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from jaxpt import scores, tables
-from jaxpt.config import Overrides, TaskConfig, unaffected
+from jaxpt.config import LanguageCode, Overrides, TaskConfig, unaffected
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 from jaxpt.scores.text_tasks import TASKS, generic_inputs, text_task
@@ -261,7 +261,7 @@ def check_label(label: str, labels: Sequence[str], where: str, what: str = "labe
 class ComparedTexts(Task):
     """Base of tasks whose predictions are texts that are compared with references."""
 
-    language: Annotated[str | None, unaffected("records", "program")] = None
+    language: Annotated[LanguageCode | None, unaffected("records", "program")] = None
     """Code of the targets' language (`zh`, `de`), which chooses how metrics split them into words (BLEU, TER, ROUGE) or
     normalize them (SQuAD); by default found by their letters: Latin ones count as English."""
 

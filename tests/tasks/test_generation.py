@@ -74,6 +74,12 @@ def test_a_generated_number_is_a_number_or_nothing():
     assert task.answer_text("four", row.row, "x")["value"] is None
 
 
+def test_a_language_is_a_code():
+    assert GenerationTask(language="pt_BR").language == "pt_BR"
+    with pytest.raises(ValidationError, match="wants a language's code, such as de or zh-Hant, got 'chinese'"):
+        GenerationTask(language="chinese")
+
+
 def test_metrics_fit_the_language():
     zh = [["我们昨天去了北京的公园。"]]
     task = GenerationTask(metrics=("bleu", "ter", "chrf"))
