@@ -57,6 +57,11 @@ _ADDRESSES = ("gs", "s3", "az", "hf")
 """Directories under / that the library that Orbax opens files with (etils) takes for addresses: /gs/x for gs://x."""
 
 
+def is_utf_8(name: str) -> bool:
+    """False for the name of a file with other bytes, which Python has as lone surrogates and nothing can write down."""
+    return not any("\ud800" <= c <= "\udfff" for c in name)
+
+
 def check_path(path: str | os.PathLike[str]) -> None:
     """Refuses the path of a run that the libraries beneath would take for another one, or could not write down.
 
@@ -64,7 +69,7 @@ def check_path(path: str | os.PathLike[str]) -> None:
       UserError: it is not UTF-8, has a backslash, begins with an unexpanded `~/`, or lies under /gs, /s3, /az or /hf.
     """
     text, parts = os.fspath(path), Path(os.path.abspath(path)).parts
-    if any("\ud800" <= c <= "\udfff" for c in os.path.abspath(path)):
+    if not is_utf_8(os.path.abspath(path)):
         raise UserError(f"{text}: has bytes that are not UTF-8; choose another name")
     if text.startswith("~/") or text == "~":
         raise UserError(

@@ -20,7 +20,7 @@ from jaxpt.config.kinds import strictly
 from jaxpt.config.layers import Dropped, check_phases, dropped_lines, switch, switch_advice
 from jaxpt.config.plain import leaves, merge, put
 from jaxpt.config.tree import Config
-from jaxpt.disk import check_file
+from jaxpt.disk import check_file, is_utf_8
 from jaxpt.errors import UserError, shown
 
 Part = TypeVar("Part", bound=BaseModel)
@@ -265,7 +265,7 @@ def override(tree: dict[str, Any], origin: dict[str, str], item: str, where: str
 def _overriding_value(text: str, where: str) -> Any:
     """The value of an override. A plain string is taken as it was given: in a file's name YAML would make a space of a
     newline, and a comment of all after ` #`."""
-    if any("\ud800" <= c <= "\udfff" for c in text):
+    if not is_utf_8(text):
         raise UserError(f"{where}: has bytes that are not UTF-8; rename the file")
     if text[:1] in tuple("*&!%@`#"):  # a glob or an address: aliases, tags and comments have no use here
         return text

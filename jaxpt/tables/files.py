@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import IO, Any
 
+from jaxpt.disk import is_utf_8
 from jaxpt.errors import UserError
 from jaxpt.tables import remote
 from jaxpt.tables.quiet_tensorflow import tensorflow
@@ -59,6 +60,8 @@ def expand(
                     files += _listed(file, key, suffixes, report)
                 else:
                     files += _members(file, key) if file.endswith(".zip") else [file]
+    if wrong := next((file for file in files if not is_utf_8(file)), None):
+        raise UserError(f"{key}: {wrong}: its name has bytes that are not UTF-8; rename the file")
     return files
 
 
@@ -73,7 +76,8 @@ def _found(path: str, key: str, directories: bool) -> list[str]:
         remote.check(path, key)
         system = _gfile()
     exists = system.exists if system else os.path.exists
-    found = sorted((system or glob).glob(path)) if any(c in path for c in "*?[") and not exists(path) else [path]
+    is_glob = any(c in path for c in "*?[") and not exists(path)
+    found = sorted(system.glob(path) if system else glob.glob(_pattern(path))) if is_glob else [path]
     if not found:
         raise UserError(f"{key}: no file matches {path}")
     for file in found:
@@ -86,6 +90,14 @@ def _found(path: str, key: str, directories: bool) -> list[str]:
         if not system and not os.path.isfile(file):
             raise UserError(f"{key}: {file}: is a pipe or a device, expected a file")
     return found
+
+
+def _pattern(path: str) -> str:
+    """A glob in which the directories above that exist as they are written stand for themselves, such as `[x]`."""
+    above = os.path.dirname(path)
+    while above and not os.path.isdir(above):
+        above = os.path.dirname(above)
+    return glob.escape(above) + path[len(above) :]
 
 
 def _listed(root: str, key: str, suffixes: Sequence[str], report: Callable[[str], None]) -> list[str]:

@@ -25,6 +25,22 @@ def test_expand(tmp_path):
             expand(f"{root}/{path}", "data.path")
 
 
+def test_directories_that_exist_stand_for_themselves_in_a_glob(tmp_path):
+    for name in ("[x]/a.tsv", "[x]/s?/b.tsv", "x/c.tsv", "n\nl*/d.tsv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    for pattern, names in (("[x]/*.tsv", ["[x]/a.tsv"]), ("[x]/*/*.tsv", ["[x]/s?/b.tsv"]),
+                           ("[xy]/*.tsv", ["x/c.tsv"]), ("n\nl*/*.tsv", ["n\nl*/d.tsv"])):  # fmt: skip
+        assert expand(f"{tmp_path}/{pattern}", "k") == [f"{tmp_path}/{name}" for name in names]
+
+
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
+    (tmp_path / os.fsdecode(b"sch\xf6n.txt")).write_text("x")
+    for paths in (str(tmp_path), f"{tmp_path}/*"):
+        with pytest.raises(UserError, match=r"data\.path: .*n\.txt: its name has bytes that are not UTF-8; rename"):
+            expand(paths, "data.path", [".txt"])
+
+
 def test_a_directory_stands_for_its_files(tmp_path):
     names = ("b/x.txt", "b.txt", "a/y.txt.gz", "z.jsonl", "a/n.pdf", "m.pdf", "LICENSE")
     names += (".git/x.txt", "a/.x.txt", "e.txt")
