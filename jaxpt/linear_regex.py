@@ -39,6 +39,22 @@ def check(pattern: str, where: str) -> None:
         raise UserError(f"{where}: {pattern!r}: {reason}; wants a regular expression of RE2") from None
 
 
+def matches(text: str, pattern: str) -> bool:
+    """True if an expression matches the whole text.
+
+    Args:
+      text: the text.
+      pattern: the expression, one that `check` has passed.
+
+    Example:
+      >>> matches("layer.0.query", "layer.[0-9].(query|key)"), matches("layer.0.query", "layer")
+      (True, False)
+    """
+    from pyarrow import compute
+
+    return compute.match_substring_regex(text, rf"^(?:{pattern})$").as_py()
+
+
 def substituted(text: str, pattern: str, new: str) -> str:
     r"""The text with all matches replaced.
 

@@ -128,3 +128,8 @@ def test_a_last_match_is_that_of_python():
 
 def test_examples():
     assert not any(doctest.testmod(module).failed for module in (sandbox, linear_regex, templates))
+
+
+def test_an_expression_takes_no_longer_for_a_text_that_it_almost_matches():
+    """Python's engine would try the 2^60 ways to split it."""
+    assert not linear_regex.matches("a" * 60 + "c", "(a+)+b") and linear_regex.matches("a" * 60 + "b", "(a+)+b")

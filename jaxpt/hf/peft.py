@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxpt import linear_regex
 from jaxpt.config import LoraConfig
 from jaxpt.disk import read_json
 from jaxpt.errors import UserError, printable, shown
@@ -264,10 +265,7 @@ def _check_numbers(file: Path, given: Mapping[str, Any]) -> None:
             raise UserError(f"{file}: {key}: wants {wanted}, got {shown(given[key])}")
     for key in ("alpha_pattern", "rank_pattern"):
         for pattern in given.get(key) or {}:
-            try:
-                re.compile(pattern)
-            except re.error:
-                raise UserError(f"{file}: {key}: {shown(pattern)} is no regular expression") from None
+            linear_regex.check(pattern, f"{file}: {key}")
 
 
 def read(source: str | Path, network: Network) -> Adapter:
@@ -337,7 +335,8 @@ def _sorted(source: Path, tensors: files.Tensors) -> tuple[dict[str, dict[str, s
 
 def _of_module(given: Mapping[str, Any], patterns: str, plain: str, module: str) -> float:
     """The rank or alpha of a module: of the first pattern that fits, else that of all; 8 by default."""
-    matching = (x for name, x in (given.get(patterns) or {}).items() if re.match(rf"(.*\.)?({name})$", module))
+    pairs = (given.get(patterns) or {}).items()
+    matching = (x for name, x in pairs if linear_regex.matches(module, rf"(.*\.)?({name})"))
     return next(matching, given.get(plain, 8))
 
 

@@ -495,7 +495,7 @@ ADAPTERS = {
     "alpha NaN": ({"lora_alpha": float("nan")}, "lora_alpha: wants a number, got nan"),
     "dropout 2": ({"lora_dropout": 2}, "lora_dropout: wants a number from 0 to 1, got 2"),
     "pattern list": ({"alpha_pattern": [1]}, "alpha_pattern: wants a mapping of modules to numbers, got [1]"),
-    "pattern of no expression": ({"alpha_pattern": {"(": 1}}, "alpha_pattern: '(' is no regular expression"),
+    "pattern of no expression": ({"alpha_pattern": {"(": 1}}, "alpha_pattern: '(': missing ): ("),
     "pattern text": ({"alpha_pattern": {"x": "1"}}, "alpha_pattern: wants a mapping of modules to numbers"),
     "base number": ({"base_model_name_or_path": 5}, "base_model_name_or_path: wants a string, got 5"),
     "base far": ({"base_model_name_or_path": CONTROL}, "is no directory here"),

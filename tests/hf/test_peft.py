@@ -237,7 +237,7 @@ def test_what_peft_cannot_save_is_refused(tmp_path):
           for start in ("pissa", "pissa_niter_4", "OLoRA", "corda", "loftq", "lora_ga", "of_a_later_peft")),
         ({"r": 5}, "query: lora_A has rank 3, but adapter_config.json says 5"),
         ({"rank_pattern": {"query": 2}}, "query: lora_A has rank 3, but adapter_config.json says 2"),
-        ({"rank_pattern": {"(": 2}}, "rank_pattern: '\\(' is no regular expression"),
+        ({"rank_pattern": {"(": 2}}, "rank_pattern: '\\(': .*wants a regular expression of RE2"),
         ({"modules_to_save": "wte"}, "modules_to_save: wants a list of names, got 'wte'"),
     ],
 )
