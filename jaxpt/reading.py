@@ -130,7 +130,7 @@ def bos_of(tokenizer: Tokenizer, folder: Path) -> int | None:
     if not isinstance(puts, bool):
         puts = not rust.is_file() and settings.get("tokenizer_class", "").removesuffix("Fast") in _BOS_CLASSES
     bos = named or chat_template.special_tokens(folder, tokenizer).get("bos_token")
-    return token_id(tokenizer, bos) if puts else None
+    return tokenizer.token_id(bos) if puts and bos else None
 
 
 def eos_of(tokenizer: Tokenizer, folder: Path, named: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -143,8 +143,8 @@ def eos_of(tokenizer: Tokenizer, folder: Path, named: tuple[int, ...] = ()) -> t
     """
     if named:
         return named
-    eos = token_id(tokenizer, chat_template.special_tokens(folder, tokenizer).get("eos_token"))
-    ids = (tokenizer.vocabulary.eos, eos)
+    eos = chat_template.special_tokens(folder, tokenizer).get("eos_token")
+    ids = (tokenizer.vocabulary.eos, eos and tokenizer.token_id(eos))
     return tuple(dict.fromkeys(i for i in ids if i is not None))
 
 
@@ -159,11 +159,3 @@ def _template(step: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         return []
     steps: Iterable[Mapping[str, Any]] = step.get("processors", [step])
     return next((one["single"] for one in steps if one.get("type") == "TemplateProcessing"), [])
-
-
-def token_id(tokenizer: Tokenizer, token: str | None) -> int | None:
-    """The id of a special token by its name."""
-    v = tokenizer.vocabulary
-    usual = [i for i in (v.bos, v.eos, v.cls, v.sep) if i is not None]
-    ids = [*usual, *range(v.size)]  # the usual ones first: they need no search
-    return next((i for i in ids if tokenizer.tokens([i])[0] == token), None) if token else None
