@@ -123,6 +123,10 @@ class Options:
                     )
             if self.samples > 1 and self.temperature == 0:
                 raise _wrong("samples", self.samples, "1 at temperature 0: set temperature above 0, or beams")
+        for name in ("forced_first", "forced_last"):
+            value = getattr(self, name)
+            if value is not None and {*(value if isinstance(value, tuple) else (value,))} <= {*self.suppress}:
+                raise _wrong(name, value, "an id that suppress leaves")
         for name in ("top_k", "top_p", "min_p", "typical_p"):
             if self.temperature == 0 and getattr(self, name) not in (None, _OFF.get(name)):
                 raise _wrong(name, getattr(self, name), "None at temperature 0: set temperature above 0 to sample")

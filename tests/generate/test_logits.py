@@ -55,6 +55,8 @@ def drawn(seed):
         "min_length": int(rng.integers(1, width + 2)), "min_new_tokens": int(rng.integers(1, maximum + 1)),
         "eos": ((5,), (0, 7, 9))[rng.integers(2)], "bad_words": words, "forced_first": int(rng.integers(vocabulary)),
         "forced_last": int(rng.integers(vocabulary)), "max_new_tokens": maximum,
+        "suppress": tuple(map(int, rng.integers(vocabulary, size=3))),
+        "suppress_first": tuple(map(int, rng.integers(vocabulary, size=2))),
     }  # fmt: skip
     filters = {
         "top_k": int(rng.integers(1, 40)), "top_p": rng.uniform(0.05, 1), "min_p": rng.uniform(0, 0.3),
@@ -63,6 +65,8 @@ def drawn(seed):
     given = {name: value for name, value in candidates.items() if rng.random() < 0.5 or name == "max_new_tokens"}
     if given.get("min_new_tokens", 0) > given["max_new_tokens"]:
         del given["min_new_tokens"]
+    forced = {given.get("forced_first"), given.get("forced_last")}
+    given |= {name: tuple(i for i in ids if i not in forced) for name, ids in given.items() if "suppress" in name}
     if rng.random() < 0.7:
         given["temperature"] = rng.uniform(0.3, 2)
         given |= {name: value for name, value in filters.items() if rng.random() < 0.5}

@@ -74,6 +74,7 @@ REFUSED = [
     ({"forced_last": 1.0}, "forced_last is 1.0: must be an integer from 0 on, or None"),
     ({"forced_last": (3, -1)}, "forced_last is -1: must be an integer from 0 on"),
     ({"suppress": (1.5,)}, "suppress is 1.5: must be an integer from 0 on"),
+    ({"forced_last": (3, 4), "suppress": (4, 5, 3)}, "forced_last is (3, 4): must be an id that suppress leaves"),
     ({"suppress_first": "7"}, "suppress_first is '7': must be ids, such as (2,)"),
     ({"eos": None}, "eos is None: must be ids, such as (2,)"),
     ({"eos": "2"}, "eos is '2': must be ids, such as (2,)"),
@@ -129,7 +130,7 @@ def test_accepted(given):
 
 
 def test_ids_are_checked_against_the_vocabulary():
-    fine = Options(eos=(9,), bad_words=((1, 9),), forced_first=9, forced_last=(8, 9), suppress=9)
+    fine = Options(eos=(9,), bad_words=((1, 9),), forced_first=9, forced_last=(8, 9), suppress=7)
     fine.check_vocabulary(10)
     wrong = {"eos": (10,), "bad_words": ((1, 10),), "forced_first": 10, "forced_last": (9, 10), "suppress": (10,)}
     for name, value in wrong.items():
