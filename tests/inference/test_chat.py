@@ -118,6 +118,17 @@ def test_where_an_answer_ends(model, template, ids, stop):
     assert end_of_answer(model, ChatTemplate(template, tokens=tokens)) == (eos, stop)
 
 
+def test_an_end_that_only_the_template_names_is_said(model, capsys):
+    i = model.vocabulary.eos
+    token = model.tokenizer.tokens([i])[0]
+    source = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    template = ChatTemplate(source, tokens={"eos_token": token})
+    Chat(model, template, {"eos": (5,)}, None)
+    assert f"an answer ends with {token} (id {i}) of the chat template, too" in capsys.readouterr().err
+    Chat(model, template, {}, None)
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_template_of_a_file_and_a_checkpoint(talk, folder, tmp_path, capsys):
     shutil.copytree(folder, tmp_path / "hf")
