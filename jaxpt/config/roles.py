@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -26,12 +27,21 @@ def differences(old: Config, new: Config, role: str = "identity") -> list[tuple[
       (dotted key, old value, new value) for each, in the tree's order; None where a side has no such key.
     """
     a, b = _values(old), _values(new)
+    a, b = _without_filled(a, b), _without_filled(b, a)
     roles = _roles(old) | _roles(new)
     return [
         (key, a.get(key), b.get(key))
         for key in a | b
         if a.get(key) != b.get(key) and roles.get(key, "identity") == role
     ]
+
+
+def _without_filled(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """The values but for empty mappings that the other side fills: its keys say what differs."""
+    return {
+        key: value for key, value in values.items()
+        if value != {} or key in others or not any(other.startswith(f"{key}.") for other in others)
+    }  # fmt: skip
 
 
 def affecting(part: Frozen, kept: Kept, prefix: str = "") -> dict[str, Any]:

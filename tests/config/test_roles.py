@@ -3,7 +3,8 @@
 import pytest
 from pydantic import create_model
 
-from jaxpt.config import affecting, at_phase, differences, load, phase_starts
+from jaxpt.config import affecting, at_phase, build, differences, load, phase_starts
+from tests import families
 
 PHASES = "train.phases=[{steps: 900}, {set: {data: {length: 512}, objective.mask_rate: 0.2}}]"
 
@@ -107,3 +108,14 @@ def test_what_is_kept_on_disk_depends_on(recipe, override, records, program):
     a, b = load(recipe), load(recipe, [override])
     assert (affecting(a.data, "records") != affecting(b.data, "records")) == records
     assert (affecting(a, "program") != affecting(b, "program")) == program
+
+
+def test_an_empty_mapping_that_is_filled_differs_by_its_keys():
+    task = {"kind": "classification", "labels": ["a", "b"], "metrics": ["f1"]}
+    sections = {"objective": {"kind": "classification"}, "evals": [{"kind": "heldout"}]}
+    old, new = (
+        build(families.tree("bert", task=task | {"metric_options": options}, **sections))
+        for options in ({}, {"rouge": {"stemmer": False}})
+    )
+    assert differences(old, new) == [("task.metric_options.rouge.stemmer", None, False)]
+    assert differences(new, old) == [("task.metric_options.rouge.stemmer", False, None)]
