@@ -95,13 +95,13 @@ class ChatTemplate:
         Raises:
           UserError: a message is not as it must be, or the template refuses the dialogue or takes too many steps.
         """
+        from jaxpt import sandbox
+
         check(messages)
         # Templates print a None where they test for a missing key alone.
         given = [{key: value for key, value in message.items() if value is not None} for message in messages]
         named = {"messages": given, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
         values = self.tokens | named | variables
-        from jaxpt import sandbox
-
         try:
             with sandbox.bounded(values):
                 return self._template.render(values)

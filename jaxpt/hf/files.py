@@ -7,7 +7,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +44,14 @@ def note_changes(directory: Path, weights: bool) -> None:
       directory: of a model; one without checksums passes.
       weights: look at the files of tensors; else at all others.
     """
-    path = directory / CHECKSUMS
-    if not path.is_file():
+    if not (directory / CHECKSUMS).is_file():
         return
     try:
-        written = dict(read_json(path))
-    except (UserError, TypeError, ValueError):
-        errors.note(f"{path}: is damaged; the files beside it are read as they are")
-        return
-    for name, checksum in written.items():
-        file = directory / name
-        if name.endswith(".safetensors") == weights and file.is_file() and _crc32(file) != checksum:
-            errors.note(f"{file}: was changed since it was exported; it is read as it is")
+        for file in _changed(directory, lambda name: name.endswith(".safetensors") == weights):
+            if file.is_file():
+                errors.note(f"{file}: was changed since it was exported; it is read as it is")
+    except UserError:
+        errors.note(f"{directory / CHECKSUMS}: is damaged; the files beside it are read as they are")
 
 
 def damage(directory: Path) -> str | None:
@@ -65,13 +61,26 @@ def damage(directory: Path) -> str | None:
       directory: has the files.
     """
     try:
+        file = next(_changed(directory, lambda name: True), None)
+    except UserError as error:
+        return str(error)
+    return None if file is None else f"{file}: is missing or was changed"
+
+
+def _changed(directory: Path, is_wanted: Callable[[str], bool]) -> Iterator[Path]:
+    """Files with wanted names that are missing, or other ones than `write_checksums` saw.
+
+    Raises:
+      UserError: the checksums are missing or damaged.
+    """
+    try:
         written = dict(read_json(directory / CHECKSUMS))
     except (OSError, UserError, TypeError, ValueError):
-        return f"{directory / CHECKSUMS}: is missing or damaged"
-    changed = (name for name, checksum in written.items()
-               if not (directory / name).is_file() or _crc32(directory / name) != checksum)  # fmt: skip
-    name = next(changed, None)
-    return None if name is None else f"{directory / name}: is missing or was changed"
+        raise UserError(f"{directory / CHECKSUMS}: is missing or damaged") from None
+    for name, checksum in written.items():
+        file = directory / name
+        if is_wanted(name) and not (file.is_file() and _crc32(file) == checksum):
+            yield file
 
 
 def _crc32(path: Path) -> str:
