@@ -204,6 +204,7 @@ def _scan(
     """(sums, (gradient to the projection, to the hidden states) or None), in a loop where there are several chunks."""
     rows, length, _ = hidden_BxTxD.shape
     chunks = math.ceil(length / (chunk or chunk_length(rows, projection)))
+    projection = projection.replace(kernel=projection.cast_kernel)  # once, not for each chunk
     one = functools.partial(_one, score, gradient, projection, constants)
     if chunks <= 1:
         sums, table, hidden_BxTxD = one(hidden_BxTxD, *arrays_BxT)
@@ -236,7 +237,7 @@ def _one(
     if not gradient:
         return sums, None, None
     slope, bias = pullback(slope)
-    if compiler.platform() == "tpu":  # whose products round float32 to bf16 as well: so it is written and read as bf16
+    if compiler.platform() != "cpu":  # a TPU's products round float32 as well, and a GPU's take three times as long
         slope = slope.astype(projection.kernel.dtype)
     kernel, hidden_BxCxD = projection.transposed(slope, hidden_BxCxD, axis)
     return sums, projection.replace(kernel=kernel, bias=bias), hidden_BxCxD

@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxpt import logits, losses
 from jaxpt.models.output import Projection
+from jaxpt.parallel import compiler
 from tests import grids
 
 B, T, D, V = 4, 30, 8, 512
@@ -420,8 +421,15 @@ def test_the_gradient_of_the_forward_pass_is_that_of_the_plain_formula(data, chu
 
 
 @pytest.mark.gpu
-def test_half_precision_is_as_exact_as_differentiating_the_product(data):
-    """Gradients of bf16 products beside those in float32: no further off than automatic differentiation of the sum."""
+@pytest.mark.parametrize("platform", [pytest.param("", id="here"), "gpu"])
+def test_half_precision_is_as_exact_as_differentiating_the_product(data, platform, monkeypatch):
+    """Gradients of bf16 products beside those in float32: no further off than automatic differentiation of the sum.
+
+    On accelerators the slope to the logits is rounded to bf16 too: relative 8e-4, beside 1.75e-3 of the gradient's own
+    rounding, together 1.93e-3.
+    """
+    if platform:
+        monkeypatch.setattr(compiler, "platform", lambda: platform)
     hidden = data["hidden"].astype(jnp.bfloat16)
     exact = Projection(data["params"]["kernel"].astype(jnp.bfloat16).astype(jnp.float32))
     half = exact.replace(dtype=jnp.bfloat16)
@@ -442,4 +450,6 @@ def test_half_precision_is_as_exact_as_differentiating_the_product(data):
         pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
         return np.array([np.linalg.norm(np.asarray(a, np.float32) - b) / np.linalg.norm(b) for a, b in pairs])
 
-    assert (error(ours) <= 1.01 * error(plain)).all()
+    found, wanted = error(ours), error(plain)
+    assert (found <= (1.01 if compiler.platform() == "cpu" else 1.15) * wanted).all()
+    assert found[1] < 0.6 * wanted[1], "the table's gradient is summed up in float32"
