@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,31 @@ def device_kind() -> str:
     return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
-def options(changes: Sequence[str] = (), deterministic: bool = False) -> dict[str, str | bool | int]:
+_DETERMINISTIC = contextvars.ContextVar("deterministic", default=False)
+
+
+@contextlib.contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """What is traced and compiled within gives the same bits in each run on GPUs too: `train.deterministic`."""
+    token = _DETERMINISTIC.set(wanted)
+    try:
+        yield
+    finally:
+        _DETERMINISTIC.reset(token)
+
+
+def is_deterministic() -> bool:
+    """Whether `deterministic` is in force, on a GPU: CPUs and TPUs need nothing for it."""
+    return _DETERMINISTIC.get() and platform() == "gpu"
+
+
+def options(changes: Sequence[str] = ()) -> dict[str, str | bool | int]:
     """Compiler options for the devices in use: all versions of XLA that jaxpt supports know them, another refuses them.
 
     Training, plans and saved steps take them from here alike.
 
     Args:
       changes: `train.compiler_options`: "name=value" adds one or replaces its value, "!name" leaves it to XLA.
-      deterministic: `train.deterministic`: the same bits in each run; needs nothing on CPUs and TPUs.
 
     Returns:
       What `jax.jit(compiler_options=…)` takes.
@@ -52,7 +71,7 @@ def options(changes: Sequence[str] = (), deterministic: bool = False) -> dict[st
       {'xla_embed_ir_in_executable': True}
     """
     found = dict(compiler_options.of_device(platform(), device_kind()))
-    if deterministic and platform() == "gpu":
+    if is_deterministic():
         found |= compiler_options.DETERMINISTIC
     for change in changes:
         name, equals, value = change.removeprefix("!").partition("=")
@@ -69,21 +88,18 @@ def _value(text: str) -> str | bool | int:
     return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
-def jit(
-    fun: Callable[..., Any], *, changes: Sequence[str] = (), deterministic: bool = False, **kwargs: Any
-) -> Any:
+def jit(fun: Callable[..., Any], *, changes: Sequence[str] = (), **kwargs: Any) -> Any:
     """`jax.jit` with the options of the devices in use; the result cannot be called inside another `jax.jit`.
 
     Args:
       fun: the function.
       changes: as for `options`.
-      deterministic: likewise.
       **kwargs: as for `jax.jit`.
 
     Returns:
       The jitted function.
     """
-    return jax.jit(fun, compiler_options=options(changes, deterministic), **kwargs)
+    return jax.jit(fun, compiler_options=options(changes), **kwargs)
 
 
 CACHE_BYTES = 4 << 30

@@ -181,7 +181,7 @@ def made_for(setup: Setup) -> dict[str, Any]:
     first = devices[0]
     packages = (*_PACKAGES, *_COMPILERS.get(first.platform, ()))
     with setup.use():
-        options = compiler.options(config.train.compiler_options, config.train.deterministic)
+        options = compiler.options(config.train.compiler_options)
     return {
         **_settings(config),
         **{f"batch.{name}": f"{x.dtype}{list(x.shape)}" for name, x in batch.items()},

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import flax.struct
@@ -96,9 +96,11 @@ class Setup:
         models = {name: (teacher.network, given[0][name]) for name, teacher in self.teachers.items()}
         return {"teachers": models} if models else {}
 
-    def use(self) -> AbstractContextManager[None]:
-        """Makes mesh and table current: every program of the run is traced within."""
-        return meshes.use(self.mesh, self.table)
+    @contextlib.contextmanager
+    def use(self) -> Iterator[None]:
+        """Makes mesh, table and `train.deterministic` current: every program of the run is traced within."""
+        with meshes.use(self.mesh, self.table), compiler.deterministic(self.config.train.deterministic):
+            yield
 
     def init(self) -> State:
         """A fresh state from `config.seed`, each array made where it lives."""

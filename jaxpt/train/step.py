@@ -177,7 +177,6 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
     return compiler.jit(
         step,
         changes=config.train.compiler_options,
-        deterministic=config.train.deterministic,
         in_shardings=(setup.shardings, rules.batch_sharding(setup.mesh), *setup.teacher_shardings()),
         out_shardings=(setup.shardings, rules.replicated(setup.mesh)),
         donate_argnums=0,
@@ -266,7 +265,6 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
     return compiler.jit(
         step,
         changes=setup.config.train.compiler_options,
-        deterministic=setup.config.train.deterministic,
         in_shardings=(
             setup.shardings.params,
             rules.batch_sharding(setup.mesh),

@@ -18,6 +18,7 @@ from jaxpt.config import MeshConfig
 from jaxpt.errors import UserError
 from jaxpt.models import attention, kernels
 from jaxpt.models.mask import Mask
+from jaxpt.parallel import compiler
 from jaxpt.parallel import mesh as meshes
 from tests import grids
 from tests.models.own_kernels import is_interpreted
@@ -204,5 +205,11 @@ def test_the_choice_goes_by_need(monkeypatch):
     assert choose(dropping=True) == "xla", "a GPU of another kind"
     monkeypatch.setattr(attention.compiler, "device_kind", lambda: "NVIDIA H100 80GB HBM3")
     assert choose() == "cudnn" and choose(dtype=jnp.float32) == "xla" and choose(length=4095) == "flash"
+    packed = Mask(jnp.ones((1, 256)), causal=True)
+    assert choose(mask=packed) == "flash" and choose(length=2048, mask=packed) == "cudnn"
+    with compiler.deterministic(True):
+        assert choose() == "flash"
+        with pytest.raises(UserError, match=r"^model\.attention: cudnn requires train\.deterministic=false; set "):
+            choose(implementation="cudnn")
     assert choose(bias="learned") == choose(dropping=True) == "flash" and choose(bias="terms") == "xla"
     assert choose(mask=MASKS["prefix"], length=4095) == "chunked"

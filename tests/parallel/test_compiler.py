@@ -48,9 +48,15 @@ def test_an_option_that_is_not_known_is_an_error_not_left_out(monkeypatch):
 
 
 def test_deterministic_sets_an_option_that_xla_knows_on_gpus_alone(monkeypatch):
-    assert compiler.options(deterministic=True) == compiler.options()
-    monkeypatch.setattr(compiler, "platform", lambda: "gpu")
-    assert compiler.options(deterministic=True) == compiler.options() | compiler_options.DETERMINISTIC
+    usual = compiler.options()
+    with compiler.deterministic(True):
+        assert compiler.options() == usual
+        monkeypatch.setattr(compiler, "platform", lambda: "gpu")
+        assert compiler.options() == compiler_options.DETERMINISTIC
+        with compiler.deterministic(False):
+            assert not compiler.options()
+        assert compiler.is_deterministic()
+    assert not compiler.is_deterministic() and not compiler.options()
     monkeypatch.undo()
     jax.jit(lambda x: x + 1).lower(1.0).compile(compiler_options=compiler_options.DETERMINISTIC)
 
