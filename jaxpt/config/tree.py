@@ -71,8 +71,9 @@ class ModelConfig(Frozen):
     """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU), kernels with dropout, any
     length and T5's bias (`flash`, GPU) or DeBERTa's too (`fused`, TPU), one that skips what a causal mask hides
     (`splash`, TPU)."""
-    unroll: PositiveInt = execution(1)
-    """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster."""
+    unroll: PositiveInt | Literal["auto"] = execution("auto")
+    """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster. `auto` is
+    all on a GPU, up to 24, where nothing is computed again and each GPU has whole weights; else 1."""
     text_layout: ClassVar[str]
     """How texts and special tokens stand in an example of fine-tuning (`jaxpt.objectives.labelled.layouts`)."""
     adapter: AnyAdapter | None = None

@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpt.config import MeshConfig
 from jaxpt.models.base import unstack
 from jaxpt.models.output import Output, Past
-from jaxpt.models.stack import Segment, Shared, Stack
+from jaxpt.models.stack import Segment, Shared, Stack, turns
+from jaxpt.parallel import compiler
+from jaxpt.parallel import mesh as meshes
 
 
 class Block(nn.Module):
@@ -76,6 +79,32 @@ def test_unrolled_layers_are_the_same_layers():
     want, got = jax.jit(lambda v: [Stack(SEGMENTS, unroll=n).apply(v, X, Shared()) for n in (1, 2)])(variables())
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), got, want)
     assert want.layers is None and want.hidden.shape == X.shape
+
+
+def test_auto_has_no_loop_on_a_gpu_unless_the_loop_is_what_bounds_memory(monkeypatch):
+    assert turns("auto", "none", 12) == 1, "on a CPU"
+    assert turns(4, "full", 12) == 4 and turns(4, "none", 3) == 3
+    mesh = meshes.make(MeshConfig(data=1, fsdp=2), jax.devices()[:2])
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "platform", lambda: "gpu")
+        assert turns("auto", "none", 12) == 12 and turns("auto", "none", 25) == 1
+        assert turns("auto", "dots", 12) == 1, "computed again"
+        with meshes.use(mesh):
+            assert turns("auto", "none", 12) == 1, "gathered"
+        text = jax.jit(lambda v: Stack(SEGMENTS).apply(v, X, Shared())).lower(variables()).as_text()
+    assert "stablehlo.while" not in text
+
+
+@pytest.mark.parametrize("unroll", [1, 3])
+def test_what_is_computed_again_is_so_without_a_loop_too(unroll):
+    """XLA would join equal computations of both passes where no loop is between them."""
+    stack = Stack(SEGMENTS[:1], "full", unroll)
+
+    def loss(params):
+        return jnp.square(stack.apply({"params": {"segment_0": params["segment_0"]}}, X, Shared()).hidden).sum()
+
+    text = jax.jit(jax.grad(loss)).lower(variables()["params"]).as_text()
+    assert ("optimization_barrier" in text) == (unroll > 1) and ("stablehlo.while" in text) == (unroll == 1)
 
 
 def test_layers_start_different():
