@@ -126,7 +126,7 @@ class Stub:
     most: ClassVar[dict] = {}
     together, running, failing, failing_at = 9, 0, None, "prepare"
     now, slow = 0.0, None
-    """Seconds on the clock; each step takes one, the preparation of a program 50."""
+    """Seconds on the clock; each step takes one, and what the slow program does before them 50."""
 
     def __init__(self, *program, **environment):
         self.program, self.writes = " ".join(program), bool(environment)
@@ -135,12 +135,12 @@ class Stub:
     def ask(self, do, seconds=None, **asked):
         import worker
 
-        Stub.now += asked.get("steps", 0) + 50 * (do == "prepare" and self.program == Stub.slow)
+        Stub.now += asked.get("steps", 0) + 50 * (do in ("prepare", "write") and self.program == Stub.slow)
         if seconds is not None and do == "prepare" and self.program == Stub.slow:
             raise worker.TooLate(f"not ready after {seconds:.0f} s")
 
         if do == "write":
-            assert self.writes
+            assert self.program == "ours.py"
         if do == Stub.failing_at and self.program == Stub.failing:
             raise worker.Failed("ValueError: broken")
         if do == "prepare" and (asked["case"].rows > Stub.most[self.program] or Stub.running > Stub.together):
@@ -239,12 +239,13 @@ def test_a_side_that_is_not_ready_within_the_budget_is_left_out(bench, stubs, mo
     sides = stubs.sides_of(case, True, False)
     monkeypatch.setattr(Stub, "slow", "theirs.py")
     found = stubs.measured("g", case, sides, "bfloat16", 9, 1, budget=30)
-    assert found["errors"] == {
-        "torch": "not ready after 30 s", "torch.compile": "not prepared: the budget of 30 s was used up before",
-    }  # fmt: skip
-    assert found["sides"]["jaxpt"]["rounds_run"] == 1
+    assert found["errors"] == {"torch": "not ready after 30 s"}
+    assert {side: one["rounds_run"] for side, one in found["sides"].items()} == {"jaxpt": 1, "torch.compile": 1}
     monkeypatch.setattr(Stub, "slow", "ours.py")  # is prepared and measured in any case
-    assert stubs.measured("g", case, sides, "bfloat16", 9, 1, budget=30)["sides"]["jaxpt"]["rounds_run"] == 1
+    found = stubs.measured("g", case, sides, "bfloat16", 9, 1, budget=30)
+    line = "not prepared: the budget of 30 s was used up before"
+    assert found["errors"] == dict.fromkeys(("torch", "torch.compile"), line)
+    assert found["sides"]["jaxpt"]["rounds_run"] == 1
 
 
 def test_sides_one_after_the_other_share_the_budget(bench, stubs, monkeypatch):

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 from cases import Case
@@ -167,14 +168,10 @@ def _run(found: Found, groups: Sequence[Sides], case: Case, dtype: str, plan: Pl
             own_end = None if end is None else now + max(end - now, 0) / (len(groups) - number)
             workers = {side: Worker(*program) for side, program in group.items()}
             try:
-                for side in group:
-                    with _recorded(found, side, workers):
-                        left = None if own_end is None or side == "jaxpt" else own_end - clock()
-                        if left is not None and left <= 0:
-                            raise Failed(f"not prepared: the budget of {plan.budget:g} s was used up before")
-                        said = workers[side].ask("prepare", left, case=case, folder=folder, dtype=dtype)
-                        _check(side, said, found.said.get("jaxpt", said), TOLERANCE[dtype])
-                        found.said[side] = said
+                given = {"case": case, "folder": folder, "dtype": dtype}
+                if "jaxpt" in group:
+                    workers["jaxpt"].ask("write", **given)
+                _prepare(found, workers, given, plan, own_end)
                 for round_ in range(plan.rounds + 1):
                     if round_ > 1 and own_end is not None and clock() >= own_end:
                         break
@@ -187,6 +184,24 @@ def _run(found: Found, groups: Sequence[Sides], case: Case, dtype: str, plan: Pl
             finally:
                 for one in workers.values():
                     one.stop()
+
+
+def _prepare(found: Found, workers: dict[str, Worker], given: dict[str, Any], plan: Plan, end: float | None) -> None:
+    """All sides at the same time: each of them compiles, which takes up to a minute."""
+    left = None if end is None else end - clock()
+
+    def ask(side: str) -> Result:
+        if side != "jaxpt" and left is not None and left <= 0:
+            raise Failed(f"not prepared: the budget of {plan.budget:g} s was used up before")
+        return workers[side].ask("prepare", None if side == "jaxpt" else left, **given)
+
+    with futures.ThreadPoolExecutor(len(workers)) as pool:
+        asked = {side: pool.submit(ask, side) for side in workers}
+    for side, answer in asked.items():
+        with _recorded(found, side, workers):
+            said = answer.result()
+            _check(side, said, found.said.get("jaxpt", said), TOLERANCE[given["dtype"]])
+            found.said[side] = said
 
 
 @contextlib.contextmanager

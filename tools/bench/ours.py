@@ -24,10 +24,9 @@ class Ours(worker.Side):
         self._keeps_memory = keeps_memory
 
     def prepare(self, case: Case, folder: Path, dtype: str) -> dict[str, Any]:
-        """Compiles the step, and writes weights and batch for the other side."""
+        """Compiles the step; `write` gave the other sides the same weights and batch."""
         import jax
 
-        from jaxpt import hf
         from jaxpt.train import flops, step
 
         setup, batch = _made(case, dtype)
@@ -36,8 +35,6 @@ class Ours(worker.Side):
         self._update = step.traced(setup, objective).lower().compile()
         compiled = clock() - begun
         self._state, self._batch = setup.init(), step.put(batch, setup)
-        hf.save(folder, setup.network, jax.device_get(self._state.params))
-        np.savez(folder / "batch.npz", **batch)
         with setup.use():
             found, _ = step.make_eval_step(setup, objective)(self._state.params, self._batch, self._state.carry)
         (total, weight), *_ = (found[part] for part in found if part in objective.loss.weights(batch))
@@ -56,7 +53,7 @@ class Ours(worker.Side):
         }
 
     def write(self, case: Case, folder: Path, dtype: str) -> None:
-        """The weights are written once into a folder, and only they are computed."""
+        """The weights that `prepare` begins with are written once into a folder, and only they are computed."""
         import jax
 
         from jaxpt import hf

@@ -1,4 +1,4 @@
-"""The tests with the marker gpu, in four processes that share the device."""
+"""The tests with the marker gpu, in processes that share the device."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def main() -> int:
     report.add("files", chosen, "" if chosen else "no test has the marker gpu", is_good=bool(chosen))
     if not chosen:
         return report.exit_code()
-    words = ["-n", "1", "-x"] if shared.IS_DRY else ["-n", "4", "--maxfail=60"]
+    words = ["-n", "1", "-x"] if shared.IS_DRY else ["-n", "10", "--maxfail=60"]
     target = Path(os.environ.get("TMPDIR", "/tmp"), "gpu-tests.xml")
     command = [sys.executable, "-m", "pytest", "-m", "gpu", *words, "-q", "--tb=short", "-p", "no:cacheprovider"]
     selected = [path for path in chosen if path in DRY_FILES] if shared.IS_DRY else chosen
-    environment = os.environ | ({} if shared.IS_DRY else {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".1"})
+    environment = os.environ | ({} if shared.IS_DRY else {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".06"})
     done = subprocess.run([*command, f"--junitxml={target}", *selected], env=environment, cwd=shared.ROOT)
     if not target.exists():
         report.add("error", f"pytest ended with exit code {done.returncode}", "pytest wrote no results", is_good=False)
