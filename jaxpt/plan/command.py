@@ -188,7 +188,7 @@ def report(
     bounds = [roofline.bound(measured, chips) for measured in phases]
     for phase, bound in zip(figures["phases"], bounds):
         phase["bound"] = {"seconds": bound.seconds, "by": bound.by, "mfu": bound.mfu, "times": bound.times}
-        phase["bound"]["shares"] = bound.shares
+        phase["bound"] |= {"shares": bound.shares, "estimate": bound.estimate}
     times = [(bound.seconds, measured.steps) for bound, measured in zip(bounds, phases)]
     cost = roofline.cost(times, chips, assumptions.price, assumptions.watts, assumptions.carbon)
     price = chips.chip.price if assumptions.price is None else assumptions.price

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from jaxpt.parallel.chips import CARBON, PUE
+from jaxpt.parallel.chips import CARBON, GPUS, PUE
 from jaxpt.plan.decode import DecodeResult
 from jaxpt.plan.program import PlanResult
 from jaxpt.plan.topologies import Topology
 
 LATENCY = 1e-6
 """Seconds that a collective takes at the least, whatever its size; about that of one hop between chips."""
+GPU_EFFICIENCY, GPU_OPERATION = 0.74, 7.5e-6
+"""Share of a GPU's peaks that its operations reach, and the seconds that each takes besides: fitted on steps of GPT-2
+124M and Llama 1B on one H200 (see README.md)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Bound:
     """Highest possible share of the chips' peak that goes into the model's own FLOPs."""
     shares: dict[str, float]
     """{part: time in which the step waits for it}."""
+    estimate: float | None = None
+    """Seconds that a step is likely to take; None where nothing was measured on such chips."""
 
     @property
     def seconds(self) -> float:
@@ -61,7 +66,9 @@ def bound(measured: PlanResult | DecodeResult, topology: Topology) -> Bound:
 
     An operation takes the longer one of its FLOPs' and its bytes' time, and operations follow each other; collectives
     overlap with those of the same loop (or of the program outside of loops). The times of the regions add up: a phase
-    bound by memory does not hide behind another one's FLOPs. Real steps take longer: small products miss the peak.
+    bound by memory does not hide behind another one's FLOPs. Real steps take longer: small products miss the peak. On
+    GPUs the estimate says how much: the same sum with `GPU_EFFICIENCY` of the peaks, and `GPU_OPERATION` for each
+    operation that takes or gives bytes.
 
     Args:
       measured: the program; where it has no regions (decoding) each part of the chip is busy by itself.
@@ -85,25 +92,37 @@ def bound(measured: PlanResult | DecodeResult, topology: Topology) -> Bound:
         **{name: sent[name] / links[name] for name in sent},
     }
     slowest = max(times, key=times.__getitem__)
-    shares = dict.fromkeys(times, 0.0)
+    shares = _waits(measured, peak, bandwidth, links)
+    estimate = None
+    if chip in GPUS.values() and getattr(measured, "regions", ()):
+        likely = _waits(measured, GPU_EFFICIENCY * peak, GPU_EFFICIENCY * bandwidth, links, GPU_OPERATION)
+        estimate = max(sum(likely.values()), times[slowest])
+    if sum(shares.values()) < times[slowest]:  # as where a program's FLOPs are not all found in it
+        shares = {**dict.fromkeys(times, 0.0), slowest: times[slowest]}
+    mfu = measured.model_flops / measured.devices / peak / sum(shares.values())
+    return Bound(times["FLOPs"], times["HBM"], times["ICI"], times["DCN"], mfu, shares, estimate)
+
+
+def _waits(
+    measured: PlanResult | DecodeResult, peak: float, bandwidth: float, links: dict[str, float], operation: float = 0.0
+) -> dict[str, float]:
+    """{part: seconds in which a step waits for it}, operation by operation; each takes `operation` seconds besides."""
+    waits = dict.fromkeys(("FLOPs", "HBM", *links), 0.0)
     kernels = _kernel_intensity(measured)
     for region in getattr(measured, "regions", ()):
-        ours = dict.fromkeys(times, 0.0)
+        ours = dict.fromkeys(waits, 0.0)
         for flops, moved in region["work"]:
             flops = -flops * kernels if flops < 0 else flops
             part = "FLOPs" if flops / peak > moved / bandwidth else "HBM"
-            ours[part] += max(flops / peak, moved / bandwidth)
+            ours[part] += max(flops / peak, moved / bandwidth) + operation * (moved > 0)
         network = {name: size / links[name] for name, size in region["sent"].items()}
         waiting = sum(network.values()) + LATENCY * region["messages"]
         busy = ours["FLOPs"] + ours["HBM"]
         if waiting > busy:  # all that is computed hides behind what is sent
-            ours = {**dict.fromkeys(times, 0.0), max(network, key=network.__getitem__): waiting}
-        for name in shares:
-            shares[name] += region["times"] * ours[name]
-    if sum(shares.values()) < times[slowest]:  # as where a program's FLOPs are not all found in it
-        shares = {**dict.fromkeys(times, 0.0), slowest: times[slowest]}
-    mfu = measured.model_flops / measured.devices / peak / sum(shares.values())
-    return Bound(times["FLOPs"], times["HBM"], times["ICI"], times["DCN"], mfu, shares)
+            ours = {**dict.fromkeys(waits, 0.0), max(network, key=network.__getitem__): waiting}
+        for name in waits:
+            waits[name] += region["times"] * ours[name]
+    return waits
 
 
 def _kernel_intensity(measured: PlanResult | DecodeResult) -> float:

@@ -143,6 +143,8 @@ def _step(phases: Sequence[dict[str, Any]]) -> Table:
             "bold",
         )
         row("  of it waiting for", lambda p: _shares(p["bound"]["shares"], called))
+        if all(phase["bound"]["estimate"] for phase in phases):
+            row("likely time of a step", lambda p: f"{duration(p['bound']['estimate'])} (fitted on one H200)", "bold")
         row("highest possible MFU", lambda p: f"{p['bound']['mfu']:.1%}")
         row("tokens/s at the most", lambda p: f"{p['tokens'] / p['bound']['seconds']:,.0f}")
     row("compiled in", lambda p: f"{p['seconds']:.0f} s")

@@ -46,6 +46,20 @@ def test_the_least_time_is_the_sum_over_loops_and_operations():
     assert bound.mfu == pytest.approx(MEASURED.model_flops / 197e12 / 135e-6)
 
 
+def test_the_likely_time_on_gpus_is_of_lower_peaks_and_adds_time_for_each_operation():
+    """On an h200 at 74 % of its peaks 989e6 FLOPs and 4.8e6 bytes take 1.35 µs each; an operation 7.5 µs besides."""
+    flops, size = 989 * 10**6, 48 * 10**5
+    regions = [{"times": 10, "work": [[5 * flops, size], [0, 3 * size], [flops, 0]], "sent": {}, "messages": 0}]
+    measured = dataclasses.replace(
+        MEASURED, devices=1, regions=regions, collectives=[], traffic=40 * size, program_flops=60 * flops
+    )
+    bound = roofline.bound(measured, topologies.parse("h200:1"))
+    assert bound.seconds == pytest.approx(90e-6)
+    assert bound.estimate == pytest.approx(90e-6 / 0.74 + 10 * 2 * 7.5e-6)
+    assert roofline.bound(measured, topologies.parse("v5e:2x2")).estimate is None, "nothing was measured there"
+    assert roofline.bound(dataclasses.replace(measured, regions=[]), topologies.parse("h200:1")).estimate is None
+
+
 def test_a_device_of_a_tpu7x_is_half_a_chip():
     half = dataclasses.replace(MEASURED, devices=2, program_flops=2307 * 10**9)
     assert roofline.bound(half, topologies.parse("tpu7x:1x1x1")).flops == pytest.approx(1e-3)

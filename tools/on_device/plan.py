@@ -30,7 +30,7 @@ def prediction(name: str) -> dict[str, Any]:
         bound = roofline.bound(planned, topologies.parse(f"{kind}:1", 1))
         times[kind] = {
             "bound_seconds": bound.seconds, "bound_by": bound.by, "parts": bound.times,
-            "estimate_seconds": getattr(bound, "estimate", None),
+            "estimate_seconds": bound.estimate,
         }  # fmt: skip
     return {
         "total_bytes": planned.total, "limit_bytes": planned.limit, "memory": planned.memory, "times": times,
