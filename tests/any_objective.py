@@ -13,6 +13,6 @@ def any_objective(kind):
     most = {"most_choices": 2} if of_task == "multiple_choice" else {}
     named = [{"kind": "classification", "name": name, "labels": ("a", "b")} for name in ("one", "two")]
     tasks = {"tasks": named} if of_task == "mixture" else {}
-    task = resolve(of_task, "jaxpt.tasks", TaskConfig, "task")(**labels, **most, **tasks)
+    task = resolve(of_task, "jaxpt.data.tasks", TaskConfig, "task")(**labels, **most, **tasks)
     layout = {"text_to_text": "t5", "dialogue": "decoder"}.get(kind, "bert")
     return found(task=task, **({"text_layout": layout} if "text_layout" in found.model_fields else {}))

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from jaxpt import recipes
+from jaxpt.study import recipes
 
 WORDS = ("a", "the", "film", "is", "good", "fine", "great", "bad", "poor", "dull", "not", "very", "so", "plot", "and")
 GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "dull")

@@ -8,9 +8,9 @@ import numpy as np
 from jaxpt.config import ObjectiveConfig, TaskConfig, resolve
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.records.shard import Ragged
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tokenizers.base import Encoded
-from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow
 
 V = 101
 LENGTH, PAD, EOS, CLS = 16, 0, 1, 2
@@ -107,7 +107,7 @@ def features_of(objective, records, length=LENGTH, packs=None):
 
 def objective_of(kind, config, **options):
     """The objective of a task on a model."""
-    task = resolve(TASKS[kind]["kind"], "jaxpt.tasks", TaskConfig, "task")(**TASKS[kind])
+    task = resolve(TASKS[kind]["kind"], "jaxpt.data.tasks", TaskConfig, "task")(**TASKS[kind])
     found = resolve("text_to_text" if kind == "text_to_text" else task.objective, "jaxpt.objectives", ObjectiveConfig)
     own = {"text_to_text": {"targets_length": 8, "separator": ""}, "question_answering": {"max_query": 5}}.get(kind, {})
     return found(task=task, text_layout=config.text_layout, **(own | options))

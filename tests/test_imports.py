@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,25 +14,26 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TENSORFLOW = {"tensorflow", "tensorflow_datasets", "seqio"}
 
-ORDER = (
-    "__version__", "errors", "stamp", "own_modules", "builtin", "scores", "disk", "signals", "spawning", "safetensors",
-    "allocator", "limits", "linear_regex", "sandbox", "config",
-    "tables", "tasks", "data", "parallel", "logits", "losses", "class_losses", "models", "heads", "hf", "objectives",
-    "generate",
-    "reading", "recipes", "train", "harness", "evals", "plan", "finetunings", "report", "imported", "convert",
-    "inference", "study", "verify", "doctor", "cli_parsing", "cli_inference", "cli_reports", "cli", "study_worker",
-    "__main__",
+CORE = (
+    "__version__", "errors", "runtime", "metrics", "config", "parallel", "models", "data", "objectives", "train",
 )  # fmt: skip
-"""The parts of jaxpt: each imports those before it alone, inside of functions as well."""
+APPLICATIONS = ("hf", "decode", "evals", "plan", "study", "report", "inference", "cli", "__main__")
+ORDER = (*CORE, *APPLICATIONS)
+"""The rooms of jaxpt: each imports those before it alone, inside of functions as well."""
+NAMED = "jaxpt/config/applications.py"
+"""The file of the core that names applications."""
+MOST_ENTRIES = 20
+"""Of jaxpt/, README and `__init__` counted."""
 LAZY = {
     "jaxpt/__init__.py": "`import jaxpt` starts at once: `jaxpt.load` imports what it runs",
     "jaxpt/cli": "`jaxpt --help` starts in a tenth of a second: each command imports what it runs",
+    "jaxpt/train/foreign.py": "applications, which the core does not import",
     "jaxpt/plan/program.py": "JAX takes a second; `jaxpt plan` leaves it to the processes that compile",
-    "jaxpt/recipes.py": "JAX takes a second: recipes are checked before it",
+    "jaxpt/study/recipes.py": "JAX takes a second: recipes are checked before it",
     "jaxpt/models/kernels.py": "Pallas takes a tenth of a second, and is for TPUs alone",
     "jaxpt/data/parts.py": "recipes are checked before TensorFlow is imported",
     "jaxpt/data/chat_template.py": "Jinja takes a tenth of a second, and few runs have dialogues",
-    "jaxpt/harness/templates.py": "likewise: what a harness has is listed without it",
+    "jaxpt/evals/few_shot/templates.py": "likewise: what a harness has is listed without it",
     "jaxpt/data/preparing.py": "prepared batches need no TensorFlow",
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
@@ -44,9 +46,7 @@ LIGHT = {"jaxpt.data.calls", "jaxpt.data.chat_template"} | {
     )
 }  # fmt: skip
 """All of data that files may import that run where TensorFlow is not installed."""
-WITHOUT_DATA = (
-    "parallel", "logits", "losses", "class_losses", "models", "heads", "objectives", "hf", "plan", "generate",
-)  # fmt: skip
+WITHOUT_DATA = ("parallel", "models", "objectives", "plan")
 
 
 class Import(NamedTuple):
@@ -177,9 +177,19 @@ def test_no_function_of_these_reaches_into_data():
 
 
 def test_tensorflow_is_imported_in_data_alone():
-    """And in functions of `tables`, for remote files and TFDS."""
-    found = [one for one in imports() if part(one.file) != "data" and one.target.split(".")[0] in TENSORFLOW]
-    assert not [one for one in found if part(one.file) != "tables" or not one.lazy]
+    assert not [one for one in imports() if part(one.file) != "data" and one.target.split(".")[0] in TENSORFLOW]
+
+
+def test_the_core_does_not_name_applications():
+    """Not in strings either, but for one table."""
+    named = re.compile(rf"""["']jaxpt\.({"|".join(APPLICATIONS)})\b""")
+    files = [file for room in CORE[2:] for file in (ROOT / "jaxpt" / room).rglob("*.py")]
+    assert [file for file in files if named.search(file.read_text("utf-8"))] == [ROOT / NAMED]
+
+
+def test_the_house_has_few_rooms():
+    entries = [path.name for path in (ROOT / "jaxpt").iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= MOST_ENTRIES
 
 
 def test_cycles_and_directions_are_found():
@@ -202,7 +212,7 @@ def loaded(code):
 
 @pytest.mark.slow
 def test_training_starts_without_tensorflow():
-    wanted = ("train", "models", "objectives", "losses", "parallel", "config", "hf", "plan")
+    wanted = ("train", "models", "objectives", "parallel", "config", "plan")
     modules = sorted({module(ROOT / one.file, ROOT) for one in imports() if part(one.file) in wanted})
     code = "\n".join(f"import {name}" for name in modules)
     assert not loaded(code) & (TENSORFLOW | {"torch", "transformers"})
@@ -213,7 +223,7 @@ def test_config_loads_neither_jax_nor_tensorflow():
 
 
 def test_tables_load_neither_jax_nor_tensorflow():
-    assert not loaded("import jaxpt.tables") & {"jax", "flax", "pyarrow", *TENSORFLOW}
+    assert not loaded("import jaxpt.data.tables") & {"jax", "flax", "pyarrow", *TENSORFLOW}
 
 
 def test_the_command_line_loads_neither_jax_nor_pydantic():

@@ -28,7 +28,7 @@ from jaxpt.config.plain import leaves
 from jaxpt.config.schema import open_parts
 from jaxpt.config.studies import load_probe, load_study
 from jaxpt.errors import UserError
-from jaxpt.harness import task as harness
+from jaxpt.evals.few_shot import task as harness
 from jaxpt.train import preflight
 from tests.config import settings
 
@@ -271,7 +271,7 @@ def test_paths_and_names_exist(page):
     for target in re.findall(r"\]\(([^)#]+)\)", FENCED.sub("", page.read_text("utf-8"))):
         assert target.startswith("https://") or (page.parent / target).exists(), target
     programs = "".join(
-        path.read_text("utf-8") for path in (*(ROOT / "jaxpt").glob("cli*.py"), *(ROOT / "tools").glob("*.*"))
+        path.read_text("utf-8") for path in (*(ROOT / "jaxpt" / "cli").glob("*.py"), *(ROOT / "tools").glob("*.*"))
     )
     for word in words_of(page):
         assert not re.match(r"--[a-z]", word) or word.partition("=")[0].rstrip(",") in programs, f"no option {word}"

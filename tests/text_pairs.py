@@ -2,9 +2,9 @@
 
 from jaxpt import config as configs
 from jaxpt.data.calls import Vocabulary
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow
 from tests import families
 
 WORDS = (

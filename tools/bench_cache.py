@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpt import config as configs
-from jaxpt.data import tasks, tokenizers
+from jaxpt.data import seqio_tasks, tokenizers
 from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress
 from jaxpt.data.records import cache
@@ -74,7 +74,7 @@ def build(directory, corpus, vocabulary, length, megabytes):
     _, in_tf = measured("tokenizer alone, in TensorFlow", lambda: [encode(tf.constant(t)) for t in texts], size)
     where = Path(directory) / "records"
     pipeline = config.objective.batches.transforms(length, tokenizer.vocabulary, config.seed)
-    work = tasks.Offline(config.data, pipeline, None, "train", tokenizer)
+    work = seqio_tasks.Offline(config.data, pipeline, None, "train", tokenizer)
     store, whole = measured(
         "cache: read, tokenize, cut, write", lambda: cache.build(work, where, {}, Progress(), 1), size
     )

@@ -28,10 +28,10 @@ from jaxpt.data._tf import tf
 from jaxpt.data.calls import Call, Vocabulary
 from jaxpt.data.records.shard import write_shard
 from jaxpt.data.records.store import publish, shard_name
+from jaxpt.data.seqio_tasks import bind
 from jaxpt.data.stream.loader import Stream, Task
 from jaxpt.data.stream.online import compile_online
 from jaxpt.data.stream.packing import plan
-from jaxpt.data.tasks import bind
 from jaxpt.objectives.span_corruption import lengths
 
 VOCABULARY = Vocabulary(size=SIZE, eos=EOS, cls=2, sep=3, mask=4, sentinels=100)

@@ -37,8 +37,8 @@ def ours(recipe: Path) -> tuple[list[np.ndarray], Callable[[int, int], list[floa
     """(token ids of the training set, a function that runs updates and gives the seconds of each)."""
     import jax
 
-    from jaxpt import recipes
     from jaxpt.data import datasets
+    from jaxpt.study import recipes
     from jaxpt.train import state, step
 
     config = recipes.load(recipe)

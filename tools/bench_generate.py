@@ -6,7 +6,7 @@
 Cases: GPT-2 124M, T5-base and Llama 3.2 1B, with random weights. On a GPU all three are run in bfloat16 with batches of
 1 and 16; on a CPU GPT-2 and T5 in float32 with batches of 1 and 8. A TPU is used by jaxpt alone. Sides:
 
-  jaxpt                 `jaxpt.generate.engine.Engine`
+  jaxpt                 `jaxpt.decode.engine.Engine`
   transformers          `generate` with its default cache
   transformers-static   its static cache, not compiled
   transformers-compile  its static cache, the decoding step compiled by torch.compile; on a CPU only if it is named
@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt.cli_parsing import Parser, count, positive
+from jaxpt.cli.parsing import Parser, count, positive
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "models"
 CASES = {"gpt2": "gpt2_124m", "t5": "t5_base", "llama": "llama3_2_1b"}
@@ -178,8 +178,8 @@ def ours(model: Any, batch: int, prompt: int, new: int) -> Run:
     """Makes a run of jaxpt's engine."""
     import jax
 
-    from jaxpt.generate.engine import Engine, Prompt
-    from jaxpt.generate.options import Options
+    from jaxpt.decode.engine import Engine, Prompt
+    from jaxpt.decode.options import Options
     from jaxpt.models.network import Network
 
     network = Network(model.build())

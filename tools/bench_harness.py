@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxpt
-from jaxpt import allocator
+from jaxpt.runtime import allocator
 
 PEER = Path(__file__).with_name("bench_harness_peer.py")
 Pair = tuple[str, str]

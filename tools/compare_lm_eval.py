@@ -34,8 +34,8 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import AutoConfig
 
-from jaxpt.convert import export
-from jaxpt.harness import examples, task
+from jaxpt.evals.few_shot import examples, task
+from jaxpt.hf.convert import export
 from jaxpt.inference import evaluate
 from jaxpt.inference.lm_eval import JaxptLM
 

@@ -315,6 +315,7 @@ def prepare() -> None:
 
     from jaxpt import cli, config, hf
     from jaxpt.data import tokenizers
+    from jaxpt.models import stored
 
     texts = [SENTENCE.format(i) for i in range(60)]
     Path("text.txt").write_text("\n\n".join(texts))
@@ -324,7 +325,7 @@ def prepare() -> None:
     loaded = config.load("bert.yaml")
     network, rng = loaded.objective.loss.network(loaded.model), np.random.default_rng(0)
     flat = {}
-    for path, param in hf.mapping.stored_params(network).items():
+    for path, param in stored.stored_params(network).items():
         shape = param.unpadded_shape(loaded.model.vocab_size)
         flat[path] = np.pad(rng.normal(size=shape).astype(np.float32), [(0, a - b) for a, b in zip(param.shape, shape)])
     hf.save("hf", network, traverse_util.unflatten_dict(flat, sep="/"), shard_bytes=9000)
@@ -344,8 +345,8 @@ def import_all(standing_in: bool = True) -> None:
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
     import tensorflow  # noqa: F401
 
-    import jaxpt.convert
-    import jaxpt.doctor
+    import jaxpt.cli.doctor
+    import jaxpt.hf.convert
     import jaxpt.report.caches
     import jaxpt.report.inspect
     import jaxpt.report.tokenizers

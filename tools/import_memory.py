@@ -28,12 +28,13 @@ def make(directory: Path) -> int:
     from jaxpt.hf import directory as hf
     from jaxpt.hf import files, mapping
     from jaxpt.hf.options import to_json
+    from jaxpt.models import stored
     from jaxpt.models.gpt2 import GPT2Config
 
     config = GPT2Config(**yaml.safe_load((ROOT / "configs/models/gpt2_1558m.yaml").read_text())["model"])
     family = hf.family_of(config)
     table = family.table(config)
-    announced = mapping.announced(dict.fromkeys(mapping.stored_params(config), np.float32), table, config)
+    announced = mapping.announced(dict.fromkeys(stored.stored_params(config), np.float32), table, config)
     block = np.random.default_rng(0).standard_normal(1 << 20, np.float32) * np.float32(0.02)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:

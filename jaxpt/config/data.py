@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from jaxpt import own_modules
 from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, content, execution, unaffected
 from jaxpt.config.kinds import kinds, nearest, resolve
+from jaxpt.runtime import plugins
 
 _TOKENIZERS = "jaxpt.data.tokenizers"
 
@@ -22,7 +22,7 @@ def tokenizer_kinds() -> list[str]:
 
 def _tokenizer(value: str) -> str:
     """A kind of tokenizer of which there is a class, where its module may be imported."""
-    if own_modules.are_unread() and "." in value:
+    if plugins.are_unread() and "." in value:
         return value
     resolve(value, _TOKENIZERS, importlib.import_module(f"{_TOKENIZERS}.base").Tokenizer, "data.tokenizer")
     return value

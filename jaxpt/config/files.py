@@ -20,8 +20,8 @@ from jaxpt.config.kinds import strictly
 from jaxpt.config.layers import Dropped, check_phases, dropped_lines, switch, switch_advice
 from jaxpt.config.plain import leaves, merge, put
 from jaxpt.config.tree import Config
-from jaxpt.disk import check_file, is_utf_8
 from jaxpt.errors import UserError, shown
+from jaxpt.runtime.disk import check_file, is_utf_8
 
 Part = TypeVar("Part", bound=BaseModel)
 

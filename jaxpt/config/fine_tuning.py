@@ -41,7 +41,7 @@ def complete(tree: Any) -> Any:
         return tree
     if not isinstance(given, dict) or not (kind := _kind(given)):
         return tree  # its validation says what is wrong
-    of_task = resolve(kind, "jaxpt.tasks", TaskConfig, "task")
+    of_task = resolve(kind, "jaxpt.data.tasks", TaskConfig, "task")
     own = {"kind": of_task.objective, **(own or {})}
     if own["kind"] is None:
         raise UserError(f"objective: key objective is missing; its default is in code that is not run here: {kind}")

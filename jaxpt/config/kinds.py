@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from jaxpt import own_modules
 from jaxpt.errors import UserError
+from jaxpt.runtime import plugins
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -108,15 +108,15 @@ def resolve(kind: str, package: str, base: type[T], part: str | None = None) -> 
     Returns:
       The class.
 
-    Within `own_modules.unread` the class of a dotted kind is a stand-in for it, an `Unread`.
+    Within `plugins.unread` the class of a dotted kind is a stand-in for it, an `Unread`.
 
     Raises:
       UserError: no such module (the nearest right names are given), or not exactly one class in it.
     """
-    if own_modules.are_unread() and "." in kind.removeprefix(f"{package}.") and issubclass(base, BaseModel):
+    if plugins.are_unread() and "." in kind.removeprefix(f"{package}.") and issubclass(base, BaseModel):
         return _stand_in(base)
     key = f"{part or package.rpartition('.')[2].removesuffix('s')}.kind"  # model.kind
-    own_modules.check_may_run(kind if "." in kind else package, key)
+    plugins.check_may_run(kind if "." in kind else package, key)
     return _imported(kind, package, base, key)
 
 
@@ -218,7 +218,7 @@ def _defined(module: str, base: type[T], key: str = "kind") -> list[type[T]]:
     """Classes under `base` that `module` itself defines, abstract ones (without a `kind`) left out."""
     return [
         cls
-        for cls in vars(own_modules.import_module(module, key)).values()
+        for cls in vars(plugins.import_module(module, key)).values()
         if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module and _has_kind(cls)
     ]
 

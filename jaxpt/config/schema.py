@@ -14,7 +14,7 @@ from jaxpt.config.data import tokenizer_kinds
 from jaxpt.config.kinds import Kind, kind_of, kinds, resolve
 from jaxpt.config.studies import Study
 from jaxpt.config.tree import Config
-from jaxpt.disk import write_text
+from jaxpt.runtime.disk import write_text
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _BASE = {

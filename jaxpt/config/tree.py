@@ -10,6 +10,7 @@ from pydantic import (
     model_validator,
 )
 
+from jaxpt.config.applications import EVALUATORS
 from jaxpt.config.data import DataConfig
 from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
 from jaxpt.config.fields import (
@@ -94,11 +95,11 @@ class ModelConfig(Frozen):
 
     @property
     def masked_lm_options(self) -> dict[str, Any] | None:
-        """Options of the masked-LM head of this backbone (`jaxpt.heads.masked_lm`); None: it has no such head."""
+        """Options of the masked-LM head of this backbone (`jaxpt.models.heads.masked_lm`), or None."""
         return {"width": self.embed_dim, "activation": "gelu", "epsilon": 1e-12}
 
     def task_head(self, name: HeadName) -> TaskHead:
-        """How the backbone is fine-tuned (`jaxpt.heads.classes`), as its class in transformers does it.
+        """How the backbone is fine-tuned (`jaxpt.models.heads.classes`), as its class in transformers does it.
 
         By default as BERT (encoders), GPT-2 (decoders) and BART (encoder-decoders).
 
@@ -127,10 +128,10 @@ class ObjectiveConfig(Frozen):
 
 
 class TaskConfig(Frozen):
-    """What every task of fine-tuning shares; `jaxpt.tasks.base.Task` adds its functions."""
+    """What every task of fine-tuning shares; `jaxpt.data.tasks.base.Task` adds its functions."""
 
     kind: str
-    """Module of `jaxpt.tasks`, or a dotted path to one's own."""
+    """Module of `jaxpt.data.tasks`, or a dotted path to one's own."""
     objective: ClassVar[str]
     """Objective of a recipe that names none: the head for this kind of task."""
     default_metrics: ClassVar[tuple[str, ...]]
@@ -145,7 +146,7 @@ class TaskConfig(Frozen):
 
 
 class EvaluatorConfig(Frozen):
-    """What every evaluator's settings share; `jaxpt.evals.base.Evaluator` adds its function."""
+    """What every evaluator's settings share; `jaxpt.train.evaluators.Evaluator` adds its function."""
 
     kind: str
     """Module of `jaxpt.evals`, or a dotted path to one's own."""
@@ -164,10 +165,10 @@ AnyModel = Annotated[SerializeAsAny[ModelConfig], Kind("model", "jaxpt.models", 
 AnyObjective = Annotated[SerializeAsAny[ObjectiveConfig], Kind("objective", "jaxpt.objectives", ObjectiveConfig)]
 """An objective of whichever kind its `kind` names."""
 
-AnyTask = Annotated[SerializeAsAny[TaskConfig], Kind("task", "jaxpt.tasks", TaskConfig)]
+AnyTask = Annotated[SerializeAsAny[TaskConfig], Kind("task", "jaxpt.data.tasks", TaskConfig)]
 """A task of whichever kind its `kind` names."""
 
-AnyEvaluator = Annotated[SerializeAsAny[EvaluatorConfig], Kind("evals", "jaxpt.evals", EvaluatorConfig)]
+AnyEvaluator = Annotated[SerializeAsAny[EvaluatorConfig], Kind("evals", EVALUATORS, EvaluatorConfig)]
 """An evaluator of whichever kind its `kind` names."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxpt.tables.quiet_tensorflow import quietly, tensorflow
+from jaxpt.data.tables.quiet_tensorflow import quietly, tensorflow
 
 tf = tensorflow()
 with quietly():

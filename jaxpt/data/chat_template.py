@@ -72,7 +72,7 @@ class ChatTemplate:
         """
         import jinja2
 
-        from jaxpt import sandbox
+        from jaxpt.runtime import sandbox
 
         self.name, self.tokens = name, dict(tokens or {})
         self.marks_answers = _MARKS.search(source) is not None
@@ -95,7 +95,7 @@ class ChatTemplate:
         Raises:
           UserError: a message is not as it must be, or the template refuses the dialogue or takes too many steps.
         """
-        from jaxpt import sandbox
+        from jaxpt.runtime import sandbox
 
         check(messages)
         # Templates print a None where they test for a missing key alone.
@@ -276,7 +276,7 @@ def _environment() -> Any:
     import jinja2
     from jinja2 import ext, nodes
 
-    from jaxpt.sandbox import Sandbox
+    from jaxpt.runtime.sandbox import Sandbox
 
     class Generation(ext.Extension):
         """`{% generation %}…{% endgeneration %}` marks what the assistant says; the text is that of the block."""

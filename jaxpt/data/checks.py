@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxpt import disk
 from jaxpt.config import Config
 from jaxpt.data import parts, tokenizers
 from jaxpt.data.formats import check_path, is_builtin, text_files
 from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
+from jaxpt.runtime import disk
 
 
 def check(config: Config) -> None:

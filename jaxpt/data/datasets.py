@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxpt import own_modules
 from jaxpt.config import Config, affecting, at_phase
 from jaxpt.data import mixtures, run_tokenizer
 from jaxpt.data._tf import seqio
@@ -22,17 +21,18 @@ from jaxpt.data.parts import parts as parts_of
 from jaxpt.data.progress import Progress, Report, progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import FORMAT, Store
+from jaxpt.data.seqio_tasks import Features, Offline, code, key
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
 from jaxpt.data.stream.online import Online, compile_online
 from jaxpt.data.stream.updates import Updates
-from jaxpt.data.tasks import Features, Offline, code, key
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
+from jaxpt.runtime import plugins
 
 if TYPE_CHECKING:
     from jaxpt.objectives.base import Batches
@@ -129,7 +129,7 @@ def prepare(
 
 def _own_code(transforms: Sequence[Transforms]) -> dict[str, str]:
     found = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
-    return {module: digest for module, digest in found.items() if own_modules.is_own(module)}
+    return {module: digest for module, digest in found.items() if plugins.is_own(module)}
 
 
 # ---- records --------------------------------------------------------------------------------------------------------

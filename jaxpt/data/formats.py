@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jaxpt.config import SourceConfig
+from jaxpt.data.tables.files import expand
 from jaxpt.errors import UserError
-from jaxpt.tables.files import expand
 
 SUFFIXES = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
             ".parquet": "parquet"}  # fmt: skip

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from jaxpt import tables
 from jaxpt.config import Config
+from jaxpt.data import tables
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.readers import PAIR_SEPARATOR
 from jaxpt.data.sources.rows import Rows
 from jaxpt.data.statistics import Document, Split, strings
+from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.tasks.base import LocatedRow
 
 _CHUNK = 256  # documents that are tokenized together
 

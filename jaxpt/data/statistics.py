@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxpt import tables
+from jaxpt.data import tables
 from jaxpt.data.tokenizers.base import Tokenizer
 
 _EXACT = 4096  # lengths up to this one are counted each

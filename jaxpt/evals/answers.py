@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.evals.heldout import compiled_step, feeds, rows_of, validate
 from jaxpt.train import initial, state
+from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from jaxpt.config import Config, PositiveInt, execution
-from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.evals.heldout import batches
 from jaxpt.objectives.base import Judge, Objective
+from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.config import Config
-from jaxpt.generate.embed import Layer, Pooling, states
-from jaxpt.generate.formats import text_format
+from jaxpt.decode.embed import Layer, Pooling, states
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Vocabulary
+from jaxpt.objectives.formats import text_format
 from jaxpt.parallel.distributed import to_host
 from jaxpt.train.state import Setup
 

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from jaxpt import reading
 from jaxpt.config import NonNegativeInt, Overrides, PositiveInt
-from jaxpt.evals.base import Evaluate, Evaluator, Result
-from jaxpt.generate.engine import Prompt
-from jaxpt.generate.options import Options
-from jaxpt.harness import baselines, measures, scoring, task
-from jaxpt.harness.examples import examples
-from jaxpt.harness.model import Complete, NetworkModel
-from jaxpt.harness.results import shown
+from jaxpt.decode import prompts
+from jaxpt.decode.engine import Prompt
+from jaxpt.decode.options import Options
+from jaxpt.decode.stop_strings import StopStrings
+from jaxpt.evals import predictors
+from jaxpt.evals.few_shot import baselines, measures, scoring, task
+from jaxpt.evals.few_shot.examples import examples
+from jaxpt.evals.few_shot.model import Complete, NetworkModel
+from jaxpt.evals.few_shot.results import shown
 from jaxpt.hf import generation, origin
-from jaxpt.train import predictors
+from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -55,12 +56,12 @@ class Harness(Evaluator):
         tasks = task.load_all(self.tasks, self.set)
         found = [(one, examples(one, self.shots, self.limit, self.data, self.seed)) for one in tasks]
         constant = {one.name: baselines.baselines(one, of_task) for one, of_task in found}
-        folder, languages = reading.tokenizer_folder(config.run_dir), data.tokenizer.vocabulary.languages
-        reader = reading.Reader(
-            config.model, config.objective, data.tokenizer, reading.bos_of(data.tokenizer, folder),
+        folder, languages = prompts.tokenizer_folder(config.run_dir), data.tokenizer.vocabulary.languages
+        reader = prompts.Reader(
+            config.model, config.objective, data.tokenizer, prompts.bos_of(data.tokenizer, folder),
             languages[0] if len(languages) == 1 else None,
         )  # fmt: skip
-        texts, ends = predictors.Generation(setup), reading.eos_of(
+        texts, ends = predictors.Generation(setup), prompts.eos_of(
             data.tokenizer, folder, generation.read(origin.folder_of(config.run_dir), config.model.vocab_size).eos
         )
 
@@ -108,19 +109,13 @@ def line_of(one: task.HarnessTask, values: Values, constant: Mapping[str, Values
     return f"{one.name}: {told}" + (f" ({trivial})" if trivial else "")
 
 
-def _complete(texts: predictors.Generation, params: Any, reader: reading.Reader, ends: tuple[int, ...]) -> Complete:
+def _complete(texts: predictors.Generation, params: Any, reader: prompts.Reader, ends: tuple[int, ...]) -> Complete:
     """Writes answers by the run's own programs; what follows a stop string is cut off."""
 
     def complete(prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
         options = Options(max_new_tokens=max_new_tokens, eos=ends)
         found = texts(params, list(prompts), options)
         written = [reader.tokenizer.decode([i for i in ids if i not in ends]) for ids in found]
-        return [_cut(text, stop) for text in written]
+        return [StopStrings(stop).cut(text) for text in written]
 
     return complete
-
-
-def _cut(text: str, stop: Sequence[str]) -> str:
-    """The text before the first stop string."""
-    ends = [at for at in (text.find(one) for one in stop) if at >= 0]
-    return text[: min(ends)] if ends else text

@@ -11,10 +11,10 @@ import numpy as np
 
 from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import distributed
 from jaxpt.train import step as steps
+from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:

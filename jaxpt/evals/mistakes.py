@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from jaxpt.evals.base import Details
-from jaxpt.tasks.base import LocatedRow, Task
+from jaxpt.data.tasks.base import LocatedRow, Task
+from jaxpt.train.evaluators import Details
 
 WORST = 5
 """Rows that are shown."""

@@ -22,17 +22,18 @@ import numpy as np
 import optax
 
 from jaxpt import config as configs
-from jaxpt import reading, tables
 from jaxpt.config import Config
 from jaxpt.config.studies import Probe
-from jaxpt.disk import write_text
+from jaxpt.data import tables
+from jaxpt.data.tables.rows import Row, column, label, where
+from jaxpt.decode import prompts
+from jaxpt.decode.embed import tokens_of
 from jaxpt.errors import UserError
-from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.evals.features import Features, Rows, lay
-from jaxpt.generate.embed import tokens_of
-from jaxpt.tables.rows import Row, column, label, where
+from jaxpt.runtime.disk import write_text
 from jaxpt.train import checkpoint, state
 from jaxpt.train.display import say
+from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def task_of(settings: Probe, tokenizer: Tokenizer, config: Config) -> Task:
 
 def _laid(found: Labelled, tokenizer: Tokenizer, config: Config) -> tuple[Rows, list[str], list[str]]:
     """The rows, and of each range that they have what it is of and its label; texts are all of one kind."""
-    bos = reading.bos_of(tokenizer, reading.tokenizer_folder(config.run_dir))
+    bos = prompts.bos_of(tokenizer, prompts.tokenizer_folder(config.run_dir))
     if found.spans is None:
         rows = lay(tokenizer.encode_batch(found.texts), config, tokenizer.vocabulary, bos=bos)
         has_range = rows.ranges[:, 0, 1] > 0  # an empty text of a decoder has no token: its mean is 0

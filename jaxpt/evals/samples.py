@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.config import PositiveInt, execution
-from jaxpt.evals.base import Evaluate, Evaluator, Result
-from jaxpt.generate import decoding
-from jaxpt.generate.decoding import Decoder, Prompts
-from jaxpt.generate.fill import candidates
-from jaxpt.generate.options import Options
-from jaxpt.generate.spans import split_spans
+from jaxpt.decode import decoding
+from jaxpt.decode.decoding import Decoder, Prompts
+from jaxpt.decode.fill import candidates
+from jaxpt.decode.options import Options
+from jaxpt.decode.spans import split_spans
 from jaxpt.parallel import compiler
 from jaxpt.parallel.distributed import to_host
+from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:

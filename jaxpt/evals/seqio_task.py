@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from jaxpt.config import PositiveInt
+from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
-from jaxpt.evals.base import Evaluate, Evaluator, Result
-from jaxpt.generate.engine import Prompt
+from jaxpt.evals import predictors
+from jaxpt.evals.target_scores import Scored, TargetScores
 from jaxpt.objectives.seq2seq import Seq2Seq
 from jaxpt.objectives.text_to_text import Decoding
-from jaxpt.train import predictors
+from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
-from jaxpt.train.target_scores import Scored, TargetScores
 
 if TYPE_CHECKING:
     from jaxpt.data.base import Data

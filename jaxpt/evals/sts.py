@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxpt import reading, tables
+from jaxpt.data import tables
+from jaxpt.data.tables.rows import NUMBER, column, label, text, where
+from jaxpt.decode import prompts
 from jaxpt.errors import UserError
-from jaxpt.evals.base import Evaluate, Evaluator, Result
 from jaxpt.evals.features import Features, lay
-from jaxpt.scores.regression import pearson, spearman
-from jaxpt.tables.rows import NUMBER, column, label, text, where
+from jaxpt.metrics.regression import pearson, spearman
+from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class SentenceSimilarity(Evaluator):
             raise UserError(f"evals.{self.called}.pooling: cls needs an encoder with [CLS]; use mean or last")
         pairs, setup = read(self.path, self.columns), setup.for_evaluation()
         ids = data.tokenizer.encode_batch([*pairs.first, *pairs.second])
-        bos = reading.bos_of(data.tokenizer, reading.tokenizer_folder(setup.config.run_dir))
+        bos = prompts.bos_of(data.tokenizer, prompts.tokenizer_folder(setup.config.run_dir))
         rows = lay(ids, setup.config, data.tokenizer.vocabulary, self.pooling, bos=bos)
         features = Features(setup, self.layer, 1)
 
@@ -72,7 +73,7 @@ def read(path: str, columns: tuple[str, str, str] = COLUMNS) -> Pairs:
     """Reads pairs of sentences.
 
     Args:
-      path: a table (`jaxpt.tables`).
+      path: a table (`jaxpt.data.tables`).
       columns: of the two sentences and the score.
 
     Returns:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from jaxpt.config import Config
-from jaxpt.evals import mistakes
-from jaxpt.evals.base import Details, Evaluate, Evaluator, Result
-from jaxpt.heads import features
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.train import predictors
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.evals import mistakes, predictors
+from jaxpt.models.heads import features
+from jaxpt.train.evaluators import Details, Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt.config import ModelConfig
-from jaxpt.disk import read_json
 from jaxpt.errors import UserError, shown
 from jaxpt.hf import files, foreign, mapping, tasks
 from jaxpt.hf.options import Family, from_json, to_json, with_origin
+from jaxpt.models import stored
 from jaxpt.models.network import Head, Network
+from jaxpt.runtime.disk import read_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +182,7 @@ def load(
     states.
     """
     source = open_directory(directory, partial=partial, ignore=ignore)
-    params = mapping.gather(source.pieces(), mapping.stored_params(source.network))
+    params = stored.gather(source.pieces(), stored.stored_params(source.network))
     params = fill(source.network, params)
     return source.network, params if dtype is None else _map(lambda x: np.asarray(x, dtype), params)
 
@@ -240,7 +241,7 @@ def save(
         another number of labels than of logits.
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
-    expected = mapping.stored_params(network)
+    expected = stored.stored_params(network)
     if set(flat) != set(expected) or any(flat[path].shape != expected[path].shape for path in flat):
         mapping.to_hf(params, family_of(network.config).table_of(network), network)  # raises the error
     dtypes = {path: np.dtype(dtype or x.dtype) for path, x in flat.items()}
@@ -290,10 +291,10 @@ def write(
 
 @functools.cache
 def families() -> dict[str, Family]:
-    """{model_type: family}, from all modules of this package that define FAMILIES."""
-    here = str(Path(__file__).parent)
-    found = [importlib.import_module(f"{__package__}.{m.name}") for m in pkgutil.iter_modules([here])]
-    return {family.model_type: family for module in found for family in getattr(module, "FAMILIES", ())}
+    """{model_type: family}, of all modules of `jaxpt.hf.families`."""
+    package = importlib.import_module(f"{__package__}.families")
+    modules = [importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
+    return {family.model_type: family for module in modules for family in module.FAMILIES}
 
 
 def family_of(config: ModelConfig, model_type: str | None = None) -> Family:

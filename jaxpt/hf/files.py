@@ -14,10 +14,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxpt import errors, safetensors
-from jaxpt.disk import check_file, read_json, write_text
+from jaxpt import errors
 from jaxpt.errors import UserError, shown
 from jaxpt.hf import foreign
+from jaxpt.models.stored import finite
+from jaxpt.runtime import safetensors
+from jaxpt.runtime.disk import check_file, read_json, write_text
 
 SHARD_BYTES = 5 * 10**9
 CHECKSUMS = "jaxpt_checksums.json"
@@ -204,14 +206,6 @@ def unwrapped(name: str) -> str:
     while len(parts) > 1 and parts[0] == "module":
         parts = parts[1:]
     return ".".join(parts) or name
-
-
-def finite(name: str, x: np.ndarray) -> np.ndarray:
-    """Returns the tensor; raises UserError if it contains NaN or infinity."""
-    with np.errstate(invalid="ignore"):
-        if x.size and not (np.isfinite(x.min()) and np.isfinite(x.max())):  # both are NaN if any value is
-            raise UserError(f"weights: {name} is not finite: it contains NaN or infinity")
-    return x
 
 
 def _weight_files(directory: Path, stems: tuple[str, ...]) -> list[Path]:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpt.disk import check_file
 from jaxpt.errors import UserError
-from jaxpt.hf import files, foreign, mapping
+from jaxpt.hf import foreign, mapping
+from jaxpt.models import stored
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.network import Network
+from jaxpt.runtime.disk import check_file
 
 BLOCK = "decoder/segment_0/block_0"
 
@@ -40,16 +41,16 @@ class Checkpoint:
 
     def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
         """(jaxpt path, layer or None, array in the storage shape), one at a time."""
-        expected = mapping.stored_params(self.network)
+        expected = stored.stored_params(self.network)
         for path, tensor in self.tensors.items():
             layers: list[int | None] = list(range(len(tensor))) if path.startswith(f"model/{BLOCK}") else [None]
             for layer in layers:
-                x = files.finite(path, np.array(tensor if layer is None else tensor[layer]))
+                x = stored.finite(path, np.array(tensor if layer is None else tensor[layer]))
                 if path.endswith(("query/kernel", "key/kernel")):
                     x = _halves(x, self.network.config.width)
                 x = x.T if path.endswith("/kernel") else x
-                stored = expected[path].shape[layer is not None :]
-                yield path, layer, np.pad(x, [(0, s - n) for s, n in zip(stored, x.shape, strict=True)])
+                shape = expected[path].shape[layer is not None :]
+                yield path, layer, np.pad(x, [(0, s - n) for s, n in zip(shape, x.shape, strict=True)])
 
 
 def open_file(path: str | Path) -> Checkpoint:

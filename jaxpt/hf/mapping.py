@@ -8,10 +8,8 @@ unexpected or mismatched tensor is an error.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import re
-import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,8 +17,8 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt.errors import UserError
-from jaxpt.hf import files
 from jaxpt.models.network import Network
+from jaxpt.models.stored import StoredParam, finite, gather, stored_params
 
 TRANSFORMS = {"identity": lambda x: x, "transpose": np.transpose}  # each is its own inverse
 
@@ -118,18 +116,6 @@ class Found:
         return f"{_some(self.unexpected)} not in a {network.config.kind} of this configuration"
 
 
-@dataclasses.dataclass(frozen=True)
-class StoredParam:
-    """Storage shape and logical axes of a parameter."""
-
-    shape: tuple[int, ...]
-    axes: tuple[str, ...]
-
-    def unpadded_shape(self, vocab_size: int) -> tuple[int, ...]:
-        """The shape without padding rows of the vocabulary."""
-        return tuple(vocab_size if axis == "vocab" else size for size, axis in zip(self.shape, self.axes, strict=True))
-
-
 def dense(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[Row, ...]:
     """Rows of a `torch.nn.Linear`, with weights [out, in]."""
     kernel = Row(f"{ours}/kernel", f"{theirs}.weight", "transpose", **more)
@@ -151,21 +137,13 @@ def layer_norm(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[
     return (scale, Row(f"{ours}/bias", f"{theirs}.bias", **more)) if bias else (scale,)
 
 
-def stored_params(network: Network, table: Table | None = None) -> Mapping[str, StoredParam]:
-    """Shape and axes of each parameter; with a table, of those that it has, each exactly once."""
-    found = _stored_params(network)
-    if table is not None:
-        named = [path for row in table.rows for path in row.paths]
-        found = {path: param for path, param in found.items() if not table.is_lacking(path)}
-        _same_names(set(named), set(found), "row of the table for")
-        assert len(named) == len(set(named)), "a parameter has two rows"
-    return found
-
-
-@functools.lru_cache(maxsize=16)
-def _stored_params(network: Network) -> Mapping[str, StoredParam]:
-    flat = traverse_util.flatten_dict(network.abstract(), sep="/")
-    return types.MappingProxyType({path: StoredParam(box.value.shape, box.names) for path, box in flat.items()})
+def params_of(table: Table, network: Network) -> Mapping[str, StoredParam]:
+    """Shape and axes of each parameter that a table has, each exactly once."""
+    named = [path for row in table.rows for path in row.paths]
+    params = {path: param for path, param in stored_params(network).items() if not table.is_lacking(path)}
+    _same_names(set(named), set(params), "row of the table for")
+    assert len(named) == len(set(named)), "a parameter has two rows"
+    return params
 
 
 # ---- to Hugging Face ------------------------------------------------------------------------------------------------
@@ -188,7 +166,7 @@ def to_hf(params: Mapping[str, Any], table: Table, network: Network, *, tied: bo
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
     flat = {path: x for path, x in flat.items() if not table.is_lacking(path)}
-    expected = stored_params(network, table)
+    expected = params_of(table, network)
     _same_names(set(flat), set(expected), "parameter")
     for path, param in expected.items():
         if (got := tuple(flat[path].shape)) != param.shape:
@@ -212,7 +190,7 @@ def announced(dtypes: Mapping[str, Any], table: Table, network: Network) -> dict
     Returns:
       {their name: (shape, dtype)}.
     """
-    expected, out = stored_params(network, table), {}
+    expected, out = params_of(table, network), {}
     for row in table.rows:
         shape, dtype = _their_shape(row, expected, network), np.dtype(dtypes[row.paths[0]])
         out |= {row.theirs.format(layer=layer): (shape, dtype) for layer in layers(row, expected)}
@@ -234,7 +212,7 @@ def tensors(
     Yields:
       (their name, array).
     """
-    expected, dtype, vocab_size = stored_params(network, table), None, network.config.vocab_size
+    expected, dtype, vocab_size = params_of(table, network), None, network.config.vocab_size
     for row in table.rows if rows is None else rows:
         parts = [np.asarray(params[path]) for path in row.paths]
         dtype = dtype or parts[0].dtype
@@ -324,7 +302,7 @@ def pieces(
     expected = stored_params(network)
 
     def read(name: str) -> np.ndarray:
-        return files.finite(found.names[name], np.asarray(state[found.names[name]]))
+        return finite(found.names[name], np.asarray(state[found.names[name]]))
 
     for row in table.rows:
         layered = "{layer}" in row.theirs
@@ -349,28 +327,6 @@ def pieces(
             raise UserError(f"weights: {name} is not zero, and jaxpt has no counterpart")
 
 
-def parameters(
-    parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, StoredParam]
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Joins `pieces`: yields each parameter as soon as all its layers have been read."""
-    growing: dict[str, tuple[np.ndarray, int]] = {}
-    for path, layer, part in parts:
-        if layer is None:
-            yield path, np.ascontiguousarray(part)
-            continue
-        whole, seen = growing.pop(path, None) or (np.zeros(expected[path].shape, part.dtype), 0)
-        whole[layer] = part
-        if seen + 1 == len(whole):
-            yield path, whole
-        else:
-            growing[path] = whole, seen + 1
-
-
-def gather(parts: Iterator[tuple[str, int | None, np.ndarray]], expected: Mapping[str, StoredParam]) -> dict[str, Any]:
-    """Joins `pieces` into a tree, without parameters of which a layer is missing."""
-    return traverse_util.unflatten_dict(dict(parameters(parts, expected)), sep="/")
-
-
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
@@ -391,7 +347,7 @@ def _their_shape(row: Row, expected: Mapping[str, StoredParam], network: Network
 
 def _wanted(table: Table, network: Network) -> dict[str, tuple[tuple[int, ...], bool]]:
     """{their name: (shape, is_optional)}."""
-    expected = stored_params(network, table)
+    expected = params_of(table, network)
     wanted = {
         name.format(layer=layer): (_their_shape(row, expected, network), bool(index))
         for row in table.rows

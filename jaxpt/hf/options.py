@@ -21,9 +21,9 @@ from jaxpt.config.explain import explain
 from jaxpt.config.kinds import strictly
 from jaxpt.config.plain import leaves, put
 from jaxpt.errors import UserError, printable, shown
-from jaxpt.heads import classes
 from jaxpt.hf.mapping import HeadTable, Table, with_heads
 from jaxpt.hf.tasks import WORDS, Problem, Task, labels_from_json, labels_to_json, problem_from_json
+from jaxpt.models.heads import classes
 from jaxpt.models.network import Head, Network
 
 # Theirs → ours; the first of several is written.
@@ -142,7 +142,7 @@ class Family:
     def network(
         self, config: ModelConfig, heads: Iterable[str] | Mapping[str, Head] = (), outputs: int | None = None
     ) -> Network:
-        """A backbone with heads; `jaxpt.heads.NAME` declares each head.
+        """A backbone with heads; `jaxpt.models.heads.NAME` declares each head.
 
         Args:
           config: configuration of the backbone.
@@ -155,7 +155,7 @@ class Family:
             if outputs is None and isinstance(heads, Mapping):
                 outputs = classes.outputs_of(heads)
             return Network(config.build(), classes.declare(config, head, outputs))
-        modules = {name: importlib.import_module(f"jaxpt.heads.{name}") for name in self.known(heads)}
+        modules = {name: importlib.import_module(f"jaxpt.models.heads.{name}") for name in self.known(heads)}
         return Network(config.build(), {name: module.declare(config)[name] for name, module in modules.items()})
 
     def table_of(self, network: Network) -> Table:

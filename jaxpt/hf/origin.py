@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt.disk import read_json, write_text
 from jaxpt.errors import UserError, shown
 from jaxpt.hf import files
+from jaxpt.runtime.disk import read_json, write_text
 
 FOLDER = "hf"
 CONFIG, GENERATION = "config.json", "generation_config.json"

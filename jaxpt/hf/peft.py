@@ -16,17 +16,19 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxpt import linear_regex
 from jaxpt.config import LoraConfig
-from jaxpt.disk import read_json
 from jaxpt.errors import UserError, printable, shown
 from jaxpt.hf import directory as hf
 from jaxpt.hf import files, mapping
+from jaxpt.models import stored
 from jaxpt.models.network import Network
+from jaxpt.runtime import linear_regex
+from jaxpt.runtime.disk import read_json
+from jaxpt.train.lora import Factors
 
 PREFIX = "base_model.model."
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -49,17 +51,6 @@ _HARMLESS = frozenset((
 """Keys that say how the factors came to be, or what the tensors' names say too."""
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 """Values of `init_lora_weights` that leave the base as it is: the model is W + s · A · B with the W of its files."""
-
-
-class Factors(NamedTuple):
-    """The adapter of one of our parameters; arrays have L in front where the parameter has."""
-
-    held: np.ndarray
-    """Which layers have one: bool [L], or []."""
-    a: np.ndarray
-    """[L, I, R]; of layers without one anything."""
-    b: np.ndarray
-    """[L, R, O]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +91,7 @@ def write(
       UserError: an adapter is of no linear layer there, or of a module that is saved as a whole.
     """
     family = hf.family_of(network.config)
-    table, expected = family.table_of(network), mapping.stored_params(network)
+    table, expected = family.table_of(network), stored.stored_params(network)
     known = {path for row in table.rows for path in row.paths}
     for path in factors:
         if path not in known:
@@ -145,13 +136,13 @@ def write(
     files.write(out, announced, tensors.items(), stem=WEIGHTS.removesuffix(".safetensors"))
 
 
-def modules(row: mapping.Row, expected: Mapping[str, mapping.StoredParam]) -> Iterator[tuple[str, Any]]:
+def modules(row: mapping.Row, expected: Mapping[str, stored.StoredParam]) -> Iterator[tuple[str, Any]]:
     """(their module, index into the layers of ours) of a row; the index of a parameter without layers is ()."""
     for index, layer in enumerate(mapping.layers(row, expected)):
         yield row.theirs.format(layer=layer).rpartition(".")[0], index if "{layer}" in row.theirs else ()
 
 
-def _check_linear(row: mapping.Row, expected: Mapping[str, mapping.StoredParam], path: str) -> None:
+def _check_linear(row: mapping.Row, expected: Mapping[str, stored.StoredParam], path: str) -> None:
     axes = [axis for axis in expected[path].axes if axis != "layers"]
     if not row.theirs.endswith(".weight") or row.shape is not None or axes[0] == "vocab" or len(axes) != 2:
         raise UserError(
@@ -165,7 +156,7 @@ def _joined(
     chosen: list[bool],
     factors: Mapping[str, Factors],
     index: Any,
-    expected: Mapping[str, mapping.StoredParam],
+    expected: Mapping[str, stored.StoredParam],
     network: Network,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(lora_A [K · R, I], lora_B [O, K · R]) of one layer of a row, K of whose parts have an adapter."""
@@ -183,7 +174,7 @@ def _joined(
 
 def _whole_modules(
     table: mapping.Table,
-    expected: Mapping[str, mapping.StoredParam],
+    expected: Mapping[str, stored.StoredParam],
     network: Network,
     trained: Mapping[str, np.ndarray],
     params: Mapping[str, Any],
@@ -283,7 +274,7 @@ def read(source: str | Path, network: Network) -> Adapter:
     """
     source = Path(source)
     given, tensors = settings_of(source), files.Tensors(source, (WEIGHTS, "adapter_model.bin"))
-    table, expected = hf.family_of(network.config).table_of(network), mapping.stored_params(network)
+    table, expected = hf.family_of(network.config).table_of(network), stored.stored_params(network)
     adapted, others = _sorted(source, tensors)
     names = mapping.canonical_names([*(f"{name}.weight" for name in adapted), *others], table, network)
     rows = {f"{name}.weight": (row, at) for row in table.rows for name, at in modules(row, expected)
@@ -296,7 +287,7 @@ def read(source: str | Path, network: Network) -> Adapter:
             raise UserError(f"{source}: {module} is no linear layer of this {network.config.kind}")
         row, at = rows[name]
         _check_linear(row, expected, row.paths[0])
-        a, b = (files.finite(f"{module}.lora_{x}", np.asarray(tensors[adapted[module][x]], np.float32)) for x in "AB")
+        a, b = (stored.finite(f"{module}.lora_{x}", np.asarray(tensors[adapted[module][x]], np.float32)) for x in "AB")
         widths = [expected[path].unpadded_shape(network.config.vocab_size)[-1] for path in row.paths]
         rows_of_w = expected[row.paths[0]].unpadded_shape(network.config.vocab_size)[-2]
         if a.shape[1:] != (rows_of_w,) or b.shape != (sum(widths), len(a)):
@@ -371,7 +362,7 @@ def _cut(
 
 def _uniform(
     found: Mapping[str, Mapping[Any, tuple[np.ndarray, np.ndarray, float]]],
-    expected: Mapping[str, mapping.StoredParam],
+    expected: Mapping[str, stored.StoredParam],
     given: Mapping[str, Any],
 ) -> tuple[LoraConfig, dict[str, Factors]]:
     """One rank and one scale for all, in the shapes of storage."""

@@ -1,6 +1,6 @@
 """Hugging Face's classes for fine-tuning (`…ForSequenceClassification`, …): their heads' names and their labels.
 
-A class has one of the heads of `jaxpt.heads.classes`, with the pooler that the architecture has for it, and the
+A class has one of the heads of `jaxpt.models.heads.classes`, with the pooler that the architecture has for it, and the
 backbone without its projection to the vocabulary.
 """
 

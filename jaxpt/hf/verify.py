@@ -20,11 +20,11 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt.errors import UserError
-from jaxpt.heads import classes, sentence_pair
 from jaxpt.hf import verify_tasks
 from jaxpt.hf.directory import family_of, load, read_config
-from jaxpt.hf.files import finite
+from jaxpt.models.heads import classes, sentence_pair
 from jaxpt.models.network import Network
+from jaxpt.models.stored import finite
 from jaxpt.parallel import compiler
 
 TOLERANCE = 1e-4

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpt.heads import classes
 from jaxpt.models.base import Bound
+from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
 
 PADDING, EOS = 0, 1

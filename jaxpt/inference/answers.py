@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxpt import errors
+from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
-from jaxpt.generate.engine import Prompt
 from jaxpt.inference import filling, loaded, opening
 from jaxpt.inference.filling import Candidates
 from jaxpt.inference.loaded import Completion, OnText

@@ -12,14 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt import errors, signals
+from jaxpt import errors
 from jaxpt.data import chat_template
 from jaxpt.data.chat_template import ChatTemplate
+from jaxpt.decode.engine import Prompt
+from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
-from jaxpt.generate.engine import Prompt
-from jaxpt.generate.options import Options
 from jaxpt.inference import loaded
 from jaxpt.inference.loaded import Loaded
+from jaxpt.runtime import signals
 
 MAX_NEW_TOKENS = 512
 """Of an answer."""

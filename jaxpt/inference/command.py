@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxpt import errors
+from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
-from jaxpt.generate.options import Options
 from jaxpt.inference import files
 from jaxpt.inference.answers import Answer, Answers, Texts
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from jaxpt import tables
+from jaxpt.data import tables
 from jaxpt.data.progress import Progress
+from jaxpt.data.tables.files import read_lines
+from jaxpt.data.tables.rows import column, where
 from jaxpt.errors import UserError
-from jaxpt.tables.files import read_lines
-from jaxpt.tables.rows import column, where
 
 
 class Text(NamedTuple):

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt import disk, signals
+from jaxpt.decode.embed import Layer
 from jaxpt.errors import UserError
-from jaxpt.generate.embed import Layer
 from jaxpt.inference import corpus, words
 from jaxpt.inference.corpus import Text
 from jaxpt.inference.files import shown_progress
 from jaxpt.inference.loaded import Loaded, load
+from jaxpt.runtime import disk, signals
 
 UNITS = ("token", "word")
 CHARACTERS, CHARACTERS_OF_UNITS = 1 << 19, 1 << 15

@@ -17,22 +17,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpt import tables
 from jaxpt.config import DistributedConfig, MeshConfig
-from jaxpt.disk import write_text
+from jaxpt.data import tables
+from jaxpt.data.tables.files import read_lines
+from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
-from jaxpt.generate.engine import Prompt
-from jaxpt.harness import baselines, measures, results, scoring, task
-from jaxpt.harness.examples import Example, examples
-from jaxpt.harness.model import NetworkModel
-from jaxpt.harness.ngram import NGrams
-from jaxpt.harness.results import Result
-from jaxpt.harness.task import HarnessTask
+from jaxpt.evals.few_shot import baselines, measures, results, scoring, task
+from jaxpt.evals.few_shot.examples import Example, examples
+from jaxpt.evals.few_shot.model import NetworkModel
+from jaxpt.evals.few_shot.ngram import NGrams
+from jaxpt.evals.few_shot.results import Result
+from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.inference import files, loaded, opening
 from jaxpt.inference.loaded import Loaded
 from jaxpt.models.base import compute_dtype
 from jaxpt.parallel import processes
-from jaxpt.tables.files import read_lines
+from jaxpt.runtime.disk import write_text
 from jaxpt.train.checkpoint import is_primary
 from jaxpt.train.display import console, say
 

@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from jaxpt import disk
 from jaxpt.data.progress import Progress, progress
 from jaxpt.errors import UserError
+from jaxpt.runtime import disk
 
 Row = dict[str, Any]
 

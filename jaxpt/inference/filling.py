@@ -12,12 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxpt.decode import fill as masks
+from jaxpt.decode import spans
+from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
-from jaxpt.generate import fill as masks
-from jaxpt.generate import spans
-from jaxpt.generate.engine import Prompt
-from jaxpt.generate.formats import Format, predictor
 from jaxpt.objectives.fill_in_the_middle import FillInTheMiddleBatches
+from jaxpt.objectives.formats import Format, predictor
 from jaxpt.objectives.seq2seq import mask_id
 from jaxpt.objectives.ul2 import UL2Batches, mode_ids
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.config import Config
+from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
-from jaxpt.scores.glue import GLUE, glue_labels, glue_submission, glue_test
-from jaxpt.tasks.base import LocatedRow, Task
+from jaxpt.metrics.glue import GLUE, glue_labels, glue_submission, glue_test
 from jaxpt.train.display import say
 
 

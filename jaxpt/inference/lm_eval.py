@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 from jaxpt.errors import UserError
-from jaxpt.harness.scoring import Scored
+from jaxpt.evals.few_shot.scoring import Scored
 from jaxpt.inference import evaluate, loaded
 
 _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")

@@ -21,20 +21,21 @@ from jax.sharding import Mesh
 from jaxpt.config import MeshConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.decode import likelihood
+from jaxpt.decode.embed import Layer, Pooling
+from jaxpt.decode.engine import Engine, Generated, Prompt
+from jaxpt.decode.options import Options
+from jaxpt.decode.programs import Place
+from jaxpt.decode.prompts import Reader
+from jaxpt.decode.stop_strings import StopStrings
 from jaxpt.errors import UserError
-from jaxpt.generate import likelihood
-from jaxpt.generate.embed import Layer, Pooling
-from jaxpt.generate.engine import Engine, Generated, Prompt
-from jaxpt.generate.formats import check_writes
-from jaxpt.generate.options import Options
-from jaxpt.generate.programs import Place
 from jaxpt.inference import filling, opening, words
 from jaxpt.inference.opening import Opened
-from jaxpt.inference.text import StopStrings, TextStream
+from jaxpt.inference.text import TextStream
 from jaxpt.inference.words import Spans, Words
 from jaxpt.models.network import Network
+from jaxpt.objectives.formats import check_writes
 from jaxpt.parallel import mesh as meshes
-from jaxpt.reading import Reader
 
 DTYPES = ("auto", "float32", "bfloat16")
 OnText = Callable[[int, int, str], None]
@@ -250,7 +251,7 @@ class Loaded:
         unit: Literal["piece", "word"] = "piece",
         form: Literal["plain", "span"] | None = None,
     ) -> list[likelihood.Likelihood]:
-        """Log-likelihoods of continuations given contexts; see `jaxpt.generate.likelihood`.
+        """Log-likelihoods of continuations given contexts; see `jaxpt.decode.likelihood`.
 
         A context that several continuations follow is read once, in whatever order the pairs are given.
 
@@ -303,7 +304,7 @@ class Loaded:
     def embed(
         self, texts: Sequence[str], pooling: Pooling = "mean", layer: Layer = -1, normalize: bool = False
     ) -> np.ndarray | list[np.ndarray]:
-        """Embeddings of texts; see `jaxpt.generate.embed`.
+        """Embeddings of texts; see `jaxpt.decode.embed`.
 
         Args:
           texts: any number.

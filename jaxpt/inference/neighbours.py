@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxpt.disk import write_bytes, write_text
+from jaxpt.decode.embed import Layer
 from jaxpt.errors import UserError
-from jaxpt.generate.embed import Layer
 from jaxpt.inference import corpus as corpora
 from jaxpt.inference import uses, words
 from jaxpt.inference.files import shown_progress
@@ -26,6 +25,7 @@ from jaxpt.inference.static_vectors import StaticVectors
 from jaxpt.inference.uses import Use
 from jaxpt.report import points
 from jaxpt.report.points import Point
+from jaxpt.runtime.disk import write_bytes, write_text
 
 BATCH = 256
 """Uses that are embedded together."""

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import imported, reading
 from jaxpt.config import Config, ObjectiveConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.decode import prompts
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
-from jaxpt.hf import generation, origin
+from jaxpt.hf import generation, imported, origin
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.train import weights
@@ -121,7 +121,7 @@ def _complete(
     language = None
     if objective.kind == "mbart":
         tokenizer, language = _with_languages(tokenizer, said.decoder_start)
-    bos, eos = reading.bos_of(tokenizer, folder), reading.eos_of(tokenizer, folder, said.eos)
+    bos, eos = prompts.bos_of(tokenizer, folder), prompts.eos_of(tokenizer, folder, said.eos)
     start = said.decoder_start if network.config.family == "encoder_decoder" else said.bos
     options = dict(said.options)
     return Opened(path, network, params, objective, tokenizer, bos, eos, options, language, start, said.search)

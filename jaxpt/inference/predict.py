@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import disk, signals, tables
 from jaxpt.config import Config
-from jaxpt.data import tokenizers
+from jaxpt.data import tables, tokenizers
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
 from jaxpt.data.labelled.mixed import chosen_task
+from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError
+from jaxpt.evals import predictors
 from jaxpt.evals.task import of_part, with_measured
 from jaxpt.inference.glue import Submission
 from jaxpt.parallel import processes
-from jaxpt.tasks.base import Answer, LocatedRow, Task
-from jaxpt.train import checkpoint, predictors, state
+from jaxpt.runtime import disk, signals
+from jaxpt.train import checkpoint, state
 from jaxpt.train.display import console, say
 
 CHUNK = 4096

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpt.data.tables.files import read_lines
 from jaxpt.errors import UserError
 from jaxpt.inference.loaded import Loaded, load
 from jaxpt.inference.words import normalized, words_of
-from jaxpt.tables.files import read_lines
 
 
 class StaticVectors:

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxpt.data.tables.rows import Row, column, label
 from jaxpt.data.tokenizers.scripts import is_unspaced
+from jaxpt.decode.embed import Layer
 from jaxpt.errors import UserError
-from jaxpt.generate.embed import Layer
 from jaxpt.inference.corpus import Text
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.words import normalized
-from jaxpt.tables.rows import Row, column, label
 
 _MARKED = re.compile(r"\*([^*\s](?:[^*]*[^*\s])?)\*")
 _END = re.compile(r"""[.!?…]["'”’)\]]*\s+|[。！？]["'”’」』）]*|\n+""")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from jaxpt.decode import embed as embeddings
+from jaxpt.decode.embed import Embeddings, Layer, Pooling, tokens_of
 from jaxpt.errors import UserError
-from jaxpt.generate import embed as embeddings
-from jaxpt.generate.embed import Embeddings, Layer, Pooling, tokens_of
 
 if TYPE_CHECKING:
     from jaxpt.inference.loaded import Loaded
@@ -75,7 +75,7 @@ def _is_sign(character: str) -> bool:
 def pooled(
     model: Loaded, texts: Sequence[str], pooling: Pooling = "mean", layer: Layer = -1, normalize: bool = False
 ) -> Embeddings:
-    """Vectors of texts; see `jaxpt.generate.embed`.
+    """Vectors of texts; see `jaxpt.decode.embed`.
 
     Args:
       model: the model.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,6 +64,11 @@ class Network:
     def config(self) -> ModelConfig:
         """The backbone's configuration."""
         return self.model.config
+
+    @property
+    def has_cache(self) -> bool:
+        """True if the backbone's `decode` takes a cache."""
+        return "cache" in inspect.signature(type(self.model).decode).parameters
 
     def init(self, key: jax.Array) -> dict[str, Any]:
         """Initialises the parameters; works under `jax.jit`.

@@ -41,11 +41,11 @@ import numpy as np
 from jaxpt.config import ModelConfig, ObjectiveConfig, SourceConfig, kinds, resolve
 from jaxpt.data.calls import Transforms, Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.losses import token_loss
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
 from jaxpt.objectives import checks
+from jaxpt.objectives.losses import token_loss
 
 Batch = dict[str, jax.Array]
 Arrays = Mapping[str, np.ndarray]

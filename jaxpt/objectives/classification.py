@@ -22,14 +22,14 @@ import numpy as np
 import optax
 from pydantic import Field
 
-from jaxpt import class_losses
 from jaxpt.config import HeadName, ModelConfig
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.texts import TextsEncoder
 from jaxpt.errors import UserError
-from jaxpt.heads import classes
 from jaxpt.models.base import Bound
+from jaxpt.models.heads import classes
+from jaxpt.objectives import class_losses
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
 from jaxpt.objectives.labelled import LabelledBatches
 from jaxpt.objectives.text_head import TextHead, TextHeadLoss

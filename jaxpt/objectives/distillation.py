@@ -21,10 +21,10 @@ from pydantic import Field
 from jaxpt.config import AnyObjective, ModelConfig, PositiveFloat, execution
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.losses import cosine_distance, distillation_kl
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Head, Network
 from jaxpt.objectives.base import Batch, Batches, Judge, Loss, Metrics, Objective
+from jaxpt.objectives.losses import cosine_distance, distillation_kl
 from jaxpt.objectives.masked_lm import MaskedLM
 
 Coefficient = Annotated[float, Field(ge=0)]

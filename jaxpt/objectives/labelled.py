@@ -25,9 +25,9 @@ from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.layout import TextLayout, Truncate
 from jaxpt.data.labelled.mixed import named
 from jaxpt.errors import UserError
-from jaxpt.heads import classes, features
-from jaxpt.heads.features import FeaturesConfig
 from jaxpt.models.base import Bound
+from jaxpt.models.heads import classes, features
+from jaxpt.models.heads.features import FeaturesConfig
 from jaxpt.models.network import Head
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Batch, Batches, Features, Loss, Objective
@@ -49,7 +49,7 @@ class HeadObjective(Objective):
     text_layout: SkipJsonSchema[str] = Field(exclude=True)
     """The model's."""
     part: SkipJsonSchema[str | None] = Field(None, exclude=True)
-    """The task of a mixture that it is for: its head has a name of its own (`jaxpt.heads.classes.called`)."""
+    """The task of a mixture that it is for: its head has a name of its own (`jaxpt.models.heads.classes.called`)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Dropout of the head; the model's by default."""
     features: FeaturesConfig | None = None

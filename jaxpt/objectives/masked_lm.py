@@ -23,12 +23,12 @@ from pydantic import Field
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.heads import masked_lm, sentence_pair
-from jaxpt.losses import cross_entropy, token_loss
 from jaxpt.models.base import Bound
+from jaxpt.models.heads import masked_lm, sentence_pair
 from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
+from jaxpt.objectives.losses import cross_entropy, token_loss
 
 Unit = Literal["piece", "draw", "window", "word", "ngram", "span"]
 
@@ -319,7 +319,7 @@ class MaskedLMLoss(Loss):
           batch: the features.
 
         Returns:
-          As `jaxpt.losses.token_loss`.
+          As `jaxpt.objectives.losses.token_loss`.
         """
         return token_loss(
             model.lm_states(jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)),

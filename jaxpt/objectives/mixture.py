@@ -26,8 +26,8 @@ from jaxpt.config.explain import explain
 from jaxpt.config.kinds import is_unread, nearest, strictly
 from jaxpt.data.calls import Transforms, Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.heads import pooler
 from jaxpt.models.base import Bound
+from jaxpt.models.heads import pooler
 from jaxpt.models.network import Head
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics

@@ -27,8 +27,8 @@ from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.choices import ChoicesEncoder, rows_of_choices
 from jaxpt.errors import UserError
-from jaxpt.heads import classes
 from jaxpt.models.base import Bound
+from jaxpt.models.heads import classes
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
 from jaxpt.objectives.labelled import LabelledBatches

@@ -22,10 +22,10 @@ import numpy as np
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.losses import token_loss
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
+from jaxpt.objectives.losses import token_loss
 
 
 class PermutationLM(Objective):

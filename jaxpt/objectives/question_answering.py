@@ -25,8 +25,8 @@ from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_spans
 from jaxpt.errors import UserError
-from jaxpt.heads import classes
 from jaxpt.models.base import Bound
+from jaxpt.models.heads import classes
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
 from jaxpt.objectives.labelled import HeadObjective, LabelledBatches, LabelledLoss
 

@@ -30,12 +30,12 @@ from pydantic import ValidationError
 from jaxpt.config import Fraction, ModelConfig, Overrides, PositiveFloat
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.heads import masked_lm, replaced_token
-from jaxpt.losses import sample
 from jaxpt.models import base
 from jaxpt.models.base import Bound
+from jaxpt.models.heads import masked_lm, replaced_token
 from jaxpt.models.network import Head, Network
 from jaxpt.objectives.base import Batch, Metrics
+from jaxpt.objectives.losses import sample
 from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMJudge, MaskedLMLoss, Unit, encode_batch
 
 TABLES = ("token_embed", "position_embed", "type_embed")

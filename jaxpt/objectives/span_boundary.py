@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.heads import span_boundary
-from jaxpt.losses import token_loss
 from jaxpt.models.base import Bound
+from jaxpt.models.heads import span_boundary
 from jaxpt.models.network import Head, Network
 from jaxpt.objectives.base import Batch, Metrics
+from jaxpt.objectives.losses import token_loss
 from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMLoss, Unit
 
 

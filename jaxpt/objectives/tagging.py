@@ -21,14 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import Field
 
-from jaxpt import class_losses
 from jaxpt.config import HeadName, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.tagging import TaggingEncoder
 from jaxpt.errors import UserError
-from jaxpt.heads import classes
 from jaxpt.models.base import Bound
+from jaxpt.models.heads import classes
+from jaxpt.objectives import class_losses
 from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
 from jaxpt.objectives.labelled import HeadObjective, LabelledBatches, LabelledLoss
 

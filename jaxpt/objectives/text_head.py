@@ -25,10 +25,10 @@ from jaxpt.config import ModelConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled.layout import TextLayout
 from jaxpt.errors import UserError
-from jaxpt.losses import token_loss
 from jaxpt.models.base import Bound
 from jaxpt.objectives.base import Batch
 from jaxpt.objectives.labelled import Labelled, LabelledLoss
+from jaxpt.objectives.losses import token_loss
 
 START, DELIMITER, EXTRACT = GPT1_TOKENS = ("[START]", "[DELIM]", "[EXTRACT]")
 """Tokens of `extract`."""

@@ -13,7 +13,7 @@ Options = dict[str, str | bool | int]
 CPU: Options = {
     # jaxlib 0.10 hands parts of a program to a library (YNN) whose results can be wrong: sums, and what is fused with
     # them (of a vmap over gradients of a cross-entropy after a norm: off by half,
-    # tests/parallel/test_compiler.py), and products with a broadcast operand (tests/generate/test_likelihood.py). It
+    # tests/parallel/test_compiler.py), and products with a broadcast operand (tests/decode/test_likelihood.py). It
     # is slow too (2 cores, with and without it): [32, 4, 128, 128] → [4, 128, 128], the gradient of T5's position bias,
     # 10 against 0.3 ms; attention over 16 × 128 tokens with 12 heads, 53 against 16 ms.
     "xla_cpu_experimental_ynn_fusion_type": "",

@@ -20,9 +20,9 @@ from typing import Any
 
 import jax
 
-from jaxpt import signals
 from jaxpt.errors import AlreadySaid, UserError
-from jaxpt.stamp import stamped
+from jaxpt.runtime import signals
+from jaxpt.runtime.stamp import stamped
 
 _LOOK = 1.0  # seconds between two checks
 _ALIKE = 5.0  # seconds for a process to fail like another one, before it is ended

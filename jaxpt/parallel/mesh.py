@@ -19,11 +19,11 @@ from jaxpt.parallel import rules, staged
 
 
 def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Arranges the devices in a mesh of (data, stage, fsdp, sequence, tensor), the last between neighbours.
+    """Arranges the devices in a mesh of (data, pipeline, fsdp, context, tensor), the last between neighbours.
 
-    Over several slices of TPUs, where the network between them is slow, the data axis goes from slice to slice; stages
-    do where it is too short for all of them. All other axes stay inside of one. Of fsdp over many TPUs, every second
-    device (fourth, …) is a neighbour (`jaxpt.parallel.staged`).
+    Over several slices of TPUs, where the network between them is slow, the data axis goes from slice to slice; the
+    pipeline does where it is too short for all of them. All other axes stay inside of one. Of fsdp over many TPUs,
+    every second device (fourth, …) is a neighbour (`jaxpt.parallel.staged`).
 
     Args:
       config: sizes of the axes; -1 on one of them takes what the others leave.
@@ -33,7 +33,7 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
       A mesh with Auto axes: XLA places what the code leaves open.
 
     Raises:
-      UserError: the sizes do not multiply to the number of devices, or data and stage do not cover the slices.
+      UserError: the sizes do not multiply to the number of devices, or data and pipeline do not cover the slices.
 
     Example:
       >>> make(MeshConfig(data=-1, tensor=2), jax.devices()[:4]).shape
@@ -78,7 +78,7 @@ def machine(devices: Sequence[jax.Device]) -> int | None:
 
 
 def between(sizes: Mapping[str, int], slices: int) -> dict[str, int]:
-    """How many slices each axis goes over: data over as many as it can, stages over the others.
+    """How many slices each axis goes over: data over as many as it can, the pipeline over the others.
 
     Args:
       sizes: of the mesh's axes.
@@ -88,7 +88,7 @@ def between(sizes: Mapping[str, int], slices: int) -> dict[str, int]:
       {axis: slices}, 1 for axes that stay inside of one.
 
     Raises:
-      UserError: data and stage cannot cover them.
+      UserError: data and pipeline cannot cover them.
 
     Example:
       >>> between({"data": 6, "pipeline": 4, "fsdp": 8}, 4)
@@ -98,7 +98,7 @@ def between(sizes: Mapping[str, int], slices: int) -> dict[str, int]:
     if sizes["pipeline"] % (slices // data):
         raise UserError(
             f"mesh.data={sizes['data']}, mesh.pipeline={sizes['pipeline']}: mesh.data must be a multiple of the "
-            f"{slices} slices, or mesh.pipeline of those that it leaves over: only data and stages go between them"
+            f"{slices} slices, or mesh.pipeline of those that it leaves over: only data and pipeline go between them"
         )
     return {**dict.fromkeys(sizes, 1), "data": data, "pipeline": slices // data}
 

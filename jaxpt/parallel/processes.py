@@ -17,11 +17,11 @@ import jax
 import numpy as np
 
 from jaxpt import config as configs
-from jaxpt import stamp
 from jaxpt.config import Config, DistributedConfig
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.parallel import coordinator, roll_call
+from jaxpt.runtime import stamp
 
 _RETRY = 0.2  # seconds until the others are looked for again
 

@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from jaxpt import errors, stamp
+from jaxpt import errors
 from jaxpt.config import DistributedConfig, Frozen, PositiveInt
 from jaxpt.config.files import override
 from jaxpt.config.kinds import strictly
 from jaxpt.errors import UserError
 from jaxpt.parallel import signed_calls
+from jaxpt.runtime import stamp
 
 _VARIABLES = {"coordinator": "JAXPT_COORDINATOR", "processes": "JAXPT_PROCESSES", "process": "JAXPT_PROCESS"}
 _ALONE = "set distributed.processes=1 to run alone"

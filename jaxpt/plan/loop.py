@@ -19,10 +19,10 @@ from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt.config import AXES, Config, MeshConfig
-from jaxpt.generate.decoding import Decoder, Prompts
-from jaxpt.generate.engine import bucket
-from jaxpt.generate.options import Options
-from jaxpt.generate.programs import Place, Programs, stored
+from jaxpt.decode.decoding import Decoder, Prompts
+from jaxpt.decode.engine import bucket
+from jaxpt.decode.options import Options
+from jaxpt.decode.programs import Place, Programs, stored
 from jaxpt.models import base
 from jaxpt.parallel import mesh as meshes
 from jaxpt.parallel import rules

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxpt.config import Config, at_phase, phase_starts, to_yaml, without_unfreezing
-from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.report import text
 from jaxpt.report.batches import Shown, segments
 from jaxpt.report.facts import facts, of_vocabulary, statistics
 from jaxpt.report.html import page
+from jaxpt.runtime.disk import write_text
 from jaxpt.train import amounts
 
 if TYPE_CHECKING:

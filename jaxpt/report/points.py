@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from jaxpt.report.document import document
-from jaxpt.report.pictures import COLOURS
+from jaxpt.study.pictures import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

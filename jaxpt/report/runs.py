@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import disk, errors, own_modules
+from jaxpt import errors
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
+from jaxpt.runtime import disk, plugins
 from jaxpt.train.run_dir import receipt, records
 
 SKIPPED = ("checkpoints", "tensorboard", "tokenizer", "hf", "evaluations", "wandb")
@@ -43,7 +44,7 @@ class Run:
     """Of its metrics, which are left out."""
 
 
-@own_modules.unread()
+@plugins.unread()
 def runs(directory: Path) -> list[Run]:
     """All runs in a directory, at any depth, the newest first.
 
@@ -126,7 +127,7 @@ def _is_held(path: Path) -> bool:
 # ---- comparison -----------------------------------------------------------------------------------------------------
 
 
-@own_modules.unread()
+@plugins.unread()
 def compare(paths: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, list[float | None]]]:
     """What differs between runs.
 

@@ -12,7 +12,7 @@ from jaxpt import config as configs
 from jaxpt.errors import UserError
 from jaxpt.models import base
 from jaxpt.parallel import rules
-from jaxpt.train import checkpoint, initial, teachers, trainable
+from jaxpt.train import checkpoint, foreign, initial, teachers, trainable
 from jaxpt.train.display import say
 from jaxpt.train.run_dir import changes, edited
 from jaxpt.train.state import Setup, State, per_device_size
@@ -55,7 +55,7 @@ def begin(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> t
         return setup.init(), None
     if source.state and source.layers:
         raise UserError("init_from.layers: with state=true the whole state goes on; leave one of them out")
-    other = initial.is_hugging_face(source.path) or source.partial or source.layers or source.vocabulary != "same"
+    other = foreign.reader(source.path) or source.partial or source.layers or source.vocabulary != "same"
     other = other or setup.config.task is not None
     if not source.state and other:
         return initial.start(setup, source, say), None

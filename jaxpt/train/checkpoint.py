@@ -26,11 +26,11 @@ import orbax.checkpoint as ocp
 from flax import traverse_util
 from orbax.checkpoint import checkpoint_managers as policies
 
-from jaxpt import disk
 from jaxpt.config import CheckpointConfig
-from jaxpt.disk import write_text
 from jaxpt.errors import UserError
 from jaxpt.models import parts
+from jaxpt.runtime import disk
+from jaxpt.runtime.disk import write_text
 from jaxpt.train import checksums, handlers, lora, stored, trainable
 from jaxpt.train.run_dir import receipt
 from jaxpt.train.state import Setup, State, size

@@ -29,11 +29,11 @@ import jax
 
 import jaxpt
 from jaxpt import config as configs
-from jaxpt import own_modules
 from jaxpt.config import Config, affecting
 from jaxpt.errors import UserError, shown
 from jaxpt.parallel import compiler
 from jaxpt.parallel import mesh as meshes
+from jaxpt.runtime import plugins
 from jaxpt.train import checksums, step
 from jaxpt.train.state import Setup
 
@@ -211,7 +211,7 @@ def _settings(config: Config) -> dict[str, Any]:
 
 def _sources(config: Config) -> Iterator[bytes]:
     """All of jaxpt, and the modules of the recipe's own that `kind` names, with those that they use."""
-    own = own_modules.with_neighbours(configs.own_modules(config)).values()
+    own = plugins.with_neighbours(configs.own_modules(config)).values()
     for path in (*sorted(Path(jaxpt.__file__).parent.rglob("*.py")), *sorted(own)):
         yield path.read_bytes()
 

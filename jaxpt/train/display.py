@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxpt.errors import fitted
-from jaxpt.stamp import stamped
+from jaxpt.runtime.stamp import stamped
 from jaxpt.train.resources import NOTABLE
 
 

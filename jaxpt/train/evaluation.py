@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import Config, EvaluatorConfig
+from jaxpt.config.applications import EVALUATORS
 from jaxpt.config.kinds import nearest, resolve
 from jaxpt.errors import UserError, shown
 from jaxpt.train.checkpoint import Checkpoints
@@ -17,7 +18,7 @@ from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
     from jaxpt.data.base import Data
-    from jaxpt.evals.base import Evaluate, Result
+    from jaxpt.train.evaluators import Evaluate, Result
 
 
 def default_every(config: Config) -> int:
@@ -84,7 +85,7 @@ class Evaluators:
     def of_task(self, split: str) -> Evaluate | None:
         """What measures a task on a split: "test", or "validation", if the recipe has an evaluator for it."""
         if split == "test":
-            return self._prepared(resolve("task", "jaxpt.evals", EvaluatorConfig)(name="test", split="test"))
+            return self._prepared(resolve("task", EVALUATORS, EvaluatorConfig)(name="test", split="test"))
         own = (one for one in self._setup.config.evals if one.kind == "task" and one.split == split)
         return next(map(self._prepared, own), None)
 
@@ -150,7 +151,9 @@ def checked(evaluator: EvaluatorConfig, result: Any) -> Result:
     where = f"evals: {evaluator.called} (kind: {evaluator.kind})"
     if not hasattr(result, "metrics") or not hasattr(result, "lines"):
         form = type(result).__name__
-        raise UserError(f"{where}: must return a jaxpt.evals.base.Result, or None if `stop` said so; it returns {form}")
+        raise UserError(
+            f"{where}: must return a jaxpt.train.evaluators.Result, or None if `stop` said so; it returns {form}"
+        )
     if result.lines is not None and not (isinstance(result.lines, tuple | list) and all(map(_is_text, result.lines))):
         raise UserError(f"{where}: Result.lines must be lines of text, they are {shown(result.lines)}")
     found = result.metrics if isinstance(result.metrics, Mapping) else {"metrics": result.metrics}
@@ -189,7 +192,7 @@ def figures(found: Mapping[str, Result]) -> dict[str, float]:
     """Metrics by their full names, as in metrics.jsonl.
 
     Example:
-      >>> from jaxpt.evals.base import Result
+      >>> from jaxpt.train.evaluators import Result
       >>> figures({"validation": Result({"loss": 3.5}), "f1": Result(0.5), "samples": Result(lines=("one",))})
       {'validation/loss': 3.5, 'f1': 0.5}
     """
@@ -206,7 +209,7 @@ def lines(name: str, result: Result) -> list[str]:
     """What the user is shown of a result.
 
     Example:
-      >>> from jaxpt.evals.base import Result
+      >>> from jaxpt.train.evaluators import Result
       >>> lines("validation", Result({"loss": 3.5, "a/loss": 3.0, "a/accuracy": 0.5}))
       ['validation: loss 3.5000  a/loss 3.0000']
     """

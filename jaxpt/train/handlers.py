@@ -13,8 +13,8 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from jaxpt import disk
 from jaxpt.errors import UserError, printable
+from jaxpt.runtime import disk
 from jaxpt.train import checksums
 
 

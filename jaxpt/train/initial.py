@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,14 @@ from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig, Config, InitConfig
-from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
-from jaxpt.generate.formats import text_format
-from jaxpt.heads import classes
-from jaxpt.hf import mapping, origin
-from jaxpt.hf.directory import open_directory, renamed_heads
 from jaxpt.models import parts
+from jaxpt.models.heads import classes
 from jaxpt.models.layers import stored_rows
 from jaxpt.models.network import Network
-from jaxpt.objectives.labelled import LabelledLoss
-from jaxpt.train import checkpoint, trainable, weights
+from jaxpt.models.stored import StoredParam, stored_params
+from jaxpt.train import checkpoint, foreign, trainable, weights
 from jaxpt.train.state import Setup, State
 
 Labels = dict[str, tuple[str, ...] | None]
@@ -38,10 +33,8 @@ def labels_of(path: str | Path) -> Labels:
     Args:
       path: a run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form.
     """
-    if is_hugging_face(path):
-        named = json.loads((Path(path) / "config.json").read_text(encoding="utf-8")).get("id2label") or {}
-        labels = tuple(named[key] for key in sorted(named, key=int)) or None
-        return dict.fromkeys(("classes", "tags"), labels)
+    if reader := foreign.reader(path):
+        return dict.fromkeys(("classes", "tags"), reader.labels(Path(path)))
     named = checkpoint.named_step(path)
     return head_labels(configs.load(named[0] if named else path))
 
@@ -56,33 +49,6 @@ def head_labels(config: Config) -> Labels:
         for name, task in tasks.items()
         if getattr(task, "head", None) in ("classes", "tags")
     }
-
-
-def is_hugging_face(path: str | Path) -> bool:
-    """Whether a directory is in Hugging Face's form, and no run_dir."""
-    return (Path(path) / "config.json").is_file() and not (Path(path) / "checkpoints").is_dir()
-
-
-def carry_files(config: Config, vocabulary: Vocabulary) -> None:
-    """Takes over the configuration files of the directory that the weights come from (`jaxpt.hf.origin`).
-
-    Args:
-      config: of a run that begins.
-      vocabulary: the run's.
-    """
-    if config.init_from is None or not (origin.folder_of(config.init_from.path) / origin.CONFIG).is_file():
-        return
-    source, path = Path(config.init_from.path).resolve(), config.data.tokenizer.path
-    run_dir = source.parents[1] if source.parent.name == "checkpoints" else source
-    is_theirs = path is not None and Path(path).resolve().is_relative_to(run_dir)
-    family, languages, objective = config.model.family, vocabulary.languages, config.objective
-    writes = family == "encoder_decoder" and not isinstance(objective.loss, LabelledLoss)
-    if writes and languages and len(languages) > 1:  # which one begins a text is a matter of the example
-        writes = False
-    language = languages[0] if languages else None
-    begins = text_format(objective, config.model, vocabulary, language=language).decoder_start if writes else ()
-    eos = None if family == "encoder" else vocabulary.eos
-    origin.carry(source, Path(config.run_dir), eos=eos, start=begins, same_tokenizer=is_theirs)
 
 
 def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State:
@@ -106,7 +72,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
       UserError: without `source.partial`, where a parameter is missing, of another shape or left over; with it, where
         nothing fits; the source is damaged, or a parameter of it is not finite.
     """
-    expected, vocab_size = mapping.stored_params(setup.network), setup.config.model.vocab_size
+    expected, vocab_size = stored_params(setup.network), setup.config.model.vocab_size
     added = len(setup.config.data.tokenizer.add_tokens)
     given, theirs, name = open_weights(source.path, source.step, partial=True, settings=setup.config.checkpoint)
     their_size = theirs.config.vocab_size
@@ -126,7 +92,9 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     for head in (name for name, own in labels.items() if name not in known or known[name] != own):
         wished |= {path for path in expected if path.startswith(f"heads/{head}/")}
     taken, fitted, unused = [], [], []
-    renamed = renamed_heads(theirs, setup.network)
+    renamed: dict[str, str] = {}
+    for reader in foreign.readers():
+        renamed |= reader.renamed(theirs, setup.network)
     for path, array in given:
         path = renamed.get(path, path)
         if path in wished:
@@ -209,10 +177,9 @@ def open_weights(
     Raises:
       UserError: there is no such thing; while reading, it is damaged or a parameter is not finite.
     """
-    if is_hugging_face(path):
-        opened = open_directory(path, partial=partial)
-        parts = mapping.parameters(opened.pieces(), mapping.stored_params(opened.network))
-        return parts, opened.network, str(path)
+    if reader := foreign.reader(path):
+        opened = reader.open(Path(path), partial)
+        return opened.parameters, opened.network, str(path)
     run_dir, step = checkpoint.find(path, step)
     config = configs.load(run_dir)
     return _verified(run_dir, step, settings), config.objective.loss.network(config.model), f"{run_dir} at step {step}"
@@ -224,7 +191,7 @@ def _verified(run_dir: Path, step: int, settings: CheckpointConfig | None) -> It
 
 def _chosen(array: np.ndarray, source: InitConfig, theirs: Network, path: str) -> np.ndarray:
     """The layers of the source that were asked for."""
-    places, here = mapping.stored_params(theirs), f"init_from.layers: {source.path}"
+    places, here = stored_params(theirs), f"init_from.layers: {source.path}"
     stack = path.partition("/segment_")[0]
     if any(p.startswith((f"{stack}/segment_1/", f"{stack}/segment_0/block_1/")) for p in places):
         raise UserError(f"{here}: its layers are of several kinds, which cannot stand for each other")
@@ -237,7 +204,7 @@ def _chosen(array: np.ndarray, source: InitConfig, theirs: Network, path: str) -
 
 
 def _fit(
-    array: np.ndarray, fresh: jax.Array | None, place: mapping.StoredParam, common: int, vocabulary: str
+    array: np.ndarray, fresh: jax.Array | None, place: StoredParam, common: int, vocabulary: str
 ) -> np.ndarray | None:
     """The parameter in the shape wanted: `array` itself where nothing is to be done, None where it cannot be."""
     if "vocab" in place.axes:

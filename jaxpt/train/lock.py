@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jaxpt import disk, signals
 from jaxpt.errors import UserError
+from jaxpt.runtime import disk, signals
 
 
 @contextlib.contextmanager

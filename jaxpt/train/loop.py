@@ -14,7 +14,6 @@ import jax
 import numpy as np
 
 from jaxpt import config as configs
-from jaxpt import own_modules, signals
 from jaxpt.config import Config
 from jaxpt.config.stretches import Stretch
 from jaxpt.data import preparing
@@ -25,6 +24,7 @@ from jaxpt.data.tokenizers import kept
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes, shared_directory
+from jaxpt.runtime import plugins, signals
 from jaxpt.train import (
     amounts,
     beginning,
@@ -33,7 +33,7 @@ from jaxpt.train import (
     ending,
     evaluation,
     flops,
-    initial,
+    foreign,
     out_of_memory,
     preflight,
     profile,
@@ -85,8 +85,8 @@ def train(config: Config, timings: Timings | None = None) -> int:
       config: the run's configuration.
       timings: the clock of the process's start, whose table is said after the first step; None for none.
 
-    A signal ends the process (`jaxpt.signals`): at once while there is nothing to save, else after the step under way
-    and a checkpoint.
+    A signal ends the process (`jaxpt.runtime.signals`): at once while there is nothing to save, else after the step
+    under way and a checkpoint.
 
     Returns:
       0, the exit code of a finished run.
@@ -96,7 +96,7 @@ def train(config: Config, timings: Timings | None = None) -> int:
     """
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
-    with failures.shared(config.distributed.heartbeat_timeout), own_modules.explained():
+    with failures.shared(config.distributed.heartbeat_timeout), plugins.explained():
         processes.assert_same_config(config)
         with out_of_memory.explained(config):
             return _train(config, timings or Timings())
@@ -221,7 +221,7 @@ class Run:
             preparing.import_pipeline(self.phase_config)
             self.timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
             self._open_data(stretch, meta if meta is not None and meta["phase"] == index else None)
-        self.code = own_modules.digests(configs.own_modules(self.phase_config)) | self.data.code
+        self.code = plugins.digests(configs.own_modules(self.phase_config)) | self.data.code
         names = edited_modules(self.code, meta or {})
         teachers.check_vocabulary(self.setup, self.data.tokenizer)
         for config in later:
@@ -234,7 +234,8 @@ class Run:
             say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
         if checkpoint.is_primary():
             if not has_checkpoint(self.run_dir):
-                initial.carry_files(self.phase_config, self.data.vocabulary)
+                for reader in foreign.readers():
+                    reader.carry(self.phase_config, self.data.vocabulary)
             claim(self.config)
         self.timings.mark("data")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,17 @@ from jaxpt.train import patterns
 from jaxpt.train.optimizers import logical
 
 ADAPTER = "adapter"
+
+
+class Factors(NamedTuple):
+    """The adapter of one of our parameters; arrays have L in front where the parameter has."""
+
+    held: np.ndarray
+    """Which layers have one: bool [L], or []."""
+    a: np.ndarray
+    """[L, I, R]; of layers without one anything."""
+    b: np.ndarray
+    """[L, R, O]."""
 
 
 def targets(config: LoraConfig, tree: Mapping[str, patterns.Leaf]) -> dict[str, np.ndarray]:

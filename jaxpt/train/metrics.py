@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from jaxpt.config import Config, dump
-from jaxpt.disk import write_text, writing
 from jaxpt.errors import UserError
+from jaxpt.runtime.disk import write_text, writing
 from jaxpt.train.display import say
 from jaxpt.train.run_dir import metrics_line, records
 

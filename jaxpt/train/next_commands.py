@@ -10,8 +10,7 @@ from jaxpt.config import Config
 from jaxpt.data.labelled.files import NAMED
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
-from jaxpt.generate.decoding import has_cache
-from jaxpt.generate.formats import text_format
+from jaxpt.objectives.formats import text_format
 
 if TYPE_CHECKING:
     from jaxpt.data.base import Data
@@ -65,7 +64,7 @@ def _generates(config: Config, data: Data) -> bool:
     if config.objective.family == "encoder":
         is_trained = "masked_positions" in config.objective.batches.features(config.data.length)
         return is_trained and data.vocabulary.mask is not None
-    return has_cache(config.objective.loss.network(config.model))
+    return config.objective.loss.network(config.model).has_cache
 
 
 def _blank(config: Config, data: Data) -> int | None:

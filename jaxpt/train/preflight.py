@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from jaxpt import config as configs
-from jaxpt import limits
 from jaxpt.config import Config, ModelConfig
 from jaxpt.data import checks
 from jaxpt.data.batches import manifest
 from jaxpt.errors import UserError
-from jaxpt.hf.directory import read_config
-from jaxpt.train import run_dir
+from jaxpt.runtime import limits
+from jaxpt.train import foreign, run_dir
 
 
 def check(config: Config) -> None:
@@ -64,8 +63,8 @@ def _check_origin(config: Config, path: Path) -> None:
     origin = path.parent.parent if path.parent.name == "checkpoints" else path
     if (origin / "config.yaml").is_file():
         kind = configs.load(origin).model.kind
-    elif (path / "config.json").is_file():
-        kind = read_config(path)[1].kind
+    elif reader := foreign.reader(path):
+        kind = reader.kind(path)
     else:
         raise UserError(f"init_from.path: {path}: has neither a run's config.yaml nor Hugging Face's config.json")
     family = configs.resolve(kind, "jaxpt.models", ModelConfig).family

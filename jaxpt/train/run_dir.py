@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt import signals
 from jaxpt.config import Config, DistributedConfig
 from jaxpt.data import fingerprint
-from jaxpt.disk import check_path, check_writable, checksum, write_text
 from jaxpt.errors import UserError, shown
+from jaxpt.runtime import signals
+from jaxpt.runtime.disk import check_path, check_writable, checksum, write_text
 
 
 def check(config: Config) -> Path:

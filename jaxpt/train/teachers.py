@@ -21,7 +21,7 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.parallel import rules
-from jaxpt.train import checkpoint, checksums, initial
+from jaxpt.train import checkpoint, checksums, foreign, initial
 from jaxpt.train.state import Setup, Teacher, size
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _difference(mine: Tokenizer, theirs: Tokenizer) -> str:
 
 
 def _find(name: str, path: str) -> dict[str, Any]:
-    if initial.is_hugging_face(path):
+    if foreign.reader(path):
         return {"path": path, "step": None}
     if (checkpoint.named_step(path) or (Path(path),))[0].is_dir():
         run_dir, step = checkpoint.find(path, None)

@@ -23,9 +23,9 @@ from flax import traverse_util
 from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
-from jaxpt.hf import files, peft
 from jaxpt.models import parts
 from jaxpt.models.network import Network
+from jaxpt.models.stored import finite
 from jaxpt.train import checkpoint, checksums, handlers, lora, stored
 
 STEP = 0
@@ -198,17 +198,17 @@ class Saved(Mapping[str, np.ndarray]):
     def _array(self, path: str) -> np.ndarray:
         key, x = self._found[path]
         try:
-            return files.finite(path, self._read(f"{key}/{path}", _entry(x)))
+            return finite(path, self._read(f"{key}/{path}", _entry(x)))
         except UserError as error:
             raise UserError(f"{self._path.parent}: {error}") from None
 
-    def factors(self, split: parts.Parts) -> dict[str, peft.Factors]:
+    def factors(self, split: parts.Parts) -> dict[str, lora.Factors]:
         """The low-rank adapter: {path of a matrix: its factors}.
 
         Args:
           split: how the run stores its segments.
         """
-        found: dict[str, peft.Factors] = {}
+        found: dict[str, lora.Factors] = {}
         for path in self._pieces:
             for place, at in parts.places(path, split):
                 names = [f"{lora.ADAPTER}/{place}/{name}" for name in ("a", "b")]
@@ -216,10 +216,10 @@ class Saved(Mapping[str, np.ndarray]):
                     continue
                 a, b = (self._array(name) for name in names)
                 if a.ndim == 2:
-                    found[path] = peft.Factors(np.ones((), bool), a, b)
+                    found[path] = lora.Factors(np.ones((), bool), a, b)
                     continue
                 layers = sum(self._found[piece][1].shape[0] for piece in self._pieces[path])
-                zeros = peft.Factors(
+                zeros = lora.Factors(
                     *(
                         np.zeros((layers, *x), t)
                         for x, t in (((), bool), (a.shape[1:], a.dtype), (b.shape[1:], b.dtype))

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jaxpt import recipes
 from jaxpt.config import build
 from jaxpt.data.labelled.files import RowFile
+from jaxpt.metrics.text_tasks import TASKS
 from jaxpt.objectives.text_head import GPT1_TOKENS
-from jaxpt.scores.text_tasks import TASKS
+from jaxpt.study import recipes
 from tests.config import settings
 
 ROOT = Path(__file__).parents[2] / "configs/finetune"

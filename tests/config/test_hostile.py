@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from jaxpt import recipes
 from jaxpt.config import load
 from jaxpt.config.files import parse
 from jaxpt.errors import UserError
+from jaxpt.study import recipes
 from tests.config.helpers import RECIPE
 
 DEEP = 20_000

@@ -1,7 +1,7 @@
 """Transforms as SeqIO itself runs it, unpacked: what our loader is compared with."""
 
 from jaxpt.data._tf import seqio, tf
-from jaxpt.data.tasks import bind, calls_for
+from jaxpt.data.seqio_tasks import bind, calls_for
 
 
 def make_task(name, source, transforms, features, vocabulary):

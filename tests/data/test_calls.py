@@ -12,7 +12,7 @@ import pytest
 from jaxpt.config import ObjectiveConfig
 from jaxpt.config.kinds import kinds
 from jaxpt.data import preprocessors as package
-from jaxpt.data import tasks
+from jaxpt.data import seqio_tasks
 from jaxpt.data.calls import Call, preprocessors
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def test_every_name_in_the_objectives_is_that_of_a_function():
     names = {name for file in files for name in attributes(file.read_text("utf-8")) if "." in name}
     assert len(names) > 20
     for name in names:
-        home = tasks.resolve(name).__module__  # rows of labelled data are laid out without TensorFlow
+        home = seqio_tasks.resolve(name).__module__  # rows of labelled data are laid out without TensorFlow
         assert home.removeprefix("jaxpt.data.preprocessors.") == name.partition(".")[0] or ".labelled." in home, name
 
 

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from jaxpt import convert
 from jaxpt.cli import main
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.chat_template import ChatTemplate, check, load
 from jaxpt.errors import UserError
+from jaxpt.hf import convert
 from tests.data.tokenizers.test_tokenizers import by_spm, topics
-from tests.test_convert import made, texts  # noqa: F401 (a fixture)
+from tests.hf.test_convert import made, texts  # noqa: F401 (a fixture)
 
 TEMPLATES = {
     "chatml": """\

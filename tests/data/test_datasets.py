@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import create_model
 
-from jaxpt.data import datasets, run_tokenizer, tasks
+from jaxpt.data import datasets, run_tokenizer, seqio_tasks
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
 from jaxpt.data.sources.opening import open_source
@@ -170,9 +170,9 @@ def test_edited_code_of_ones_own_makes_new_records(text, cache, tmp_path, monkey
     assert made("cats") == (first, of_cats)
     other, of_goes = made("goes on")
     assert first != other and of_goes > 3 * of_cats
-    mine = tasks.code([Call("own_finder.find"), Call("documents.tokenize")])
+    mine = seqio_tasks.code([Call("own_finder.find"), Call("documents.tokenize")])
     assert set(mine) == {"own_finder", "own_words", "jaxpt.data.preprocessors.documents"}
-    assert set(tasks.code([Call("windows.cut", uses=("own_words.word",))])) >= {"own_words"}
+    assert set(seqio_tasks.code([Call("windows.cut", uses=("own_words.word",))])) >= {"own_words"}
 
 
 @pytest.mark.slow

@@ -6,8 +6,7 @@ import doctest
 import numpy as np
 import pytest
 
-from jaxpt import tables
-from jaxpt.data import statistics
+from jaxpt.data import statistics, tables
 from jaxpt.data.statistics import Document, Lengths, Sample, Split, Texts
 
 

@@ -12,7 +12,7 @@ from jaxpt.data.calls import Vocabulary
 from jaxpt.evals.answers import Answers
 from jaxpt.train import state
 from tests import families
-from tests.generate.helpers import log_softmax
+from tests.decode.helpers import log_softmax
 from tests.inference.helpers import directory
 
 EARLIER = {"validation/target_loss": 1.0, "validation/loss": 3.0}

@@ -7,9 +7,9 @@ import pytest
 from jaxpt import config as configs
 from jaxpt.errors import UserError
 from jaxpt.evals import harness
-from jaxpt.harness import baselines, measures
-from jaxpt.harness.examples import Example
-from jaxpt.harness.task import HarnessTask
+from jaxpt.evals.few_shot import baselines, measures
+from jaxpt.evals.few_shot.examples import Example
+from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.inference.evaluate import evaluate
 from jaxpt.train.loop import train
 from tests import families, grids

@@ -3,11 +3,11 @@
 import doctest
 import json
 
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.classification import ClassificationTask
+from jaxpt.data.tasks.generation import GenerationTask
 from jaxpt.evals import mistakes
-from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.tasks.classification import ClassificationTask
-from jaxpt.tasks.generation import GenerationTask
 
 TASK = ClassificationTask(labels=("no", "yes"))
 

@@ -10,9 +10,9 @@ import pytest
 
 from jaxpt.data._tf import seqio
 from jaxpt.data.calls import Vocabulary
+from jaxpt.decode.engine import Engine
 from jaxpt.errors import UserError
 from jaxpt.evals.seqio_task import SeqioTask
-from jaxpt.generate.engine import Engine
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.opening import Opened
 from jaxpt.train import state

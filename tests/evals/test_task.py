@@ -3,8 +3,8 @@
 import pytest
 
 from jaxpt.data import datasets
+from jaxpt.data.tasks.tagging import TaggingTask
 from jaxpt.evals.task import TaskMetrics, lines
-from jaxpt.tasks.tagging import TaggingTask
 from jaxpt.train import state
 from tests import fine_tuning
 

@@ -12,9 +12,9 @@ import yaml
 
 from jaxpt import cli
 from jaxpt.errors import UserError
-from jaxpt.evals.base import Result
 from jaxpt.evals.heldout import HeldOut
 from jaxpt.train.evaluation import checked
+from jaxpt.train.evaluators import Result
 from tests import families
 from tests.runs import assert_bit_equal, final
 
@@ -27,9 +27,9 @@ from typing import Literal
 import jax
 import numpy as np
 
-from jaxpt.generate.fill import candidates
+from jaxpt.decode.fill import candidates
 from jaxpt.config import PositiveInt
-from jaxpt.evals.base import Evaluator, Result
+from jaxpt.train.evaluators import Evaluator, Result
 from jaxpt.evals.heldout import feeds
 from jaxpt.parallel import compiler
 from jaxpt.parallel.distributed import rows
@@ -164,8 +164,8 @@ def test_a_run_ends_when_its_metric_does_not_improve(folder, capsys):
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        (None, "must return a jaxpt.evals.base.Result, or None if `stop` said so; it returns NoneType"),
-        ({"f1": 1.0}, "must return a jaxpt.evals.base.Result, or None if `stop` said so; it returns dict"),
+        (None, "must return a jaxpt.train.evaluators.Result, or None if `stop` said so; it returns NoneType"),
+        ({"f1": 1.0}, "must return a jaxpt.train.evaluators.Result, or None if `stop` said so; it returns dict"),
         (Result({"f1": "good"}), "Result.metrics: 'f1' must be a number, it is 'good'"),
         (Result({"f1": None}), "Result.metrics: 'f1' must be a number, it is null"),
         (Result({"f1": np.ones(3)}), "Result.metrics: 'f1' must be a number, it is array([1., 1., 1.])"),

@@ -10,6 +10,7 @@ import pytest
 
 from jaxpt import cli
 from jaxpt import config as configs
+from jaxpt.errors import UserError
 from jaxpt.models.base import bind
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.train import state, step
@@ -98,11 +99,11 @@ def test_what_cannot_work_is_refused():
     config, *_ = made()
     words = Vocabulary(size=200, eos=1)
     config.objective.check(config.model, LENGTH, words)
-    with pytest.raises(cli.UserError, match=r"objective\.carry: model\.kind: gpt2 has no memory"):
+    with pytest.raises(UserError, match=r"objective\.carry: model\.kind: gpt2 has no memory"):
         config.objective.check(families.config("gpt2").model, LENGTH, words)
-    with pytest.raises(cli.UserError, match=r"data\.packing: rows go on from batch to batch"):
+    with pytest.raises(UserError, match=r"data\.packing: rows go on from batch to batch"):
         config.objective.batches.check_packing()
-    with pytest.raises(cli.UserError, match=r"objective\.word_dropout needs a vocabulary with an unknown word"):
+    with pytest.raises(UserError, match=r"objective\.word_dropout needs a vocabulary with an unknown word"):
         made(word_dropout=0.1)[0].objective.check(config.model, LENGTH, words)
 
 

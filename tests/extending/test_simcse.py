@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxpt import cli
+from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import encode_batch
 from jaxpt.train import step
@@ -102,7 +103,7 @@ def test_its_baseline_is_a_uniform_choice_within_each_batch():
 
 def test_a_model_without_dropout_is_refused():
     config = families.config("bert", model={**MODEL, "dropout": 0.0}, objective={"kind": KIND})
-    with pytest.raises(cli.UserError, match=r"model\.dropout: 0 makes both passes of simcse alike"):
+    with pytest.raises(UserError, match=r"model\.dropout: 0 makes both passes of simcse alike"):
         config.objective.check(config.model, LENGTH, Vocabulary(size=200, cls=1, sep=2))
 
 

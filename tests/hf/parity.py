@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.hf import directory, load, mapping, save, verify
+from jaxpt.models import stored
 
 V, LAYERS, D, HEADS, FF = 101, 3, 24, 3, 40
 GRADIENT_TOLERANCE = 1e-3
@@ -92,7 +93,7 @@ def measured(model, ours, params, inputs, step):
     state = {n: w.grad.numpy() for n, w in model.named_parameters()}
     table = directory.family_of(ours.config).table_of(ours)
     found = mapping.find({n: x.shape for n, x in state.items()}, table, ours)
-    wanted = mapping.gather(mapping.pieces(state, found, table, ours), mapping.stored_params(ours))
+    wanted = stored.gather(mapping.pieces(state, found, table, ours), stored.stored_params(ours))
     flat = jax.tree_util.tree_leaves_with_path(gradient)
     largest = max(float(np.abs(g).max()) for _, g in flat)
     apart = []

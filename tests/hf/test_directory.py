@@ -12,6 +12,7 @@ from jaxpt import hf
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.hf import directory, files, mapping
+from jaxpt.models import stored
 from jaxpt.models.network import Network
 from tests.models.helpers import ALL, EVERY, whole
 
@@ -26,7 +27,7 @@ def fresh(config, seed=0):
     rng = np.random.default_rng(seed)
     network, flat = config if isinstance(config, Network) else whole(config), {}
     config = network.config
-    for path, param in mapping.stored_params(network).items():
+    for path, param in stored.stored_params(network).items():
         unpadded = param.unpadded_shape(config.vocab_size)
         padding = [(0, full - size) for full, size in zip(param.shape, unpadded)]
         flat[path] = np.pad(rng.normal(size=unpadded).astype(np.float32), padding)

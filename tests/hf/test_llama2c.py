@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpt.decode.engine import Engine, Prompt
+from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
-from jaxpt.generate.engine import Engine, Prompt
-from jaxpt.generate.options import Options
-from jaxpt.hf import llama2c, mapping
+from jaxpt.hf import llama2c
+from jaxpt.models import stored
 from jaxpt.models.positions import Rope, rotate
 
 STORIES = Path(__file__).parents[3] / "shared" / "data" / "weights" / "stories260K"
@@ -35,7 +36,7 @@ def write(path, dim=12, mlp_dim=20, layers=2, heads=3, kv_heads=1, vocab=11, len
 
 def load(path):
     opened = llama2c.open_file(path)
-    params = mapping.gather(opened.pieces(), mapping.stored_params(opened.network))
+    params = stored.gather(opened.pieces(), stored.stored_params(opened.network))
     return opened.network, params
 
 

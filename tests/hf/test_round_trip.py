@@ -10,12 +10,11 @@ import warnings
 import pytest
 
 import jaxpt
-from jaxpt import convert
-from jaxpt.heads import classes
-from jaxpt.hf import origin
+from jaxpt.hf import convert, origin
 from jaxpt.hf.directory import families, family_of
 from jaxpt.hf.options import NOT_CARRIED, from_json, to_json, with_origin
 from jaxpt.hf.tasks import labels_from_json, problem_from_json
+from jaxpt.models.heads import classes
 from tests import grids
 from tests.hf import test_parity as parity
 from tests.hf import test_tasks_parity as fine_tuned

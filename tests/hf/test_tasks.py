@@ -9,9 +9,10 @@ from flax import traverse_util
 
 from jaxpt import hf
 from jaxpt.errors import UserError
-from jaxpt.heads import classes, masked_lm
-from jaxpt.hf import directory, files, mapping
+from jaxpt.hf import directory, files
 from jaxpt.hf.tasks import WORDS, labels_from_json
+from jaxpt.models import stored
+from jaxpt.models.heads import classes, masked_lm
 from jaxpt.models.network import Network
 from tests.hf.test_directory import AS_READ, edit, fresh
 from tests.models.helpers import EVERY
@@ -41,7 +42,7 @@ def test_saved_and_read(name, tmp_path):
         source = directory.open_directory(tmp_path / head)
         assert set(source.network.heads) == set(network.heads)
         assert source.network.config == network.config
-        read = dict(mapping.parameters(source.pieces(), mapping.stored_params(source.network)))
+        read = dict(stored.parameters(source.pieces(), stored.stored_params(source.network)))
         lacking = {path for path in flat(params) if source.table.is_lacking(path)}
         assert set(read) == set(flat(params)) - lacking
         for path, x in read.items():
@@ -149,16 +150,16 @@ def test_a_pretrained_directory_opens_with_a_new_head(tmp_path):
         heads = classes.declare(config, "classes", 4)
         source = directory.open_directory(tmp_path / name, heads=heads, partial=True)
         assert source.network.heads["classes"].module.outputs == 4
-        read = dict(mapping.parameters(source.pieces(), mapping.stored_params(source.network)))
+        read = dict(stored.parameters(source.pieces(), stored.stored_params(source.network)))
         assert {path.split("/")[1] for path in read if path.startswith("heads/")} == taken
-        assert {p for p in mapping.stored_params(source.network) if p.startswith("model/")} <= set(read)
+        assert {p for p in stored.stored_params(source.network) if p.startswith("model/")} <= set(read)
 
 
 def test_another_tasks_directory_opens_with_a_new_head(tmp_path):
     network, params = tuned("bert", "classes", 3)
     hf.save(tmp_path, network, params)
     source = directory.open_directory(tmp_path, heads=classes.declare(network.config, "classes", 7), partial=True)
-    read = dict(mapping.parameters(source.pieces(), mapping.stored_params(source.network)))
+    read = dict(stored.parameters(source.pieces(), stored.stored_params(source.network)))
     assert "heads/pooler/dense/kernel" in read and "heads/classes/dense/kernel" not in read
     assert [m.split(" has")[0] for m in source.found.mismatched] == ["classifier.bias", "classifier.weight"]
 

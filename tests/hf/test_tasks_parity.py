@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from jaxpt.hf import directory, mapping, save, verify_tasks
+from jaxpt.hf import directory, save, verify_tasks
 from jaxpt.hf.verify import Difference, differences, verify
+from jaxpt.models import stored
 from jaxpt.models.network import Network
 from tests import grids
 from tests.hf import test_parity as cases
@@ -77,9 +78,9 @@ def logits(source, params, inputs, name):
 
 def read(source):
     """Parameters of a directory; those that their class lacks are zero."""
-    expected = mapping.stored_params(source.network)
+    expected = stored.stored_params(source.network)
     zeros = {path: np.zeros(x.shape, np.float32) for path, x in expected.items() if source.table.is_lacking(path)}
-    return traverse_util.unflatten_dict(zeros | dict(mapping.parameters(source.pieces(), expected)), sep="/")
+    return traverse_util.unflatten_dict(zeros | dict(stored.parameters(source.pieces(), expected)), sep="/")
 
 
 def made(case, name):

@@ -11,7 +11,7 @@ from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
 from jaxpt.errors import UserError
 from jaxpt.inference.glue import Submission
-from jaxpt.scores.glue import GLUE
+from jaxpt.metrics.glue import GLUE
 
 RECIPES = Path(__file__).parents[2] / "configs" / "finetune" / "glue"
 FILES = {"mnli_matched": "test_matched", "mnli_mismatched": "test_mismatched", "ax": "diagnostic"}
@@ -26,7 +26,7 @@ def config_of(name, changes=None):
     """What a submission takes of the recipe of a task."""
     file = RECIPES / f"{'mnli' if name in FILES else name}.yaml"
     recipe = yaml.safe_load(file.read_text("utf-8"))["task"] | (changes or {})
-    return types.SimpleNamespace(task=resolve(recipe["kind"], "jaxpt.tasks", TaskConfig, "task")(**recipe))
+    return types.SimpleNamespace(task=resolve(recipe["kind"], "jaxpt.data.tasks", TaskConfig, "task")(**recipe))
 
 
 @pytest.mark.parametrize("name", GLUE)

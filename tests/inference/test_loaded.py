@@ -12,9 +12,10 @@ import pytest
 
 import jaxpt
 from jaxpt import config as configs
-from jaxpt import convert, hf
+from jaxpt import hf
+from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
-from jaxpt.generate.engine import Prompt
+from jaxpt.hf import convert
 from tests import families, grids
 from tests.inference.helpers import TEXTS, directory, loaded, made, run_of
 

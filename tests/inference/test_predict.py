@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import jaxpt
-from jaxpt import convert
 from jaxpt.cli import main
 from jaxpt.errors import UserError
+from jaxpt.hf import convert
 from jaxpt.inference.predict import predict
 from jaxpt.train import checkpoint
 from jaxpt.train.loop import train

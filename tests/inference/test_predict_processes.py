@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from jaxpt import config as configs
+from jaxpt.cli.evaluate import evaluate
 from jaxpt.config import CheckpointConfig, DistributedConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled import examples
-from jaxpt.evals.command import evaluate
+from jaxpt.evals import predictors
 from jaxpt.inference.predict import predict
 from jaxpt.parallel import processes
-from jaxpt.train import checkpoint, predictors, state
+from jaxpt.train import checkpoint, state
 from jaxpt.train.loop import train
 from tests import fine_tuning, grids
 from tests.inference.test_predict_tokens import asked, tagged

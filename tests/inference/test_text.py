@@ -12,7 +12,6 @@ from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import rust_tokenizers
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.errors import UserError
 from jaxpt.inference import text as module
 from jaxpt.inference.text import StopStrings, TextStream, stopped, unfinished
 from tests.data.tokenizers.test_tokenizers import SAMPLES, by_spm, ours_as_rust, topics
@@ -301,8 +300,3 @@ def test_kept_ids_end_before_the_token_in_which_the_stop_string_starts():
     assert stopped(ours, [], ours.encode("ab中c"), StopStrings(["中"])) == ("ab", 2)
     assert stopped(ours, [], ours.encode("ab中c"), StopStrings(["c"])) == ("ab中", 5)
     assert stopped(ours, [], ours.encode("ab"), StopStrings(["c"])) == ("ab", 2)
-
-
-def test_an_empty_stop_string_is_refused():
-    with pytest.raises(UserError, match="--stop: is empty"):
-        StopStrings(["a", ""])

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxpt import cli
+from jaxpt.decode.embed import embed
 from jaxpt.errors import UserError
-from jaxpt.generate.embed import embed
 from jaxpt.inference import corpus, words
 from tests import families
-from tests.generate.helpers import network, texts
+from tests.decode.helpers import network, texts
 from tests.inference.helpers import directory, loaded
 
 TEXTS = ["the cat, sat on the mat", "a dogcat ran", "no one saw the dog run away " * 6]

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpt.heads import masked_lm, replaced_token, sentence_pair
 from jaxpt.models import base
 from jaxpt.models.albert import AlbertConfig
 from jaxpt.models.bart import BartConfig
@@ -17,6 +16,7 @@ from jaxpt.models.distilbert import DistilBertConfig
 from jaxpt.models.electra import ElectraConfig
 from jaxpt.models.gpt import GPTConfig
 from jaxpt.models.gpt2 import GPT2Config
+from jaxpt.models.heads import masked_lm, replaced_token, sentence_pair
 from jaxpt.models.layers import Embed
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.modernbert import ModernBertConfig

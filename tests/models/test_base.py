@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from jaxpt.config import MeshConfig, ModelConfig, resolve
-from jaxpt.heads import masked_lm
 from jaxpt.models import base
+from jaxpt.models.heads import masked_lm
 from jaxpt.models.layers import PARAMETER_AXES
 from jaxpt.models.network import Network
 from jaxpt.parallel import mesh as meshes

@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 
-from jaxpt import doctor
+from jaxpt.cli import doctor
 from jaxpt.models import kernel_check, kernels
 from jaxpt.parallel import compiler
 

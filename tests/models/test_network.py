@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.heads import masked_lm, sentence_pair
 from jaxpt.models import base
+from jaxpt.models.heads import masked_lm, sentence_pair
 from jaxpt.models.network import Network
 from tests.models.helpers import EVERY, bert, drawn, tokens
 

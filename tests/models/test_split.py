@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt import losses
 from jaxpt.config import MeshConfig
 from jaxpt.models import base, split
+from jaxpt.objectives import losses
 from jaxpt.parallel import mesh as meshes
 from jaxpt.parallel import rules, staged
 from jaxpt.train import flops

@@ -7,7 +7,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from jaxpt.data.tasks import bind
+from jaxpt.data.seqio_tasks import bind
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.causal_lm import CausalLM

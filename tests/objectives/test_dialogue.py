@@ -13,11 +13,11 @@ from jaxpt.data import tokenizers
 from jaxpt.data.chat_template import BUILT_IN
 from jaxpt.data.preprocessors import features
 from jaxpt.data.records.shard import Ragged
+from jaxpt.data.tasks.classification import ClassificationTask
+from jaxpt.data.tasks.dialogue import DialogueTask
 from jaxpt.errors import UserError
 from jaxpt.objectives.dialogue import Dialogue
-from jaxpt.tasks.classification import ClassificationTask
-from jaxpt.tasks.dialogue import DialogueTask
-from tests.heads.test_heads import bound
+from tests.models.heads.test_heads import bound
 from tests.models.helpers import EVERY
 from tests.objectives.helpers import alike
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from jaxpt.data.labelled import rows
+from jaxpt.data.tasks.question_answering import QuestionAnsweringTask
+from jaxpt.data.tasks.regression import RegressionTask
+from jaxpt.data.tasks.tagging import TaggingTask
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.question_answering import QuestionAnswering
 from jaxpt.objectives.tagging import Tagging
-from jaxpt.tasks.question_answering import QuestionAnsweringTask
-from jaxpt.tasks.regression import RegressionTask
-from jaxpt.tasks.tagging import TaggingTask
 from tests import families
 from tests.models.helpers import drawn
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
-from jaxpt.data.tasks import arguments, bind, resolve
+from jaxpt.data.seqio_tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
-from jaxpt.heads.masked_lm import MaskedLMHead
 from jaxpt.models import layers
+from jaxpt.models.heads.masked_lm import MaskedLMHead
 from jaxpt.objectives import masked_lm
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import MaskedLM

@@ -10,7 +10,7 @@ import pytest
 from jaxpt import config as configs
 from jaxpt.config import TaskConfig, resolve
 from jaxpt.errors import UserError
-from jaxpt.heads import classes
+from jaxpt.models.heads import classes
 from jaxpt.objectives import mixture
 from jaxpt.train import step
 from tests import families
@@ -29,8 +29,8 @@ def model_of(name):
 
 def tasks_of(kinds):
     """A mixture whose tasks are called by their kinds."""
-    made = [resolve(TASKS[kind]["kind"], "jaxpt.tasks", TaskConfig)(**TASKS[kind], name=kind) for kind in kinds]
-    return resolve("mixture", "jaxpt.tasks", TaskConfig)(tasks=made)
+    made = [resolve(TASKS[kind]["kind"], "jaxpt.data.tasks", TaskConfig)(**TASKS[kind], name=kind) for kind in kinds]
+    return resolve("mixture", "jaxpt.data.tasks", TaskConfig)(tasks=made)
 
 
 def made(model, kinds):

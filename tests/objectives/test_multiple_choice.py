@@ -11,10 +11,10 @@ from jaxpt.cli import main
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.choices import rows_of_choices
+from jaxpt.data.tasks.multiple_choice import MultipleChoiceTask
 from jaxpt.errors import UserError
 from jaxpt.objectives.multiple_choice import MultipleChoice
-from jaxpt.tasks.multiple_choice import MultipleChoiceTask
-from tests.heads.test_heads import bound
+from tests.models.heads.test_heads import bound
 from tests.models.helpers import EVERY
 from tests.objectives.helpers import alike
 

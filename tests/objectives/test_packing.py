@@ -14,10 +14,10 @@ import pytest
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
+from jaxpt.data.seqio_tasks import arguments, resolve
 from jaxpt.data.stream.loader import Stream, Task
 from jaxpt.data.stream.online import compile_online
 from jaxpt.data.stream.packing import plan
-from jaxpt.data.tasks import arguments, resolve
 from jaxpt.errors import UserError
 from jaxpt.objectives import replaced_token
 from jaxpt.objectives.bart import Bart

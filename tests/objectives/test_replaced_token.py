@@ -12,10 +12,11 @@ import pytest
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt import convert, hf
+from jaxpt import hf
 from jaxpt.errors import UserError
-from jaxpt.heads.replaced_token import ReplacedTokenHead
+from jaxpt.hf import convert
 from jaxpt.models.electra import Electra
+from jaxpt.models.heads.replaced_token import ReplacedTokenHead
 from jaxpt.objectives import replaced_token
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.replaced_token import ReplacedToken

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt import convert
 from jaxpt.errors import UserError
+from jaxpt.hf import convert
 from jaxpt.objectives import span_boundary
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.span_boundary import SpanBoundary, boundaries

@@ -7,7 +7,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from jaxpt.data.tasks import bind
+from jaxpt.data.seqio_tasks import bind
 from jaxpt.errors import UserError
 from jaxpt.objectives import span_corruption
 from jaxpt.objectives.base import Vocabulary

@@ -19,7 +19,7 @@ import pytest
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
-from jaxpt.data.tasks import arguments, bind, resolve
+from jaxpt.data.seqio_tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
 from jaxpt.models import base, layers
 from jaxpt.objectives.bart import Bart

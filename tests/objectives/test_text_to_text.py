@@ -6,7 +6,7 @@ import pytest
 
 from jaxpt.data.labelled.rows import Ragged
 from jaxpt.errors import UserError
-from jaxpt.generate.formats import Format, check_writes, text_format
+from jaxpt.objectives.formats import Format, check_writes, text_format
 from tests import families
 from tests.models.helpers import drawn
 from tests.text_pairs import LABELS, TEXTS, Words, config, ids, records, rows
@@ -17,7 +17,7 @@ ROW = {"mr": "the cat", "ref": "it is good"}
 
 def features(model, row=ROW, **keys):
     """The features of a row, as the loader makes them."""
-    from jaxpt.data.tasks import resolve
+    from jaxpt.data.seqio_tasks import resolve
 
     made = config(model, **keys)
     (record,) = records(made, WORDS, rows(row))

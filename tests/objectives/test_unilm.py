@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from jaxpt.data.preprocessors import features
 from jaxpt.data.records.shard import Ragged
-from jaxpt.data.tasks import bind
+from jaxpt.data.seqio_tasks import bind
 from jaxpt.errors import UserError
 from jaxpt.models import mask
 from jaxpt.models.layers import Embed

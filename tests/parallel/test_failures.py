@@ -54,7 +54,9 @@ work()
 
 
 pytestmark = pytest.mark.slow
-IMPORTED = ("jax.experimental.multihost_utils", "jaxpt.parallel.failures", "jaxpt.parallel.processes", "jaxpt.signals")
+IMPORTED = (
+    "jax.experimental.multihost_utils", "jaxpt.parallel.failures", "jaxpt.parallel.processes", "jaxpt.runtime.signals",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -143,7 +143,7 @@ def test_another_configuration_at_one_process_is_named(tmp_path):
     shared = [f"distributed.coordinator=localhost:{free_port()}", "distributed.processes=2"]
     own = [["distributed.process=0"], ["distributed.process=1", "data.batch_size=64"]]
     group = [(PROGRAM, [*shared, *words], {}) for words in own]
-    imported = "jaxpt.recipes", "jaxpt.parallel.processes", "jaxpt.models.gpt2", "jaxpt.evals.samples"
+    imported = "jaxpt.study.recipes", "jaxpt.parallel.processes", "jaxpt.models.gpt2", "jaxpt.evals.samples"
     ((one, two),) = forks.run(imported, [group], tmp_path)
     heard = [ended.out.splitlines()[-1] for ended in (one, two)]
     assert heard == ["data.batch_size: 64 at process 1, 32 at process 0"] * 2, (one, two)

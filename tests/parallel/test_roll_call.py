@@ -129,7 +129,7 @@ def ended(tmp_path_factory):
 
     ports = [free_port() for _ in cases]
     groups = [[command(words, n, port) for n, words in enumerate(own)] for own, port in zip(cases.values(), ports)]
-    imported = "jaxpt.cli", "jaxpt.recipes", "jaxpt.train.loop", "jaxpt.models.gpt2", "jaxpt.evals.samples"
+    imported = "jaxpt.cli", "jaxpt.study.recipes", "jaxpt.train.loop", "jaxpt.models.gpt2", "jaxpt.evals.samples"
     found = dict(zip(cases, forks.run(imported, groups, folder)))
     assert not (folder / "run").exists()
     return {case: ([one.code for one in two], [one.err.splitlines() for one in two]) for case, two in found.items()}

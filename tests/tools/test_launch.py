@@ -238,8 +238,8 @@ def test_files_that_stay_behind_are_named_once(play):
 
     begin = "tools/tpu.sh: not committed, stays here: "
     for verb in ("setup", "resume", "babysit"):
-        two = said(r" M jaxpt/cli.py\n?? data/my text.txt\n", verb=verb)
-        assert two == [f"{begin}jaxpt/cli.py, data/my text.txt"], verb
+        two = said(r" M jaxpt/cli/commands.py\n?? data/my text.txt\n", verb=verb)
+        assert two == [f"{begin}jaxpt/cli/commands.py, data/my text.txt"], verb
     names = [f"{n}.py" for n in range(14)]
     many = said("".join(rf"?? {name}\n" for name in names))
     assert many == [f"{begin}{', '.join(names[:12])} and 2 more"]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import jaxpt
-from jaxpt import recipes
 from jaxpt.cli import main
 from jaxpt.config import build, dump
 from jaxpt.data import chat_template, checks, datasets, tokenizers
 from jaxpt.errors import UserError
+from jaxpt.study import recipes
 from jaxpt.train import initial, state, weights
 from tests import fine_tuning
 

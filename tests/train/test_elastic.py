@@ -49,8 +49,9 @@ def recipe(folder):
 
 def process(number, arguments, folder, stop_at):
     """One process of a run: trains, writes a checksum of each row of each batch that it makes, and what it hashed."""
-    from jaxpt import cli, signals
+    from jaxpt import cli
     from jaxpt.parallel import distributed
+    from jaxpt.runtime import signals
     from jaxpt.train import checksums
 
     put, digest, seen, hashed = distributed.put, checksums.digest, [], []

@@ -9,10 +9,10 @@ import pytest
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.convert import export
 from jaxpt.errors import UserError
-from jaxpt.heads.features import FeaturesConfig
+from jaxpt.hf.convert import export
 from jaxpt.inference.predict import predict
+from jaxpt.models.heads.features import FeaturesConfig
 from jaxpt.train import flops, initial, state, step
 from jaxpt.train.loop import train
 from tests import families, fine_tuning, grids

@@ -9,8 +9,8 @@ import pytest
 from jaxpt import hf
 from jaxpt.config import InitConfig, build
 from jaxpt.data.calls import Vocabulary
-from jaxpt.heads import classes, masked_lm
-from jaxpt.hf import directory, origin, verify_tasks
+from jaxpt.hf import directory, origin, reader, verify_tasks
+from jaxpt.models.heads import classes, masked_lm
 from jaxpt.models.network import Network
 from jaxpt.train import initial, state
 from tests import families
@@ -98,7 +98,7 @@ def test_files_of_the_directory_that_a_run_starts_from(family, objective, start,
             family, run_dir=str(run), init_from=source, objective=objective,
             data={"tokenizer": {"kind": families.TOKENIZERS[family], "path": path}},
         )  # fmt: skip
-        initial.carry_files(config, vocabulary)
+        reader.carry(config, vocabulary)
         found = origin.read(run / origin.FOLDER, origin.CONFIG)
         if not same:
             assert found == {}

@@ -9,9 +9,10 @@ import pytest
 import yaml
 from flax import traverse_util
 
-from jaxpt import cli, convert, hf
+from jaxpt import cli, hf
 from jaxpt import config as configs
-from jaxpt.evals import command
+from jaxpt.cli import evaluate
+from jaxpt.hf import convert
 from jaxpt.models import parts
 from jaxpt.train import checkpoint, initial, lora, state, step, weights
 from tests import families, grids
@@ -172,7 +173,7 @@ def test_the_merged_tree_computes_what_the_adapted_one_does(folder):
     np.testing.assert_allclose(x @ read[whole][1:], by_factors, rtol=1e-6, atol=1e-6)
 
     measured = [r["validation/loss"] for r in map(json.loads, (run / "metrics.jsonl").open()) if "validation/loss" in r]
-    np.testing.assert_allclose(command.evaluate(str(run))["validation/loss"], measured[-1], rtol=1e-6)
+    np.testing.assert_allclose(evaluate.evaluate(str(run))["validation/loss"], measured[-1], rtol=1e-6)
     convert.export(run, folder / "hf", report=lambda line: None)
     parameters, network, _ = initial.open_weights(folder / "hf")
     for path, x in parameters:

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from jaxpt import disk
+from jaxpt.runtime import disk
 from jaxpt.train.metrics import Board
 
 

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import yaml
 
-from jaxpt import convert, recipes
 from jaxpt.cli import main
 from jaxpt.data import checks, datasets
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
+from jaxpt.evals import predictors
+from jaxpt.hf import convert
 from jaxpt.inference.predict import predict
-from jaxpt.train import initial, predictors, state, weights
+from jaxpt.study import recipes
+from jaxpt.train import initial, state, weights
 from jaxpt.train.loop import train
 from tests import compilations, families, fine_tuning
 from tests.runs import assert_bit_equal, final

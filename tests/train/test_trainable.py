@@ -14,8 +14,8 @@ from flax import traverse_util
 
 from jaxpt import cli
 from jaxpt import config as configs
+from jaxpt.cli import evaluate
 from jaxpt.errors import UserError
-from jaxpt.evals import command
 from jaxpt.models import parts
 from jaxpt.train import flops, initial, optimizers, state, step, trainable, weights
 from tests import families, grids
@@ -414,4 +414,4 @@ def test_what_was_split_is_read_as_a_whole(folder):
     measured = [x["validation/loss"] for x in map(json.loads, (folder / "whole" / "metrics.jsonl").open())
                 if "validation/loss" in x]  # fmt: skip
     for path, loss in ((folder / "whole" / "checkpoints" / "2", measured[0]), (folder / "whole", measured[-1])):
-        assert command.evaluate(str(path))["validation/loss"] == pytest.approx(loss, rel=1e-7)
+        assert evaluate.evaluate(str(path))["validation/loss"] == pytest.approx(loss, rel=1e-7)

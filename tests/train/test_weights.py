@@ -10,9 +10,9 @@ import pytest
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt import convert
 from jaxpt.config import CheckpointConfig, InitConfig
 from jaxpt.errors import UserError
+from jaxpt.hf import convert
 from jaxpt.train import initial, run_dir, state, teachers, weights
 from tests import families
 from tests.hf.test_directory import fresh

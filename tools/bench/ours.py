@@ -11,7 +11,7 @@ import numpy as np
 import worker
 from cases import CLIP_NORM, CONFIGS, LEARNING_RATE, WEIGHT_DECAY, Case, random_batch
 
-from jaxpt import allocator
+from jaxpt.runtime import allocator
 
 clock = time.perf_counter
 

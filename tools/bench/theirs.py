@@ -2,7 +2,7 @@
 
 compile       torch.compile
 masked        of a masked LM the head is computed on the masked positions alone, as ours is, not on all
-plain-malloc  glibc's malloc as it comes; else it keeps what is freed, as ours does (`jaxpt.allocator`, without jax)
+plain-malloc  glibc's malloc as it comes; else it keeps what is freed, as ours does (`jaxpt.runtime.allocator`)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import worker
 from cases import CLIP_NORM, LEARNING_RATE, WEIGHT_DECAY, Case, of_transformers
 
-from jaxpt import allocator
+from jaxpt.runtime import allocator
 
 clock = time.perf_counter
 CLASSES = {

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from jaxpt.data.stream.feed import Batch
-from jaxpt.disk import writing
 from jaxpt.errors import UserError
+from jaxpt.runtime.disk import writing
 
 MEMBER_BYTES = 1 << 20
 """Of a member, before it is compressed; a step that is larger is one by itself."""

@@ -18,8 +18,8 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data.fingerprint import as_json
-from jaxpt.disk import checksum, read_json, write_text
 from jaxpt.errors import UserError, shown
+from jaxpt.runtime.disk import checksum, read_json, write_text
 
 NAME = "batches.json"
 TOKENIZER = "tokenizer"

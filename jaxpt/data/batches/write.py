@@ -13,7 +13,6 @@ import numpy as np
 
 import jaxpt
 from jaxpt import config as configs
-from jaxpt import signals
 from jaxpt.config import Config
 from jaxpt.data import datasets
 from jaxpt.data.base import Data
@@ -26,8 +25,9 @@ from jaxpt.data.labelled.mixed import each_task
 from jaxpt.data.progress import Report, progress
 from jaxpt.data.stream.feed import Batch, HeldOut, Training
 from jaxpt.data.stream.loader import Stream
-from jaxpt.disk import check_writable, writing
 from jaxpt.errors import UserError
+from jaxpt.runtime import signals
+from jaxpt.runtime.disk import check_writable, writing
 
 LEAST = 16
 """Validation rows that are kept at least, to look at."""

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt import tables
 from jaxpt.config import Config
 from jaxpt.config.kinds import nearest
+from jaxpt.data import tables
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import files
 from jaxpt.data.labelled.mixed import each_task, named
+from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.errors import UserError
-from jaxpt.tasks.base import LocatedRow
 
 
 def check_files(config: Config) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxpt.data.labelled.layout import TextLayout, Truncate, cut, lay
 from jaxpt.data.labelled.texts import LocatedRow, Record, chunks
+from jaxpt.data.tasks.multiple_choice import MultipleChoiceTask
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.tasks.multiple_choice import MultipleChoiceTask
 
 
 @dataclasses.dataclass(frozen=True)

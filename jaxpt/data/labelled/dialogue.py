@@ -11,10 +11,10 @@ import numpy as np
 from jaxpt.data import chat_template
 from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.data.labelled.texts import Record
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.dialogue import DialogueTask, Message
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.tasks.dialogue import DialogueTask, Message
 
 Trim = Literal["oldest_turns", "end", "drop", "error"]
 

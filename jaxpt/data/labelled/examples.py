@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from jaxpt import tables
 from jaxpt.config import Config, DataConfig
+from jaxpt.data import tables
 from jaxpt.data.labelled.files import RowFile, files
+from jaxpt.data.tables import HeldOut
+from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.tables import HeldOut
-from jaxpt.tasks.base import LocatedRow, Task
 
 
 class Examples(NamedTuple):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxpt import tables
 from jaxpt.config import DataConfig
+from jaxpt.data import tables
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError
-from jaxpt.tables import Row
-from jaxpt.tasks.base import Task
 
 NAMED = ("builtin", "tfds")
 """Sources whose `data.path` is the name of a data set, and whose `validation_path` and `test_path` are its splits."""

@@ -11,10 +11,10 @@ import numpy as np
 from jaxpt.data.labelled.layout import TextLayout, lay
 from jaxpt.data.labelled.texts import Record, chunks
 from jaxpt.data.labelled.windows import most_context, windows
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.question_answering import QuestionAnsweringTask
 from jaxpt.data.tokenizers.base import Encoded, Tokenizer
 from jaxpt.errors import UserError
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.tasks.question_answering import QuestionAnsweringTask
 
 
 @dataclasses.dataclass(frozen=True)

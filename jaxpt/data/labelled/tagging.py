@@ -11,10 +11,10 @@ import numpy as np
 from jaxpt.data.labelled.layout import TextLayout, lay
 from jaxpt.data.labelled.texts import Record, chunks
 from jaxpt.data.labelled.windows import most_context, word_windows
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.tagging import TaggingTask
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.tasks.tagging import TaggingTask
 
 
 @dataclasses.dataclass(frozen=True)

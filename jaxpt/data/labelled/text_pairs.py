@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxpt.data.labelled.layout import Truncate
 from jaxpt.data.labelled.texts import Record, chunks
+from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
-from jaxpt.tasks.base import LocatedRow, Task
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from jaxpt.data.labelled.layout import TextLayout, Truncate, cut, lay
+from jaxpt.data.tasks.base import LocatedRow, TextsTask
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.tasks.base import LocatedRow, TextsTask
 
 Record = dict[str, np.ndarray]
 _CHUNK = 256  # rows whose texts are tokenized together

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from jaxpt.data._tf import from_generator
 from jaxpt.data.sources.rows import Rows
+from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.vocabularies import tokenizer_of
-from jaxpt.tasks.base import LocatedRow
 
 
 def encode(

@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 
 from jaxpt.data.preprocessors.documents import split_sentences
-from jaxpt.data.tasks import resolve
+from jaxpt.data.seqio_tasks import resolve
 
 Finder = Callable[[str], list[tuple[int, int]]]
 

@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jaxpt import disk
 from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress, work_line
 from jaxpt.data.records.beam import make_shards
@@ -29,7 +28,8 @@ from jaxpt.data.records.shard import is_intact
 from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name
 from jaxpt.data.records.work import Work, WorkSpec, make_shard
 from jaxpt.errors import UserError
-from jaxpt.spawning import without_script
+from jaxpt.runtime import disk
+from jaxpt.runtime.spawning import without_script
 
 _POLL = 0.3  # seconds
 _SMALL = 1 << 20  # bytes of text in a shard, or of unknown size

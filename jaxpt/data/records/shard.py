@@ -22,10 +22,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from jaxpt import disk, safetensors
 from jaxpt.data._tf import tf
 from jaxpt.data.layout import Ragged
 from jaxpt.errors import UserError
+from jaxpt.runtime import disk, safetensors
 
 _BATCH = 256  # records that leave TensorFlow together
 _CHUNK = 1 << 20  # elements that are narrowed at a time

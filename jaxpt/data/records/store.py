@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt import safetensors
 from jaxpt.data._tf import tf
 from jaxpt.data.records.shard import Ragged, is_intact, read_meta
-from jaxpt.disk import write_text
 from jaxpt.errors import UserError
+from jaxpt.runtime import safetensors
+from jaxpt.runtime.disk import write_text
 
 FORMAT = 2
 CHECKED_BYTES = 256 << 20

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxpt import builtin
+from jaxpt.data import builtin
 from jaxpt.data._tf import from_generator, tf
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources.readers import Offset
+from jaxpt.data.tables.files import open_file
 from jaxpt.errors import UserError
-from jaxpt.tables.files import open_file
 
 Text = str | np.ndarray  # a text, or the token ids that a registered Task gives
 Reader = Callable[[str, Offset], Iterator[tuple[int, Text]]]

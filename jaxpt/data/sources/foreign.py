@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt import own_modules
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources.readers import Offset
 from jaxpt.errors import UserError
+from jaxpt.runtime import plugins
 
 _HELD = ("validation", "valid", "dev", "test")
 
@@ -173,7 +173,7 @@ def subtasks(data: DataConfig) -> list[tuple[str, float]]:
     """
     for module in data.modules:
         try:
-            own_modules.import_module(module, "data.modules")
+            plugins.import_module(module, "data.modules")
         except ImportError as error:
             raise UserError(f"data.modules: {module}: {first_line(error)}") from None
     if data.task not in seqio.MixtureRegistry.names():
@@ -209,4 +209,4 @@ def module_digest(module: str) -> str:
       20 hexadecimal digits.
     """
     found = importlib.util.find_spec(module)
-    return own_modules.digest(Path(found.origin if found is not None and found.origin else "-"))
+    return plugins.digest(Path(found.origin if found is not None and found.origin else "-"))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jaxpt import builtin, own_modules
 from jaxpt.config import DataConfig, TaskConfig
+from jaxpt.data import builtin
 from jaxpt.data.formats import check_path, is_builtin, text_files
 from jaxpt.data.sources import foreign, readers
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.rows import Rows
 from jaxpt.errors import UserError
+from jaxpt.runtime import plugins
 
 
 def open_source(data: DataConfig, examples: int | None = None, task: TaskConfig | None = None) -> Source:
@@ -77,7 +78,7 @@ def _own(data: DataConfig) -> Source:
     """What the module of anyone's own that `data.source` names opens; its code is part of what determines the data."""
     name = data.source
     try:
-        module = own_modules.import_module(name, "data.source")
+        module = plugins.import_module(name, "data.source")
     except Exception as error:
         raise UserError(f"data.source: importing {name} failed: {type(error).__name__}: {error}") from error
     source = module.open_source(data) if callable(getattr(module, "open_source", None)) else None

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import tf
 from jaxpt.data.formats import file_format
+from jaxpt.data.tables.files import open_file, raw_lines, read_lines
+from jaxpt.data.tables.parquet import errors, unreadable
 from jaxpt.errors import UserError
-from jaxpt.tables.files import open_file, raw_lines, read_lines
-from jaxpt.tables.parquet import errors, unreadable
 
 _GZIP_RATIO = 3  # text to its .gz
 _GZIP_PIECES = 16  # a piece of a .gz is reached by unpacking all before it

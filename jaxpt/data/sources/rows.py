@@ -16,8 +16,8 @@ from jaxpt.data.labelled.files import files
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.foreign import module_digest
 from jaxpt.data.sources.readers import Offset
-from jaxpt.tables import Row, built_in
-from jaxpt.tasks.base import LocatedRow, Task
+from jaxpt.data.tables import Row, built_in
+from jaxpt.data.tasks.base import LocatedRow, Task
 
 
 class Rows(Source):

@@ -25,12 +25,12 @@ import numpy as np
 
 from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged, Store
+from jaxpt.data.seqio_tasks import Features, key
 from jaxpt.data.stream.feed import Batch, Which, ahead, places, steps_of
 from jaxpt.data.stream.online import Online
 from jaxpt.data.stream.order import Mixture, continued, permuted
 from jaxpt.data.stream.packing import Packs
 from jaxpt.data.stream.updates import Updates
-from jaxpt.data.tasks import Features, key
 
 
 @dataclasses.dataclass(frozen=True)

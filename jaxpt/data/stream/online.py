@@ -13,7 +13,7 @@ from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
 from jaxpt.data.layout import Ragged
 from jaxpt.data.preprocessors.batched import Batch, Records, fold_in
-from jaxpt.data.tasks import Features, arguments, resolve
+from jaxpt.data.seqio_tasks import Features, arguments, resolve
 from jaxpt.errors import UserError, shown
 
 Step = Callable[[Batch, tf.Tensor], Batch]

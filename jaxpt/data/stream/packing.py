@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxpt import disk
+from jaxpt.runtime import disk
 
 _FORMAT = 1
 _MOST_OPEN = 1024  # different rooms that rows under way may have left; above it the fullest row is finished

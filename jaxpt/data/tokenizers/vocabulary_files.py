@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxpt.disk import read_json, write_bytes, write_text
 from jaxpt.errors import UserError
+from jaxpt.runtime.disk import read_json, write_bytes, write_text
 
 SETTINGS = "tokenizer_config.json"
 CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "chat_templates"

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from jaxpt import own_modules
-from jaxpt.disk import check_writable, write_text
 from jaxpt.errors import UserError
 from jaxpt.report.document import document
 from jaxpt.report.page import mistakes, pictures, run_charts, studies, svg, times
@@ -19,6 +17,8 @@ from jaxpt.report.page.readings import Reading, read
 from jaxpt.report.page.receipts import DEFAULTS, Assumptions
 from jaxpt.report.page.sections import Group, sections
 from jaxpt.report.page.studies import StudyReading
+from jaxpt.runtime import plugins
+from jaxpt.runtime.disk import check_writable, write_text
 
 STYLE = """
 html { scroll-padding-top: 3.5rem } body { max-width: 80rem; line-height: 1.5 }
@@ -47,7 +47,7 @@ dd, .wrap { overflow-wrap: anywhere } .wrap { white-space: pre-wrap } .dot { fon
 """
 
 
-@own_modules.unread()
+@plugins.unread()
 def report(
     paths: Sequence[str], out: str | None = None, picture: str | None = None, assumed: Assumptions = DEFAULTS
 ) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxpt.disk import write_bytes
 from jaxpt.report.page.charts import FEW_POINTS, Chart, Dots, apart, axis, drawn, is_drawable
-from jaxpt.report.pictures import COLOURS, DASHES
+from jaxpt.runtime.disk import write_bytes
+from jaxpt.study.pictures import COLOURS, DASHES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

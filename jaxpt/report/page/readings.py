@@ -14,8 +14,9 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.config.kinds import is_unread
 from jaxpt.objectives.base import Objective
-from jaxpt.report import curves, runs
+from jaxpt.report import runs
 from jaxpt.report.inspect import display_name
+from jaxpt.study import curves
 from jaxpt.train import run_dir as run_dirs
 
 Curve = tuple[list[float], list[float]]

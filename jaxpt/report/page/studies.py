@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxpt.config.studies import load_study
-from jaxpt.disk import read_json
 from jaxpt.errors import UserError
-from jaxpt.report import curves, finetuned, runs
+from jaxpt.report import runs
 from jaxpt.report.page import readings as run_readings
 from jaxpt.report.page import receipts, run_charts
 from jaxpt.report.page.charts import Chart, Dots, Row
 from jaxpt.report.page.readings import Reading
 from jaxpt.report.page.sections import Group, Section, figures, receipt, sections, without_empty
-from jaxpt.report.tables import Table
+from jaxpt.runtime.disk import read_json
+from jaxpt.study import curves, finetuned
+from jaxpt.study.text_table import Table
 from jaxpt.train import run_dir as run_dirs
 
 TABLE = "table.json"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 
 from jaxpt.report.page.charts import FEW_POINTS, Axis, Chart, Dots, Series, apart, axis, drawn, is_drawable, thinned
-from jaxpt.report.pictures import COLOURS, DASHES
+from jaxpt.study.pictures import COLOURS, DASHES
 
 WIDTH, HEIGHT = 460, 250
 _LEFT, _TOP, _BOTTOM = 46, 10, 36

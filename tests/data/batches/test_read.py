@@ -17,8 +17,8 @@ from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.errors import UserError
 from jaxpt.evals import baseline
-from jaxpt.recipes import with_choices, with_labels
-from jaxpt.verify import verify
+from jaxpt.report.verify import verify
+from jaxpt.study.recipes import with_choices, with_labels
 from tests import families, fine_tuning
 
 LINES = [

@@ -6,10 +6,10 @@ import pytest
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.choices import ChoicesEncoder, rows_of_choices
 from jaxpt.data.labelled.layout import TextLayout
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.multiple_choice import MultipleChoiceTask
 from jaxpt.errors import UserError
-from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.tasks.multiple_choice import MultipleChoiceTask
 
 LAYOUT = TextLayout(before=(2,), between=(3,), after=(3,), second_type=1)
 ROWS = [

@@ -13,10 +13,10 @@ from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.chat_template import BUILT_IN, ChatTemplate
 from jaxpt.data.labelled import dialogue
 from jaxpt.data.labelled.dialogue import DialogueEncoder, encoded
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.dialogue import DialogueTask
 from jaxpt.errors import UserError
-from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.tasks.dialogue import DialogueTask
 from tests.data.test_chat_template import TEMPLATES
 
 LONG = [

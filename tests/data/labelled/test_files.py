@@ -3,9 +3,9 @@
 import pytest
 
 from jaxpt.data.labelled.files import RowFile
+from jaxpt.data.tasks.classification import ClassificationTask
+from jaxpt.data.tasks.tagging import TaggingTask
 from jaxpt.errors import UserError
-from jaxpt.tasks.classification import ClassificationTask
-from jaxpt.tasks.tagging import TaggingTask
 
 
 def test_keys_of_formats(tmp_path):

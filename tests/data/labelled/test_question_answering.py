@@ -10,10 +10,10 @@ from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled.layout import TextLayout
 from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_spans, token_span
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.question_answering import QuestionAnsweringTask
 from jaxpt.errors import UserError
-from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.tasks.question_answering import QuestionAnsweringTask
 
 TASK = QuestionAnsweringTask(metrics=("squad_v2",))
 CONTEXT = (

@@ -7,10 +7,10 @@ from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.labelled.layout import TextLayout
 from jaxpt.data.labelled.tagging import TaggingEncoder
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.tagging import TaggingTask
 from jaxpt.errors import UserError
-from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.tasks.tagging import TaggingTask
 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "unbelievable electroencephalography of foxes"] * 20
 TASK = TaggingTask(labels=("A", "B", "C"))

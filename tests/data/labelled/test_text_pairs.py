@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from jaxpt.data.labelled.text_pairs import TextPairsEncoder
+from jaxpt.data.tasks.generation import GenerationTask
 from jaxpt.errors import UserError
-from jaxpt.tasks.generation import GenerationTask
 from tests.text_pairs import Words, ids, rows
 
 TASK = GenerationTask(inputs="say {mr}", targets="ref")

@@ -10,10 +10,10 @@ from jaxpt.data import tokenizers
 from jaxpt.data.labelled.layout import TextLayout
 from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder
 from jaxpt.data.labelled.tagging import TaggingEncoder
-from jaxpt.tables import Row
-from jaxpt.tasks.base import LocatedRow
-from jaxpt.tasks.question_answering import QuestionAnsweringTask
-from jaxpt.tasks.tagging import TaggingTask
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.question_answering import QuestionAnsweringTask
+from jaxpt.data.tasks.tagging import TaggingTask
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 

@@ -10,8 +10,8 @@ from jaxpt.data.sources import base as sources
 from jaxpt.data.sources import readers
 from jaxpt.data.sources.base import held_out
 from jaxpt.data.sources.opening import open_source
+from jaxpt.data.tasks import classification
 from jaxpt.errors import UserError
-from jaxpt.tasks import classification
 
 LINES = [f"document number {i}" for i in range(200)]
 

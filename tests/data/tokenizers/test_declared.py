@@ -8,10 +8,10 @@ import unicodedata
 
 import pytest
 
-from jaxpt import builtin, convert
 from jaxpt.config import TokenizerConfig
-from jaxpt.data import tokenizers
+from jaxpt.data import builtin, tokenizers
 from jaxpt.errors import UserError
+from jaxpt.hf import convert
 from tests.data.tokenizers.test_tokenizers import SAMPLES
 from tests.data.tokenizers.test_tokenizers_hf import by_spm
 from tests.grids import cases

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxpt import builtin
 from jaxpt.config import TokenizerConfig
-from jaxpt.data import tokenizers
+from jaxpt.data import builtin, tokenizers
 from jaxpt.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from tests.data.tokenizers.test_tokenizers import KINDS, SAMPLES, roberta
 

@@ -21,11 +21,11 @@ import numpy as np
 from jaxpt.config import PositiveFloat
 from jaxpt.data.calls import Call, Transforms, preprocessors
 from jaxpt.errors import UserError
-from jaxpt.losses import cross_entropy
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.layers import Dense
 from jaxpt.models.network import Head
 from jaxpt.objectives.base import Batches, Judge, Loss, Objective
+from jaxpt.objectives.losses import cross_entropy
 from jaxpt.objectives.masked_lm import encode_batch
 
 

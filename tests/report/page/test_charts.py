@@ -7,9 +7,10 @@ import re
 
 import pytest
 
-from jaxpt.report import document, tables
+from jaxpt.report import document
 from jaxpt.report.page import charts, readings, run_charts, svg
 from jaxpt.report.page.charts import Chart, Dots, Row, Series, apart, axis, drawn
+from jaxpt.study import text_table
 
 
 def test_names_stand_apart_and_as_near_as_can_be():
@@ -82,7 +83,7 @@ def test_dots_show_every_seed_and_the_mean():
     assert drawing.count("<circle") == 3 and "64: 60, 62, 70" in drawing and "bert · &lt;random&gt;" in drawing
 
 
-@pytest.mark.parametrize("module", [charts, document, readings, run_charts, tables])
+@pytest.mark.parametrize("module", [charts, document, readings, run_charts, text_table])
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(module)
     assert tried and not failed

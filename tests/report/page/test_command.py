@@ -10,10 +10,10 @@ import pytest
 
 from jaxpt import cli
 from jaxpt.config.studies import load_study
-from jaxpt.report import studies
 from jaxpt.report.page import studies as page_studies
+from jaxpt.study import tables
 from tests.report.page import canned
-from tests.report.test_studies import plan  # noqa: F401  (a fixture)
+from tests.study.test_tables import plan  # noqa: F401  (a fixture)
 
 VOID = ("meta", "br", "wbr", "path", "circle")
 
@@ -124,7 +124,7 @@ def test_receipts_say_what_they_rest_on(runs, tmp_path):
 
 @pytest.mark.slow
 def test_a_study_and_a_run(plan, runs, tmp_path):  # noqa: F811
-    studies.write(plan)
+    tables.write(plan)
     page = make(tmp_path, plan.run_dir, runs / "bert", words=["--picture", str(tmp_path / "page.png")])
     table = json.loads((Path(plan.run_dir) / "table.json").read_text())["tables"][0]
     cells = {cell for row in table["rows"] for cell in row if cell}

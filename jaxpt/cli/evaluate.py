@@ -1,0 +1,55 @@
+"""`jaxpt eval`: runs the evaluators of a recipe on a checkpoint."""
+
+from __future__ import annotations
+
+from jaxpt import config as configs
+from jaxpt.data import preparing
+from jaxpt.parallel import processes
+from jaxpt.study import recipes
+from jaxpt.train import checkpoint, evaluation, state, teachers
+from jaxpt.train import step as steps
+from jaxpt.train.display import console, say
+
+
+def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str, float]:
+    """Runs all evaluators, including those for the end of training; of a task it shows where the model is wrong.
+
+    Args:
+      path: a run_dir or a recipe (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
+      overrides: `key=value`; `data.validation_path=…` evaluates another file.
+
+    Returns:
+      The printed {metric: value}.
+
+    Raises:
+      UserError: there is no checkpoint, or the data cannot be read.
+    """
+    named = checkpoint.named_step(path)
+    config = recipes.load(named[0] if named else path, overrides)
+    processes.start(config.distributed)
+    console.quiet = not checkpoint.is_primary()
+    run_dir, step = checkpoint.find(path if named else config.run_dir, None)
+    index = configs.phase_of(config, step)
+    phase = configs.stretches(config)[index].phase
+    config = configs.at_phase(config, index)
+    data = preparing.prepare(config, phase=phase)
+    setup = state.setup(config).for_evaluation()
+    steps.check(config, setup)
+    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
+    params = reader.restore_params(setup, step)
+    setup = teachers.attach_same(setup, reader.meta(step), say)
+    reader.close()
+    if not setup.teachers:
+        setup = setup.for_phase(config.model_copy(update={"objective": config.objective.loss.without_teachers()}))
+    say(f"{run_dir} at step {step}, {len(data.validation)} validation examples")
+    evaluators = evaluation.Evaluators(setup, data)
+    for name, result in evaluators.run(evaluators.missing(), params):
+        lines = result.lines
+        if lines is None:
+            found = evaluation.figures({name: result})
+            lines = [f"  {metric.removeprefix('validation/'):24} {value:.4f}" for metric, value in found.items()]
+        for line in lines:
+            say(line)
+        if result.details is not None:
+            say("\n".join(result.details(params, evaluation.figures(evaluators.found)).lines))
+    return evaluation.figures(evaluators.found)

@@ -1,0 +1,6 @@
+"""The applications that the core knows, by name alone: it imports none of them before a run asks for one."""
+
+EVALUATORS = "jaxpt.evals"
+"""Package of the evaluators that `evals` of a recipe names."""
+READERS = ("jaxpt.hf.reader",)
+"""Modules that read models which other programs saved: each has the functions of `jaxpt.train.foreign.Reader`."""

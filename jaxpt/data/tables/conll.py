@@ -1,0 +1,173 @@
+"""CoNLL-U and CoNLL: a word a line, its annotation in columns, a blank line after each sentence."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxpt.config.kinds import nearest
+from jaxpt.data.tables.files import read_lines
+from jaxpt.data.tables.rows import Row
+from jaxpt.errors import UserError, shown
+
+CONLLU = ("id", "tokens", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+"""The columns of CoNLL-U: ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC."""
+_NAMES = {1: ("tokens",), 2: ("tokens", "tags"), 4: ("tokens", "pos", "chunk", "ner"), 10: CONLLU}
+"""Number of columns → their names, where the caller gives none: 4 is CoNLL-2003."""
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # 1-2 is a multiword token, 8.1 an empty node: its words have lines of their own
+
+
+class _Block(NamedTuple):
+    """The lines of a sentence."""
+
+    number: int
+    comments: list[str]
+    words: list[tuple[int, list[str]]]
+    newdoc: bool
+
+
+def conllu(path: str, columns: Mapping[str, int | str] | None = None) -> Iterator[Row]:
+    """Reads a file in CoNLL-U.
+
+    Args:
+      path: the file, also as `.gz`.
+      columns: name → number of a column from 0 (-1 is the last) or its name in `CONLLU`; None: all, under those names.
+
+    Yields:
+      A row for each sentence, with the line where it starts: a list of strings for each column, and from its comments
+      `sent_id`, `text` (None where there is none) and `newdoc` (True where a document starts). Multiword tokens (1-2)
+      and empty nodes (8.1) are passed over.
+
+    Raises:
+      UserError: names the line with a wrong number of columns, or that does not start with a number.
+    """
+    return conll(path, CONLLU, columns, comments=True)
+
+
+def conll(path: str, names: Sequence[str] | None = None, columns: Mapping[str, int | str] | None = None,
+          comments: bool = False) -> Iterator[Row]:  # fmt: skip
+    """Reads a file of words with tags: CoNLL-2003 and its like. Tabs separate columns, or else spaces.
+
+    Args:
+      path: the file, also as `.gz`.
+      names: names of the columns in order; None: by their number ("tokens" and "tags"; CoNLL-2003's "tokens", "pos",
+        "chunk", "ner"; CoNLL-U's).
+      columns: name → number of a column from 0 (-1 is the last) or its name; None: all.
+      comments: lines that start with # before the first word of a sentence are comments, not words.
+
+    Yields:
+      A row for each sentence, as `conllu` does. -DOCSTART- lines start documents.
+
+    Raises:
+      UserError: names the line with another number of columns than the first; names or columns do not fit.
+    """
+    blocks = _blocks(path, comments)
+    picked, width = None, 0
+    for block in blocks:
+        if picked is None:
+            width = _width(block)
+            line, fields = next(word for word in block.words if len(word[1]) == width)
+            names = _named(names, fields, f"{path}: line {line}")
+            picked = _picked(names, columns, path)
+        for number, fields in block.words:
+            if len(fields) != width:
+                has = f"{len(fields)} column{'' if len(fields) == 1 else 's'}"
+                wants = f"wants {width} ({', '.join(names)}), as line {line}"
+                raise UserError(f"{path}: line {number}: {has}, {wants}{_comment(fields)}")
+            if "" in fields:
+                empty = names[fields.index("")]
+                raise UserError(f"{path}: line {number}: column {empty!r} is empty; wants a word, or _ for none")
+        words = [fields for _, fields in block.words]
+        if names[0] == "id":
+            words = _words(block, path)
+        values: dict[str, Any] = {name: [fields[at] for fields in words] for name, at in picked.items()}
+        yield Row(block.number, values | _of_comments(block))
+    if picked is None:
+        raise UserError(f"{path}: is empty; wants a word a line, and a blank line after each sentence")
+
+
+def _blocks(path: str, comments: bool) -> Iterator[_Block]:
+    """Sentences: runs of lines between blank ones."""
+    tabs: bool | None = None
+    width: int | None = None
+    start, notes, words, newdoc = 0, [], [], False
+    for number, line in read_lines(path):
+        line = line.rstrip("\r\n")
+        if line.startswith("-DOCSTART-"):
+            newdoc = True
+        elif comments and not words and line.startswith("#"):
+            notes.append(line)
+            start = start or number
+        elif line.strip():
+            tabs = "\t" in line if tabs is None else tabs
+            fields = line.split("\t") if tabs else [field for field in line.split(" ") if field]
+            if line.startswith(" ") and width is not None and len(fields) < width:
+                raise UserError(f"{path}: line {number}: begins with a space, where a word is wanted: {shown(line)}")
+            width = len(fields)
+            words.append((number, fields))
+            start = start or number
+        elif words:
+            yield _Block(start, notes, words, newdoc)
+            start, notes, words, newdoc = 0, [], [], False
+    if words:
+        yield _Block(start, notes, words, newdoc)
+
+
+def _width(block: _Block) -> int:
+    """Columns of most lines of a sentence: a line with too few or too many is not to be the measure of the others."""
+    counts = Counter(len(fields) for _, fields in block.words)
+    return max(counts, key=lambda width: (counts[width], width))
+
+
+def _words(block: _Block, path: str) -> list[list[str]]:
+    """The lines of a CoNLL-U sentence that are words: those with a whole number."""
+    words = [(number, fields) for number, fields in block.words if not _NO_WORD.fullmatch(fields[0])]
+    for number, fields in words:
+        if not fields[0].isdecimal():
+            raise UserError(f"{path}: line {number}: the first column wants the number of a word, got {fields[0]!r}")
+    if not words:
+        raise UserError(f"{path}: line {block.number}: a sentence without words")
+    return [fields for _, fields in words]
+
+
+def _of_comments(block: _Block) -> dict[str, Any]:
+    found: dict[str, str] = {}
+    for note in block.comments:
+        name, equals, value = note[1:].partition("=")
+        found.setdefault(name.strip(), value.strip() if equals else "")
+    newdoc = block.newdoc or any(name == "newdoc" or name.startswith("newdoc ") for name in found)
+    return {"sent_id": found.get("sent_id"), "text": found.get("text"), "newdoc": newdoc}
+
+
+def _named(names: Sequence[str] | None, fields: list[str], place: str) -> tuple[str, ...]:
+    width, comment = len(fields), _comment(fields)
+    if names is None:
+        if width not in _NAMES:
+            raise UserError(f"{place}: {width} columns; name them (task.header), such as tokens and tags{comment}")
+        return _NAMES[width]
+    if len(names) != width:
+        of = "CoNLL-U's" if names is CONLLU else "task.header"
+        raise UserError(f"{place}: {width} columns, wants {len(names)} ({of}): {', '.join(names)}{comment}")
+    return tuple(names)
+
+
+def _comment(fields: list[str]) -> str:
+    """A hint for lines that may be comments."""
+    return "; if lines with # are comments, set task.comments: true" if fields[0].startswith("#") else ""
+
+
+def _picked(names: Sequence[str], columns: Mapping[str, int | str] | None, path: str) -> dict[str, int]:
+    """Name → number of the column."""
+    if columns is None:
+        return {name: at for at, name in enumerate(names)}
+    picked = {}
+    for name, of in columns.items():
+        if isinstance(of, str) and of not in names:
+            raise UserError(f"{path}: columns: no column {of!r}; it has {', '.join(names)}{nearest(of, [*names], '')}")
+        at = names.index(of) if isinstance(of, str) else of
+        if not -len(names) <= at < len(names):
+            raise UserError(f"{path}: columns: {name} is column {at}, but there are {len(names)}, counted from 0")
+        picked[name] = at
+    return picked

@@ -1,0 +1,112 @@
+"""TSV and CSV: a row a record, its fields named by the first row or by the caller."""
+
+from __future__ import annotations
+
+import csv as csv_format
+import sys
+from collections.abc import Iterator, Sequence
+
+from jaxpt.data.tables.files import read_lines
+from jaxpt.data.tables.rows import NUMBER, Row, key
+from jaxpt.errors import UserError
+
+
+def tsv(path: str, header: Sequence[str] | None = None, delimiter: str = "\t", quoted: bool = False,
+        ragged: str = "error") -> Iterator[Row]:  # fmt: skip
+    """Reads a file of tab-separated values. Quotation marks mean nothing: so are GLUE's files written.
+
+    Args:
+      path: the file, also as `.gz`.
+      header: names of the columns of a file without a header row (CoLA's); None: the first row has them.
+      delimiter: what separates fields.
+      quoted: fields may stand in quotation marks, then also with delimiters and line ends in them.
+      ragged: "error", or "skip": leave rows out that have another number of fields (GLUE's QQP has some).
+
+    Yields:
+      Rows of strings, with the line where each starts. Blank lines are passed over.
+
+    Raises:
+      UserError: names the line with a wrong number of fields, a bad header or bad quotes; the file is empty.
+    """
+    if ragged not in ("error", "skip"):
+        raise UserError(f"{path}: ragged wants error or skip, got {ragged!r}")
+    records = _quoted(path, delimiter) if quoted else _plain(path, delimiter)
+    names = None if header is None else _checked(header, f"{path}: header")
+    first, rows = True, 0
+    for number, fields in records:
+        if first:
+            first = False
+            if names is None:
+                names = _header(path, number, fields)
+                continue
+            if fields == names:
+                continue  # the caller names the columns of a file that does so itself
+        if len(fields) != len(names):
+            if ragged == "skip":
+                continue
+            raise UserError(
+                f"{path}: line {number}: {_count(len(fields), 'field')}, wants {len(names)} ({', '.join(names)})"
+                + _hint(fields, names, delimiter, quoted)
+            )
+        rows += 1
+        yield Row(number, dict(zip(names, fields)))
+    if not rows:
+        wanted = "a header row and rows below it" if header is None else "rows of " + ", ".join(names)
+        raise UserError(f"{path}: {'is empty' if first else 'no rows below the header'}; wants {wanted}")
+
+
+def csv(path: str, header: Sequence[str] | None = None, delimiter: str = ",", quoted: bool = True,
+        ragged: str = "error") -> Iterator[Row]:  # fmt: skip
+    """Reads a file of comma-separated values, as `tsv` does; fields may stand in quotation marks."""
+    return tsv(path, header, delimiter, quoted, ragged)
+
+
+def _plain(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in read_lines(path):
+        line = line.removesuffix("\n").removesuffix("\r")
+        if line:
+            yield number, line.split(delimiter)
+
+
+def _quoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    csv_format.field_size_limit(sys.maxsize)  # 131072 by default: a text may be longer
+    reader = csv_format.reader((line for _, line in read_lines(path)), delimiter=delimiter, strict=True)
+    start = 1
+    try:
+        for fields in reader:
+            if fields:
+                yield start, fields
+            start = reader.line_num + 1
+    except csv_format.Error as error:
+        wrong = "a quotation mark is never closed" if "unexpected end" in str(error) else str(error)
+        raise UserError(f'{path}: line {start}: {wrong}; a quotation mark inside of quotes is written ""') from None
+
+
+def _header(path: str, number: int, fields: list[str]) -> list[str]:
+    for name in fields:
+        if NUMBER.fullmatch(name):
+            raise UserError(
+                f"{path}: line {number}: {name!r} is a number, no name of a column; "
+                f"if this file has no header row, name its {_count(len(fields), 'column')} ({key('header')})"
+            )
+    return _checked(fields, f"{path}: line {number}")
+
+
+def _checked(names: Sequence[str], place: str) -> list[str]:
+    names = list(names)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(f"{place}: two columns are named {twice[0]!r}; each wants a name of its own")
+    return names
+
+
+def _hint(fields: list[str], names: list[str], delimiter: str, quoted: bool) -> str:
+    if len(fields) > len(names) and not quoted and any(field.startswith('"') for field in fields):
+        return f"; fields in quotation marks? set quoted: true ({key('quoted')})"
+    if len(fields) > len(names):
+        return f"; a {'tab' if delimiter == chr(9) else repr(delimiter)} inside of a field?"
+    return ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

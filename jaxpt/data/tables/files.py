@@ -1,0 +1,282 @@
+"""Files of text, local or remote, packed or not: which there are, and what is in them."""
+
+from __future__ import annotations
+
+import collections
+import glob
+import gzip
+import io
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import IO, Any
+
+from jaxpt.data.tables import remote
+from jaxpt.data.tables.quiet_tensorflow import tensorflow
+from jaxpt.errors import UserError
+from jaxpt.runtime.disk import is_utf_8
+
+MAX_LINE = 1 << 28
+"""Bytes of a line, unpacked: a few megabytes of gzip can hold gigabytes in one line."""
+MAX_FILE = 1 << 31
+"""Bytes of a file, unpacked, that is read as a whole."""
+_HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
+
+
+def expand(
+    paths: str | Sequence[str],
+    key: str,
+    suffixes: Sequence[str] | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[str]:
+    """Finds the files that paths and globs name.
+
+    Args:
+      paths: one or more paths, local or remote; `*`, `?` and `[…]` match names. A .zip stands for the files in it.
+      key: the setting that holds them, for messages.
+      suffixes: of the files that a directory stands for, also as `.gz`; "" is that of any file. None: directories are
+        refused.
+      report: is given a line for each directory: how many files of which suffix, and what was left out.
+
+    Returns:
+      Files in the order given, those of a glob or a directory in alphabetical order.
+
+    Raises:
+      UserError: a file is missing or a directory, a glob matches nothing, or a directory has no file to read.
+
+    Example:
+      >>> expand("no/such/file.tsv", "data.path")
+      Traceback (most recent call last):
+      jaxpt.errors.UserError: data.path: no/such/file.tsv: no such file
+    """
+    files: list[str] = []
+    for path in [paths] if isinstance(paths, str) else paths:
+        with remote.errors(path, key):
+            for file in _found(path, key, suffixes is not None):
+                if suffixes is not None and _isdir(file):
+                    files += _listed(file, key, suffixes, report)
+                else:
+                    files += _members(file, key) if file.endswith(".zip") else [file]
+    if wrong := next((file for file in files if not is_utf_8(file)), None):
+        raise UserError(f"{key}: {wrong}: its name has bytes that are not UTF-8; rename the file")
+    return files
+
+
+def _isdir(path: str) -> bool:
+    return _gfile().isdir(path) if "://" in path else os.path.isdir(path)
+
+
+def _found(path: str, key: str, directories: bool) -> list[str]:
+    """The files, and where they are allowed the directories, that a path or glob names, checked."""
+    system = None
+    if "://" in path:
+        remote.check(path, key)
+        system = _gfile()
+    exists = system.exists if system else os.path.exists
+    is_glob = any(c in path for c in "*?[") and not exists(path)
+    found = sorted(system.glob(path) if system else glob.glob(_pattern(path))) if is_glob else [path]
+    if not found:
+        raise UserError(f"{key}: no file matches {path}")
+    for file in found:
+        if _isdir(file):
+            if directories:
+                continue
+            raise UserError(f"{key}: {file} is a directory; name its files, such as {file.rstrip('/')}/*.jsonl")
+        if not exists(file):
+            raise UserError(f"{key}: {file}: no such file")
+        if not system and not os.path.isfile(file):
+            raise UserError(f"{key}: {file}: is a pipe or a device, expected a file")
+    return found
+
+
+def _pattern(path: str) -> str:
+    """A glob in which the directories above that exist as they are written stand for themselves, such as `[x]`."""
+    above = os.path.dirname(path)
+    while above and not os.path.isdir(above):
+        above = os.path.dirname(above)
+    return glob.escape(above) + path[len(above) :]
+
+
+def _listed(root: str, key: str, suffixes: Sequence[str], report: Callable[[str], None]) -> list[str]:
+    """The files to read in a directory and below it; hidden and empty ones are left out."""
+    taken: list[str] = []
+    counts: dict[bool, collections.Counter[str]] = {True: collections.Counter(), False: collections.Counter()}
+    for path in sorted(_below(root, key)):
+        for file in _members(path, key) if path.endswith(".zip") else [path]:
+            is_wanted = file.removesuffix(".gz").endswith(tuple(suffixes))
+            is_empty = is_wanted and "://" not in file and ".zip!" not in file and not os.path.getsize(file)
+            taken += [file] if is_wanted and not is_empty else []
+            counts[is_wanted and not is_empty]["empty" if is_empty else _suffix(file)] += 1
+    said, left_out = (", ".join(f"{n:,} {suffix}" for suffix, n in of.most_common(8)) for of in counts.values())
+    if not taken:
+        wanted = f"; wants files that end in {', '.join(suffixes)}" if any(suffixes) else ""
+        raise UserError(f"{key}: {root}: a directory without a file to read ({left_out or 'no files'}){wanted}")
+    total = f"{len(taken):,} file{'s' if len(taken) > 1 else ''}"
+    report(f"{key}: {root}: {total} ({said})" + (f"; left out: {left_out}" if left_out else ""))
+    return taken
+
+
+def _below(root: str, key: str) -> Iterator[str]:
+    """All files in a directory and below it that are not hidden; links are followed, once to each directory."""
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{key}: {error.filename}: cannot be listed ({error.strerror})")
+
+    is_remote = "://" in root
+    seen: set[str] = set()
+    for folder, folders, names in _gfile().walk(root) if is_remote else os.walk(root, onerror=refuse, followlinks=True):
+        if not is_remote:
+            real = os.path.realpath(folder)
+            folders[:] = [] if real in seen else [name for name in folders if not _HIDDEN.search(f"{name}/")]
+            names = [] if real in seen else names
+            seen.add(real)
+        for name in names:
+            path = os.path.join(folder, name)
+            if not _HIDDEN.search(os.path.relpath(path, root)) and (is_remote or os.path.isfile(path)):
+                yield path
+
+
+def _suffix(path: str) -> str:
+    """How a name ends, `.gz` included.
+
+    Example:
+      >>> _suffix("texts/a.b.txt.gz"), _suffix("LICENSE")
+      ('.txt.gz', 'without a suffix')
+    """
+    name = path.removesuffix(".gz")
+    return os.path.splitext(name)[1] + path[len(name) :] or "without a suffix"
+
+
+def _members(path: str, key: str) -> list[str]:
+    """The files in a .zip, as `X.zip!name`, in alphabetical order."""
+    try:
+        with zipfile.ZipFile(path) as packed:
+            names = sorted(name for name in packed.namelist() if not name.endswith("/") and not _HIDDEN.search(name))
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UserError(f"{key}: {path}: no whole zip file ({error}); fetch it again") from None
+    if not names:
+        raise UserError(f"{key}: {path}: is empty")
+    return [f"{path}!{name}" for name in names]
+
+
+def open_file(path: str, unpack: bool = True) -> IO[bytes]:
+    """Opens a local or remote file, `.gz` unpacked, `X.zip!name` a file in a .zip; the caller closes it.
+
+    Raises:
+      UserError: it is a pipe or a device, which would wait or never end.
+    """
+    packed, is_member, name = path.partition(".zip!")
+    if is_member:
+        with zipfile.ZipFile(f"{packed}.zip") as folder:
+            return folder.open(name)  # unpacked as it is read; the file stays open with it
+    if "://" not in path and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise UserError(f"{path}: is a pipe or a device, expected a file")
+    file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
+    return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
+
+
+def read_lines(path: str, offset: int = 0, line: int = 0) -> Iterator[tuple[int, str]]:
+    r"""Reads the lines of a UTF-8 file; a byte order mark is passed over.
+
+    Args:
+      path: the file, also as `.gz`.
+      offset: byte of the (unpacked) text to begin at.
+      line: lines before it.
+
+    Yields:
+      (number from 1, line with its end). Only "\n" ends a line, never another character that Unicode counts as one.
+
+    Raises:
+      UserError: no such file, not UTF-8 or a line of more than `MAX_LINE` bytes (the line is named), lines that end in
+        CR alone, or a damaged file.
+    """
+    for number, data in enumerate(raw_lines(path, offset), line + 1):
+        try:
+            yield number, data.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{data[error.start]:02x}"
+            raise UserError(f"{path}: line {number}: not UTF-8 ({byte}); convert the file to UTF-8") from None
+
+
+def read_whole(path: str) -> list[str]:
+    """All lines of a UTF-8 file; as `read_lines`.
+
+    Raises:
+      UserError: as `read_lines`; it has more than `MAX_FILE` bytes.
+    """
+    lines, size = [], 0
+    for _, line in read_lines(path):
+        size += len(line)
+        if size > MAX_FILE:
+            raise UserError(f"{path}: more than {MAX_FILE >> 20:,} MB, read at once; wants several files or JSONL")
+        lines.append(line)
+    return lines
+
+
+def raw_lines(path: str, offset: int = 0) -> Iterator[bytes]:
+    """Lines of an (unpacked) file from a byte on, their ends included."""
+    count = 0
+    try:
+        with open_file(path) as file:
+            file.seek(offset)
+            while line := file.readline(MAX_LINE + 1):
+                if not count and not offset and b"\r" in line and not line.endswith(b"\n"):
+                    how = "tr '\\r' '\\n' < OLD > NEW converts them"
+                    raise UserError(f"{path}: its lines end in CR alone, as on old Macs; wants LF or CR LF: {how}")
+                if len(line) > MAX_LINE:
+                    place = f"byte {offset:,}: " if offset else f"line {count + 1:,}: "
+                    raise UserError(
+                        f"{path}: {place}longer than {MAX_LINE >> 20} MB; cut the document into several, a line each"
+                    )
+                yield line
+                count += 1
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+        place = "" if offset else f" after line {count:,}"
+        kind = "zip" if ".zip!" in path else "gzip"  # RuntimeError: an encrypted zip
+        raise UserError(f"{path}: truncated or damaged {kind} file{place} ({error}); fetch or pack it again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+class _Remote(io.RawIOBase):
+    """A file that tf.io.gfile opens (`gs://`), as Python's own file objects are."""
+
+    def __init__(self, path: str) -> None:
+        self._file = _gfile().GFile(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._call(self._file.tell)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._call(self._file.seek, offset, whence)
+        return self.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._call(self._file.read, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    @staticmethod
+    def _call(method: Any, *args: Any) -> Any:
+        """TensorFlow's errors become the system's: who reads a file need not know who opened it."""
+        try:
+            return method(*args)
+        except tensorflow().errors.NotFoundError:
+            raise FileNotFoundError from None
+        except tensorflow().errors.OpError as error:
+            raise OSError(error.message) from None
+
+
+def _gfile() -> ModuleType:
+    return tensorflow().io.gfile

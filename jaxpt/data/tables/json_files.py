@@ -1,0 +1,230 @@
+"""JSON and JSONL: objects, lists of them, columns, and SQuAD's nested form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from jaxpt.data.tables import super_glue
+from jaxpt.data.tables.files import read_lines, read_whole
+from jaxpt.data.tables.rows import Row
+from jaxpt.errors import UserError
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_FORMS = "wants a list of objects, an object of columns (lists of equal length), or SQuAD's form"
+
+
+def jsonl(path: str) -> Iterator[Row]:
+    """Reads a file with a JSON object a line.
+
+    Args:
+      path: the file, also as `.gz`.
+
+    Yields:
+      Rows, with their lines; those of a nested line of SuperGLUE are numbered from 1. Blank lines are passed over.
+
+    Raises:
+      UserError: names the line that is no JSON object; the file is empty.
+    """
+    rows = 0
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        place = f"{path}: line {number}"
+        record = _object(line, place)
+        try:
+            found = super_glue.flat(record)
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{place}: begins as a line of SuperGLUE, but has no {error}") from None
+        for values in [record] if found is None else found:
+            rows += 1
+            yield Row(rows if super_glue.is_nested(values) else number, values)
+    if not rows:
+        raise UserError(f"{path}: is empty; wants a JSON object a line")
+
+
+def _object(line: str, place: str) -> dict[str, Any]:
+    try:
+        record = _parsed(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: not JSON ({error}); wants one object a line") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{place}: wants a JSON object, got {_kind(record)}")
+    return record
+
+
+def json_file(path: str) -> Iterator[Row]:
+    """Reads a JSON file, whole: a list of objects, an object of columns, SQuAD's form, or an object a line.
+
+    Args:
+      path: the file, also as `.gz`.
+
+    Yields:
+      Rows, numbered from 1.
+
+    Raises:
+      UserError: not JSON, or of another form.
+    """
+    content = _load(path)
+    if is_squad(content):
+        return squad_rows(content, path)
+    return _records(content, path)
+
+
+def squad(path: str) -> Iterator[Row]:
+    """Reads a file in the format of SQuAD 1.1 or 2.0.
+
+    Args:
+      path: the file, also as `.gz`.
+
+    Yields:
+      A row for each question: `id`, `title`, `context`, `question`, `answers` (a list of `text` and `answer_start`, a
+      character of the context; none in files without answers) and `is_impossible`. They are numbered from 1.
+
+    Raises:
+      UserError: not JSON, another form, or a question without one of its parts.
+    """
+    content = _load(path)
+    if not is_squad(content):
+        raise UserError(f"{path}: not SQuAD's form; " + 'wants {"data": [{"paragraphs": [{"context", "qas"}]}]}')
+    return squad_rows(content, path)
+
+
+def _load(path: str) -> Any:
+    lines = read_whole(path)
+    if not any(line.strip() for line in lines):
+        raise UserError(f"{path}: is empty; {_FORMS}")
+    try:
+        return _parsed("".join(lines))
+    except RecursionError as error:
+        raise UserError(f"{path}: not readable as JSON ({error}); {_FORMS}") from None
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and lines[0].lstrip().startswith("{"):  # an object a line, or nearly so
+            return [_object(line, f"{path}: line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+        raise UserError(
+            f"{path}: line {error.lineno}: not JSON ({error.msg}, column {error.colno}); {_FORMS}"
+        ) from None
+
+
+def _parsed(content: str) -> Any:
+    value = json.loads(content)
+    return _valid(value) if _SURROGATE.search(content) else value
+
+
+def _valid(value: Any) -> Any:
+    """Strings without half a surrogate pair, which JSON can spell and UTF-8 cannot: "?" in its place."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_valid(one) for one in value]
+    return {_valid(name): _valid(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def _records(content: Any, path: str) -> Iterator[Row]:
+    if isinstance(content, dict) and isinstance(content.get("data"), list):
+        content = content["data"]  # {"version": …, "data": [objects]}
+    if isinstance(content, dict) and content and all(isinstance(v, list) for v in content.values()):
+        lengths = {name: len(values) for name, values in content.items()}
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise UserError(f"{path}: columns of unequal lengths: {shown}")
+        content = [dict(zip(content, values)) for values in zip(*content.values())]
+    if not isinstance(content, list):
+        raise UserError(f"{path}: {_kind(content)}; {_FORMS}")
+    if not content:
+        raise UserError(f"{path}: an empty list; {_FORMS}")
+    for number, record in enumerate(content, 1):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: row {number}: wants a JSON object, got {_kind(record)}")
+        yield Row(number, record)
+
+
+def is_squad(content: Any) -> bool:
+    """True for a JSON value in SQuAD's form, as far as its first article shows."""
+    articles = content.get("data") if isinstance(content, dict) else None
+    return (
+        isinstance(articles, list) and bool(articles) and isinstance(articles[0], dict) and "paragraphs" in articles[0]
+    )
+
+
+def squad_rows(content: dict[str, Any], path: str) -> Iterator[Row]:
+    """The questions of a JSON value in SQuAD's form; see `squad`."""
+    number = 0
+    for n, article in enumerate(content["data"], 1):
+        place = f"{path}: article {n}"
+        for m, paragraph in enumerate(_part(article, "paragraphs", list, place), 1):
+            place = f"{path}: article {n}: paragraph {m}"
+            context = _part(paragraph, "context", str, place)
+            for question in _part(paragraph, "qas", list, place):
+                number += 1
+                place = f"{path}: row {number}"
+                values = {
+                    "id": str(_part(question, "id", str | int, place)),
+                    "title": article.get("title", ""),
+                    "context": context,
+                    "question": _part(question, "question", str, place),
+                    "answers": answers(question.get("answers", []), place),
+                    "is_impossible": bool(question.get("is_impossible", False)),
+                }
+                yield Row(number, values)
+    if not number:
+        raise UserError(f"{path}: no question in it; {_FORMS}")
+
+
+def answers(value: Any, place: str = "") -> list[dict[str, Any]]:
+    """Answers in one form, whichever of the two usual ones a file has.
+
+    Args:
+      value: a list of objects with `text` and `answer_start` (SQuAD), or an object of two lists (TFDS, `datasets`).
+      place: where it stands, for messages.
+
+    Returns:
+      The list of objects, with those two fields.
+
+    Raises:
+      UserError: anything else.
+
+    Example:
+      >>> answers({"text": ["Paris"], "answer_start": [17]})
+      [{'text': 'Paris', 'answer_start': 17}]
+    """
+    if isinstance(value, dict) and isinstance(value.get("text"), list):
+        starts = value.get("answer_start")
+        if not isinstance(starts, list) or len(starts) != len(value["text"]):
+            raise UserError(f"{place or 'answers'}: text and answer_start want lists of equal lengths")
+        value = [{"text": text, "answer_start": start} for text, start in zip(value["text"], starts)]
+    if not isinstance(value, list):
+        raise UserError(f"{place or 'answers'}: answers wants a list, got {_kind(value)}")
+    found = []
+    for answer in value:
+        text, start = _part(answer, "text", str, place), _part(answer, "answer_start", int, place)
+        found.append({"text": text, "answer_start": start})
+    return found
+
+
+def _part(record: Any, name: str, kind: Any, place: str) -> Any:
+    if not isinstance(record, dict):
+        raise UserError(f"{place}: wants an object with {name!r}, got {_kind(record)}")
+    if name not in record:
+        raise UserError(f"{place}: no {name!r}; it has {', '.join(record) or 'nothing'}")
+    if not isinstance(record[name], kind):
+        wanted = {list: "a list", str: "a string", int: "a whole number"}.get(kind, "a string or a number")
+        raise UserError(f"{place}: {name!r} wants {wanted}, got {_kind(record[name])}")
+    return record[name]
+
+
+def _kind(value: Any) -> str:
+    """What JSON calls a value."""
+    if value is None:
+        return "null"
+    names = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "an object",
+    }
+    return names[type(value)]

@@ -1,0 +1,197 @@
+"""A row of a labelled file, and the values of its columns."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from jaxpt.config.kinds import nearest
+from jaxpt.data.tables.super_glue import is_nested
+from jaxpt.errors import UserError
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+class Row(NamedTuple):
+    """A record of a labelled file."""
+
+    number: int
+    """Its place in the file, from 1: the line where it starts, or the number of the row where a file has no lines."""
+    values: dict[str, Any]
+    """Column → value, as the file has it."""
+
+
+def where(path: str, row: Row, format: str = "auto") -> str:
+    """Names a row in a message.
+
+    Args:
+      path: the file.
+      row: of this file.
+      format: as `read` was called with.
+
+    Returns:
+      The file and the line, or the row where a file has no lines.
+
+    Example:
+      >>> where("train.tsv", Row(12, {})), where("train.parquet", Row(12, {}))
+      ('train.tsv: line 12', 'train.parquet: row 12')
+    """
+    unit = (
+        "row"
+        if format in _BY_ROW
+        or (format == "auto" and path.removesuffix(".gz").endswith(_ROW_SUFFIXES))
+        or is_nested(row.values)
+        else "line"
+    )
+    return f"{path}: {unit} {row.number}"
+
+
+_BY_ROW = ("json", "squad", "parquet", "tfds", "builtin")
+_ROW_SUFFIXES = (".json", ".parquet")
+
+
+def key(option: str) -> str:
+    """How a recipe calls an option of a file's format, for messages.
+
+    Example:
+      >>> key("quoted")
+      'task.quoted, of a task of the harness data.quoted'
+    """
+    return f"task.{option}, of a task of the harness data.{option}"
+
+
+def column(row: Row, name: str, place: str = "") -> Any:
+    """The value of a column.
+
+    Args:
+      row: of any file.
+      name: the column; "translation.de" is the field `de` of the column `translation`.
+      place: where the row stands (`where(path, row)`), for messages.
+
+    Returns:
+      The value as the file has it.
+
+    Raises:
+      UserError: there is no such column; the columns that there are, and the nearest ones.
+
+    Example:
+      >>> column(Row(1, {"sentence": "fine", "label": "1"}), "label")
+      '1'
+      >>> column(Row(2, {"sentence": "fine", "label": "1"}), "labels", "dev.tsv: line 2")
+      Traceback (most recent call last):
+      jaxpt.errors.UserError: dev.tsv: line 2: no column 'labels'; it has sentence, label; did you mean label?
+    """
+    values = row.values
+    if name in values:
+        return values[name]
+    outer, dot, inner = name.partition(".")
+    if dot and isinstance(values.get(outer), dict):
+        return column(Row(row.number, values[outer]), inner, f"{_prefix(place)}column {outer!r}")
+    known = ", ".join(map(str, values)) or "none"
+    raise UserError(f"{_prefix(place)}no column {name!r}; it has {known}{nearest(name, [*map(str, values)], '')}")
+
+
+def text(row: Row, name: str, place: str = "", as_text: bool = False) -> str:
+    """The value of a column that holds text.
+
+    Args:
+      row: of any file.
+      name: the column.
+      place: where the row stands, for messages.
+      as_text: numbers and truth values are text too, as JSON spells them.
+
+    Returns:
+      The text, exactly as the file has it.
+
+    Raises:
+      UserError: no such column, or no text in it.
+
+    Example:
+      >>> text(Row(1, {"question": "who?", "year": 1990}), "year", as_text=True)
+      '1990'
+    """
+    value = column(row, name, place)
+    if isinstance(value, str):
+        return value
+    if as_text and isinstance(value, bool | int | float):
+        return json.dumps(value)
+    raise UserError(f"{_prefix(place)}column {name!r} wants text, got {_shown(value)}")
+
+
+def label(value: Any) -> str:
+    """How a label is spelled, whatever the format of its file: 1 in JSON is "1" in TSV, true is "true".
+
+    Args:
+      value: of a label column.
+
+    Returns:
+      The label; "" where there is none.
+
+    Example:
+      >>> label(1), label("1"), label(True), label(None)
+      ('1', '1', 'true', '')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def labels(rows: Iterable[Row], name: str, path: str = "", format: str = "auto") -> dict[str, int]:
+    """Collects the labels of a column.
+
+    Args:
+      rows: of a file.
+      name: the column; each value is a label, or a list of labels (tags of words, or several labels of a text).
+      path: the file, for messages.
+      format: as `read` was called with.
+
+    Returns:
+      Label → rows (or words) with it; numbers in numerical order, words in alphabetical order.
+
+    Raises:
+      UserError: no such column, an empty label, or a value that is no label.
+
+    Example:
+      >>> labels([Row(1, {"score": "10"}), Row(2, {"score": "9"}), Row(3, {"score": 9})], "score")
+      {'9': 2, '10': 1}
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    for row in rows:
+        place = where(path, row, format) if path else f"row {row.number}"
+        value = column(row, name, place)
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, dict | list):
+                raise UserError(f"{place}: column {name!r} wants labels, got {_shown(one)}")
+            spelled = label(one)
+            if not spelled.strip():
+                raise UserError(f"{place}: column {name!r}: empty label; give the row a label or take it out")
+            counts[spelled] += 1
+    return {name: counts[name] for name in in_order(counts)}
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Labels in numerical order if all are numbers, else in alphabetical order.
+
+    Example:
+      >>> in_order(["10", "9", "-1"]), in_order(["no", "10", "9"])
+      (['-1', '9', '10'], ['10', '9', 'no'])
+    """
+    names = list(names)
+    if all(NUMBER.fullmatch(name) for name in names):
+        return sorted(names, key=lambda name: (float(name), name))
+    return sorted(names)
+
+
+def _prefix(place: str) -> str:
+    return f"{place}: " if place else ""
+
+
+def _shown(value: Any) -> str:
+    """A value that is not what was wanted: its type, and the value if it is short."""
+    if value is None:
+        return "nothing"
+    return f"{type(value).__name__} {value!r:.40}"

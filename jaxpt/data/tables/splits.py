@@ -1,0 +1,133 @@
+"""A held-out split of a file that has none: stratified, and a function of what the rows say alone."""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from jaxpt.data.tables.overlap import Text, digest
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """Which rows are held out: in each stratum those with the smallest hashes. `held_out` makes it."""
+
+    strata: tuple[str, ...]
+    """Labels in alphabetical order; ("",) where all rows are one stratum."""
+    thresholds: tuple[int, ...]
+    """The largest hash of a text that is held out, for each of `strata`; -1: none is."""
+    edges: tuple[float, ...] = ()
+    """Of a regression: the values that divide the strata."""
+    exceptions: tuple[tuple[int, bool], ...] = ()
+    """(hash, whether it is held out) of texts with several labels, which the thresholds would put on both sides."""
+
+    def is_held_out(self, text: Text, label: Any = "") -> bool:
+        """Tells on which side a row stands.
+
+        Args:
+          text: its text or texts, as when the split was made.
+          label: its label; the value of a regression; not used where all rows are one stratum.
+
+        Returns:
+          True if the row is held out.
+
+        Raises:
+          KeyError: no row had this label when the split was made.
+        """
+        return self._at(digest(text), self._stratum(label))
+
+    def _at(self, hash: int, stratum: str) -> bool:
+        at = bisect.bisect_left(self.exceptions, (hash,))
+        if at < len(self.exceptions) and self.exceptions[at][0] == hash:
+            return self.exceptions[at][1]
+        at = bisect.bisect_left(self.strata, stratum)
+        if at == len(self.strata) or self.strata[at] != stratum:
+            raise KeyError(stratum)
+        return hash <= self.thresholds[at]
+
+    def _stratum(self, label: Any) -> str:
+        if self.strata == ("",):
+            return ""
+        return str(bisect.bisect_right(self.edges, label)) if self.edges else str(label)
+
+
+def held_out(
+    rows: Iterable[Any],
+    text_of: Callable[[Any], Text],
+    label_of: Callable[[Any], Any] | None,
+    fraction: float,
+    quantiles: int = 0,
+) -> HeldOut:
+    """Chooses rows to hold out.
+
+    In each stratum that is the fraction of its rows whose texts have the smallest hashes; at least one text, but never
+    all. The choice depends on neither the order of the rows nor chance. Rows with the same text stand on the same
+    side, whatever their labels.
+
+    Args:
+      rows: the training set.
+      text_of: row → its text, or its texts.
+      label_of: row → its label. None (several labels, tags, questions): all rows are one stratum.
+      fraction: of the rows, above 0 and below 1.
+      quantiles: for a regression: `label_of` gives numbers, and so many quantiles of them are the strata.
+
+    Returns:
+      The choice. It is small, frozen, hashable and can be pickled.
+
+    Example:
+      >>> rows = [(f"text {i}", "spam" if i % 4 == 0 else "ham") for i in range(40)]
+      >>> split = held_out(rows, lambda row: row[0], lambda row: row[1], 0.2)
+      >>> collections.Counter(label for text, label in rows if split.is_held_out(text, label)) == {"ham": 6, "spam": 2}
+      True
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction wants a number above 0 and below 1, got {fraction}")
+    if quantiles and (quantiles < 2 or label_of is None):
+        raise ValueError("quantiles wants 2 or more, and label_of")
+    found = [(digest(text_of(row)), label_of(row) if label_of else "") for row in rows]
+    edges = _edges([value for _, value in found], quantiles) if quantiles else ()
+    empty = HeldOut(("",) if label_of is None else (), (), edges)
+    counts: dict[str, collections.Counter[int]] = {}
+    for hash, label in found:
+        counts.setdefault(empty._stratum(label), collections.Counter())[hash] += 1
+    strata = tuple(sorted(counts))
+    split = HeldOut(strata, tuple(_threshold(counts[stratum], fraction) for stratum in strata), edges)
+    return dataclasses.replace(split, exceptions=_exceptions(split, counts))
+
+
+def _edges(values: list[float], quantiles: int) -> tuple[float, ...]:
+    """The smallest value of each quantile but the first."""
+    values = sorted(values)
+    return tuple(values[len(values) * part // quantiles] for part in range(1, quantiles)) if values else ()
+
+
+def _threshold(rows: collections.Counter[int], fraction: float) -> int:
+    """The hash up to which texts are held out. Several rows may have one text: the nearest number of rows is taken."""
+    hashes = sorted(rows)
+    wanted = max(int(fraction * rows.total() + 0.5), 1)
+    best, threshold, below = wanted, -1, 0
+    for hash in hashes[:-1]:  # the last text stays in the training set
+        below += rows[hash]
+        if threshold < 0 or abs(below - wanted) < best:
+            best, threshold = abs(below - wanted), hash
+        if below >= wanted:
+            break
+    return threshold
+
+
+def _exceptions(split: HeldOut, counts: dict[str, collections.Counter[int]]) -> tuple[tuple[int, bool], ...]:
+    """Of texts in several strata that would be on both sides: the side that most of their rows would be on."""
+    sides: dict[int, collections.Counter[bool]] = {}
+    seen: set[int] = set()
+    for rows in counts.values():
+        for hash in rows:
+            if hash in seen:
+                sides[hash] = collections.Counter()
+            seen.add(hash)
+    for stratum, rows in counts.items():
+        for hash in sides.keys() & rows.keys():
+            sides[hash][split._at(hash, stratum)] += rows[hash]
+    return tuple(sorted((hash, of[True] > of[False]) for hash, of in sides.items() if len(of) == 2))

@@ -1,0 +1,85 @@
+"""Data sets of TensorFlow Datasets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from jaxpt.config.kinds import nearest
+from jaxpt.data.tables.quiet_tensorflow import tensorflow
+from jaxpt.data.tables.rows import Row
+from jaxpt.errors import UserError
+
+
+def tfds(name: str, split: str = "train") -> Iterator[Row]:
+    """Reads a split of a data set.
+
+    Args:
+      name: as TFDS has it ("glue/sst2", "squad:3.0.0"), or the directory of a prepared one.
+      split: "train", "validation", … as the data set names them.
+
+    Yields:
+      Rows, numbered from 1 in the order of the data set. Strings are str, sequences lists, and classes their names,
+      None where a row has no class (-1).
+
+    Raises:
+      UserError: no such data set or split, or it cannot be prepared (no network, say).
+    """
+    tf = tensorflow()
+    import tensorflow_datasets as tf_datasets
+
+    try:
+        is_directory = os.path.isdir(name) or "://" in name
+        builder = tf_datasets.builder_from_directory(name) if is_directory else tf_datasets.builder(name)
+        if not builder.is_prepared():
+            builder.download_and_prepare()
+    except Exception as error:  # tfds has many, with messages of many lines
+        raise UserError(f"TFDS data set {name}: {_first_line(error)}") from None
+    splits = list(builder.info.splits)
+    if split not in splits:
+        raise UserError(
+            f"TFDS data set {name}: no split {split!r}; it has {', '.join(splits)}{nearest(split, splits, '')}"
+        )
+    dataset = builder.as_dataset(split=split, shuffle_files=False)
+    try:
+        for number, record in enumerate(dataset.prefetch(64).as_numpy_iterator(), 1):
+            yield Row(number, {key: plain(builder.info.features[key], value) for key, value in record.items()})
+    except (tf.errors.OpError, OSError) as error:
+        raise UserError(f"TFDS data set {name}: {_first_line(error)}") from None
+
+
+def plain(feature: Any, value: Any) -> Any:
+    """A value as Python has it.
+
+    Args:
+      feature: of TensorFlow Datasets: it says what the value is.
+      value: as `as_numpy_iterator` gives it.
+
+    Returns:
+      Numbers, strings, lists and dicts; the name of a class.
+    """
+    if hasattr(value, "to_list"):  # a ragged tensor: lists of unequal lengths
+        value = value.to_list()
+    if isinstance(value, dict):
+        inner = getattr(feature, "feature", feature)  # of a sequence of objects TFDS makes an object of sequences
+        many = inner is not feature
+        return {
+            key: [plain(inner[key], one) for one in of] if many else plain(inner[key], of)
+            for key, of in value.items()
+        }
+    if hasattr(feature, "feature"):
+        return [plain(feature.feature, one) for one in value]
+    if hasattr(feature, "int2str"):  # after sequences: they answer for what they hold
+        return feature.int2str(int(value)) if value >= 0 else None
+    return _decoded(value.tolist() if hasattr(value, "tolist") else value)
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(one) for one in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,353 @@
+"""Base class of tasks: from a row of a file to texts and a target, and from predictions to scores and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from jaxpt import metrics
+from jaxpt.config import LanguageCode, Overrides, TaskConfig, unaffected
+from jaxpt.config.kinds import nearest
+from jaxpt.data import tables
+from jaxpt.data.tables import Row
+from jaxpt.errors import UserError
+from jaxpt.metrics.text_tasks import TASKS, generic_inputs, text_task
+
+Answer = dict[str, Any]
+"""What `jaxpt predict` writes of a row, ready for JSON."""
+
+
+class LocatedRow(NamedTuple):
+    """A row and its place."""
+
+    row: Row
+    where: str
+    """File and line, for messages."""
+    origin: tuple[int, int]
+    """(file, row)."""
+
+
+class Task(TaskConfig):
+    """Base of all tasks. A module defines exactly one subclass."""
+
+    name: str | None = None
+    """Name of the task, such as `mrpc`: the prefix of text-to-text inputs, and of a submission's file."""
+    id: str | None = None
+    """Column of the rows' ids; by default `id`, `idx` or `index` where there is one, else the number of the row."""
+    header: tuple[str, ...] | None = None
+    """Names of the columns of files that do not name them: TSV and CSV without a header line, CoNLL."""
+    quoted: bool | None = None
+    """Fields of TSV and CSV files may stand in quotation marks; by default those of CSV."""
+    comments: bool = False
+    """Lines of CoNLL files that start with # before a sentence are comments; in CoNLL-U they always are."""
+    metrics: tuple[str, ...] | None = None
+    """Metrics on the validation and test set, see `jaxpt.metrics`; the first one chooses the best checkpoint."""
+    metric_options: Annotated[Overrides, unaffected("records", "program")] = ()
+    """Options of metrics, such as {bleu: {tokenize: intl}}; jaxpt/data/tasks/README.md has a table of them."""
+
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return self.metrics or self.default_metrics
+
+    @classmethod
+    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
+        return metrics.selection_value(metric) if metric in metrics.known() else (metric, "max")
+
+    def check_metrics(self) -> None:
+        """Raises UserError for a metric that this kind of task has not."""
+        allowed = self.allowed_metrics
+        for metric in self.metrics or ():
+            if metric not in allowed:
+                raise UserError(
+                    f"task.metrics: {metric}: a task of kind {self.kind} has no such metric; "
+                    f"it has {', '.join(allowed)}{nearest(metric, list(allowed), '')}"
+                )
+        metrics.check_options(self.metric_options, self.scored, "task.metric_options")
+
+    allowed_metrics: ClassVar[tuple[str, ...]]
+
+    def columns(self) -> tuple[str, ...]:
+        """The columns that a row must have to be answered."""
+        raise NotImplementedError
+
+    def content(self, row: Row, where: str) -> tuple[str, ...]:
+        """The texts by which equal rows are recognised, and by whose hash rows are held out.
+
+        Args:
+          row: the columns of a row.
+          where: file and line, for messages.
+        """
+        raise NotImplementedError
+
+    quantiles: ClassVar[int] = 0
+    """Strata of a split, where `stratum` gives numbers."""
+
+    def stratum(self, row: Row, where: str) -> Any:
+        """What a split keeps in proportion: a label, or a number."""
+        return ""
+
+    def labels_in(self, row: Row, where: str) -> list[str]:
+        """The labels of a row, of a task that has labels."""
+        return []
+
+    def before_labels(self, rows: Iterable[tuple[Row, str]]) -> Task:
+        """The task that reads the labels of its training set, where that needs a look at all rows first.
+
+        Args:
+          rows: of the training set, each with its place; possibly not looked at.
+        """
+        return self
+
+    def options(self, metric: str) -> dict[str, Any]:
+        """The options of a metric that this task gives."""
+        return metrics.options_of(self.metric_options, metric)
+
+    def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
+        """How a metric is computed, to be shown beside it: the label or average that it is of, a scorer's signature.
+
+        Args:
+          metric: one of `scored`.
+          targets: those that are scored.
+
+        Returns:
+          None if the name of the metric says all.
+
+        Raises:
+          UserError: what the metric needs is not installed.
+        """
+        return None
+
+    def baseline_names(self) -> dict[str, str]:
+        """{value: name} of the values whose `majority` is no constant."""
+        return {}
+
+    def score(self, predictions: Sequence[Any], targets: Sequence[Any], metric: str) -> dict[str, float]:
+        """A metric of predictions.
+
+        Args:
+          predictions: as `decide` gives them.
+          targets: as `target` gives them, of the same rows.
+          metric: one of `scored`.
+
+        Returns:
+          {name: value}.
+        """
+        return metrics.score(metric, predictions, targets, **self.options(metric))
+
+    def majority(
+        self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
+    ) -> dict[str, float] | None:
+        """A metric of the constant prediction that is best on the training set (`jaxpt.metrics.majority`).
+
+        Args:
+          metric: one of `scored`.
+          trained: the rows of the training set.
+          rows: the rows that are scored.
+          targets: their targets.
+        """
+        known = [self.target(row.row, row.where) for row in trained]
+        return metrics.majority(metric, known, targets, **self.options(metric))
+
+    def target(self, row: Row, where: str) -> Any:
+        """The target of a row."""
+        raise NotImplementedError
+
+    def loss(self, outputs: Sequence[np.ndarray], target: Any) -> float:
+        """The loss of a row: that of training, without label smoothing and class weights.
+
+        Args:
+          outputs: the head's, of each of the row's records.
+          target: as `target` gives it.
+        """
+        raise NotImplementedError
+
+    def named(self, value: Any, row: Row, where: str) -> Any:
+        """A target or a prediction of a row as people read it, ready for JSON."""
+        return value
+
+    def parsed(self, value: Any) -> Any:
+        """The inverse of `named`, from JSON: what `score` takes.
+
+        Raises:
+          NotImplementedError: the task needs more than what is named.
+        """
+        return value
+
+    def text_of(self, row: Row, where: str) -> str:
+        """What a row is recognised by in a list."""
+        return " | ".join(self.content(row, where))
+
+    def difference(self, target: Any, prediction: Any, row: Row, where: str) -> str:
+        """What was predicted of a row instead of what: one text."""
+        target, prediction = (self.named(value, row, where) for value in (target, prediction))
+        return f"{_said(target)} → {_said(prediction)}"
+
+    def confusions(self, predictions: Sequence[Any], targets: Sequence[Any]) -> list[str]:
+        """Lines that say which label is taken for which; [] of a task without labels."""
+        return []
+
+    def grouped(self, rows: Sequence[LocatedRow]) -> tuple[list[LocatedRow], list[Any]]:
+        """The rows that are scored, and the target of each."""
+        return list(rows), [self.target(row.row, row.where) for row in rows]
+
+    def with_measured(self, metrics: Mapping[str, float]) -> Task:
+        """The task with what is chosen on the validation set, such as a threshold.
+
+        Args:
+          metrics: measured there: {"<evaluator>/<metric>": value}.
+        """
+        return self
+
+    # ---- text to text -----------------------------------------------------------------------------------------------
+
+    def input_text(self, row: Row, where: str) -> str:
+        """The input of a row as text: that of T5's code for a task that it knows, else `{task} {column}: {text} …`."""
+        if self.name in TASKS:
+            return text_task(self.name).inputs(row.values)
+        texts = {name: tables.text(row, name, where, as_text=True) for name in self.columns()}
+        return generic_inputs(self.name or self.kind, texts)
+
+    def target_text(self, row: Row, where: str) -> str:
+        """The target of a row as text."""
+        raise UserError(f"objective.kind: text_to_text does not fit task.kind: {self.kind}")
+
+    def target_texts(self, row: Row, where: str) -> tuple[str, ...]:
+        """The targets of a row of the training set: an example for each."""
+        return (self.target_text(row, where),)
+
+    def parse(self, text: str, row: Row, where: str) -> Any:
+        """The prediction, comparable with `target`, that a generated text is."""
+        raise NotImplementedError
+
+    def answer_text(self, text: str, row: Row, where: str) -> Answer:
+        """The prediction of a row for people, from a generated text."""
+        return {"text": text}
+
+    def candidates(self) -> tuple[str, ...]:
+        """All texts that can be a target, where these are few."""
+        return ()
+
+    def row_id(self, row: Row) -> Any:
+        """The id of a row: its column's value, or its number."""
+        names = ("id", "idx", "index") if self.id is None else (self.id,)
+        return next((row.values[name] for name in names if name in row.values), row.number)
+
+
+def _said(value: Any) -> str:
+    """A named target or prediction as text."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return (", ".join(value) if isinstance(value, list) else value) or "(none)"
+
+
+def check_label(label: str, labels: Sequence[str], where: str, what: str = "label") -> None:
+    """Raises UserError if a label is none of a task's; the nearest right one is given.
+
+    Args:
+      label: of a row.
+      labels: the task's.
+      where: file and line.
+      what: how the message calls it.
+    """
+    if label not in labels:
+        known = list(labels)
+        raise UserError(
+            f"{where}: {what} {label!r} is none of task.labels: {', '.join(known)}{nearest(label, known, '')}"
+        )
+
+
+class ComparedTexts(Task):
+    """Base of tasks whose predictions are texts that are compared with references."""
+
+    language: Annotated[LanguageCode | None, unaffected("records", "program")] = None
+    """Code of the targets' language (`zh`, `de`), which chooses how metrics split them into words (BLEU, TER, ROUGE) or
+    normalize them (SQuAD); by default found by their letters: Latin ones count as English."""
+
+    def reference_language(self) -> str | None:
+        """The code of the targets' language, where it is known."""
+        return self.language
+
+    def options(self, metric: str) -> dict[str, Any]:
+        language = self.reference_language()
+        by_language = metrics.find(metric).by_language
+        return {**({"language": language} if language and by_language else {}), **super().options(metric)}
+
+    def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
+        references = max((len(one) for one in targets if isinstance(one, list | tuple)), default=1)
+        resolved = metrics.resolve(metric, targets, **self.options(metric))
+        return metrics.signature(metric, max(references, 1), **resolved)
+
+
+class TextsTask(Task):
+    """Base of tasks over a text, or a pair of texts."""
+
+    text: str | tuple[str, ...] = "text"
+    """Column of the text, or of the first of two; several columns are joined by spaces."""
+    pair: str | tuple[str, ...] | None = None
+    """Column of the second text, or several."""
+    label: str = "label"
+    """Column of the label."""
+    is_symmetric: bool = False
+    """The order of a pair means nothing: training sees both orders (ELECTRA); with `objective.extract` the head sees
+    both at once (GPT-1)."""
+
+    objective: ClassVar[str] = "classification"
+    head: ClassVar[str] = "classes"
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the head."""
+        raise NotImplementedError
+
+    def columns(self) -> tuple[str, ...]:
+        return (*_names(self.text), *_names(self.pair))
+
+    def texts(self, row: Row, where: str) -> tuple[str, ...]:
+        """The text, or both."""
+        named = [("task.text", _names(self.text)), ("task.pair", _names(self.pair))]
+        return tuple(
+            " ".join(tables.text(row, name, f"{where} ({key})") for name in names) for key, names in named if names
+        )
+
+    def input_text(self, row: Row, where: str) -> str:
+        """That of any task; columns may have other names than those of TFDS, which T5's code knows."""
+        known = TASKS[self.name].columns if self.name in TASKS else ()
+        texts = self.texts(row, where)
+        if len(known) == len(texts) == len(self.columns()):
+            row = Row(row.number, {**row.values, **dict(zip(known, texts))})
+        return super().input_text(row, where)
+
+    def content(self, row: Row, where: str) -> tuple[str, ...]:
+        return self.texts(row, where)
+
+    def encoded(self, target: Any) -> np.ndarray:
+        """A target as the loss wants it: [] or [outputs]."""
+        raise NotImplementedError
+
+    def decide(self, outputs: Sequence[np.ndarray]) -> Any:
+        """The prediction of a row, comparable with `target`.
+
+        Args:
+          outputs: the head's, of each of the row's records: here one, [1, outputs].
+        """
+        return self.decide_one(outputs[0][0])
+
+    def decide_one(self, logits: np.ndarray) -> Any:
+        """`decide` from the head's outputs: [outputs]."""
+        raise NotImplementedError
+
+    def answer(self, outputs: Sequence[np.ndarray]) -> Answer:
+        """The prediction of a row for people, from the same."""
+        return self.answer_one(outputs[0][0])
+
+    def answer_one(self, logits: np.ndarray) -> Answer:
+        """`answer` from the head's outputs: [outputs]."""
+        raise NotImplementedError
+
+
+def _names(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of columns, as a tuple."""
+    return (columns,) if isinstance(columns, str) else columns or ()

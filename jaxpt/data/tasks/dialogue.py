@@ -1,0 +1,135 @@
+"""Dialogues and instructions, for a decoder that learns to answer.
+
+    messages                      [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}, …]
+    conversations                 [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}, …]   (ShareGPT)
+    prompt, completion            texts, or lists of messages
+    instruction, input, output    texts (Alpaca); an input stands after the instruction and an empty line
+
+The form of rows is found by the names of their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from jaxpt.config.kinds import nearest
+from jaxpt.data import tables
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import Task
+from jaxpt.errors import UserError
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+SHAREGPT = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
+PAIRS = (("prompt", "completion"), ("instruction", "output"))
+"""Columns of one turn that are found by their names."""
+
+Message = dict[str, str]
+
+
+class DialogueTask(Task):
+    """A task whose rows are dialogues: messages, ShareGPT's conversations, or a prompt and an answer.
+
+    Example:
+      >>> task = DialogueTask(prompt="question", answer="answer", system="Be brief.")
+      >>> task.dialogue(Row(1, {"question": "2 + 2?", "answer": "4"}), "line 1")
+      [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': '2 + 2?'}, {'role': 'assistant', \
+'content': '4'}]
+    """
+
+    kind: Literal["dialogue"] = "dialogue"
+    messages: str | None = None
+    """Column of the messages; by default `messages` or `conversations`."""
+    prompt: str | None = None
+    """Column of what the user says, of rows of one turn; by default `prompt` or `instruction`."""
+    answer: str | None = None
+    """Column of the assistant's answer; by default `completion` or `output`."""
+    input: str | None = None
+    """Column of what the prompt is about, possibly empty; by default `input` beside `instruction`."""
+    system: str | None = None
+    """System message of dialogues that have none."""
+
+    objective: ClassVar[str] = "dialogue"
+    default_metrics: ClassVar[tuple[str, ...]] = ()
+    allowed_metrics: ClassVar[tuple[str, ...]] = ()
+    default_evals: ClassVar[tuple[dict[str, Any], ...]] = ({"kind": "heldout"}, {"kind": "answers"})
+
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.messages, self.prompt) if name is not None)
+
+    def content(self, row: Row, where: str) -> tuple[str, ...]:
+        return tuple(message["content"] for message in self.dialogue(row, where))
+
+    def dialogue(self, row: Row, where: str) -> list[Message]:
+        """The messages of a row, the oldest first.
+
+        Args:
+          row: the columns of a row.
+          where: file and line, for messages.
+
+        Returns:
+          [{"role", "content"}]; possibly without an answer.
+
+        Raises:
+          UserError: no such columns, an unknown role, an empty message.
+        """
+        found = self._messages(row, where)
+        for number, message in enumerate(found, 1):
+            if not message["content"].strip():
+                raise UserError(f"{where}: message {number} ({message['role']}) is empty; wants text")
+        if self.system is not None and found and found[0]["role"] not in ("system", "developer"):
+            found.insert(0, {"role": "system", "content": self.system})
+        return found
+
+    def _messages(self, row: Row, where: str) -> list[Message]:
+        listed = self.messages or next((name for name in ("messages", "conversations") if name in row.values), None)
+        if listed is not None and self.prompt is None:
+            return _listed(tables.column(row, listed, where), f"{where}: column {listed!r}")
+        names = next((pair for pair in PAIRS if all(name in row.values for name in pair)), (None, None))
+        prompt, answer = self.prompt or names[0], self.answer or names[1]
+        if prompt is None or answer is None:
+            known = ", ".join(row.values)
+            raise UserError(
+                f"{where}: no dialogue in columns {known}; wants messages, conversations, prompt and completion, or "
+                "instruction and output; or name them: task.messages, or task.prompt and task.answer"
+            )
+        first = _turn(tables.column(row, prompt, where), "user", f"{where}: column {prompt!r} (task.prompt)")
+        more = row.values.get("input") if prompt == "instruction" else None
+        more = more if self.input is None else tables.text(row, self.input, f"{where} (task.input)")
+        if isinstance(more, str) and more.strip():
+            first[-1]["content"] += f"\n\n{more}"
+        said = tables.column(row, answer, where)
+        return first + _turn(said, "assistant", f"{where}: column {answer!r} (task.answer)")
+
+
+def _turn(value: Any, role: str, what: str) -> list[Message]:
+    """A text as a message of `role`; a list of messages as it is."""
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    return _listed(value, what)
+
+
+def _listed(value: Any, what: str) -> list[Message]:
+    """Messages of a list of {"role", "content"}, or of ShareGPT's {"from", "value"}."""
+    if not isinstance(value, list) or not value:
+        raise UserError(f'{what} wants a list of {{"role", "content"}}, got {_shown(value)}')
+    found = []
+    for number, message in enumerate(value, 1):
+        if not isinstance(message, Mapping):
+            raise UserError(f'{what}: message {number}: wants {{"role", "content"}}, got {_shown(message)}')
+        is_sharegpt = "from" in message and "role" not in message
+        role, content = (message.get(key) for key in (("from", "value") if is_sharegpt else ("role", "content")))
+        roles = SHAREGPT if is_sharegpt else dict(zip(ROLES, ROLES))
+        if role not in roles:
+            known = list(roles)
+            raise UserError(
+                f"{what}: message {number}: role {role!r} is none of {', '.join(known)}{nearest(str(role), known, '')}"
+            )
+        if not isinstance(content, str):
+            raise UserError(f"{what}: message {number} ({role}): wants text, got {_shown(content)}")
+        found.append({"role": roles[role], "content": content})
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None or value == [] else f"{type(value).__name__} {value!r:.40}"

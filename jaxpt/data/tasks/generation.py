@@ -1,0 +1,86 @@
+"""Text for text: summaries, translation, data to text, closed-book questions."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import field_validator
+
+from jaxpt.data import tables
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import ComparedTexts, LocatedRow
+from jaxpt.errors import UserError
+
+
+class GenerationTask(ComparedTexts):
+    """A task whose targets are texts.
+
+    Example:
+      >>> task = GenerationTask(inputs="summarize: {article}", targets="highlights")
+      >>> row = Row(2, {"article": "It rained all day.", "highlights": "Rain."})
+      >>> task.input_text(row, "line 2"), task.references(row, "line 2")
+      ('summarize: It rained all day.', ['Rain.'])
+    """
+
+    kind: Literal["generation"] = "generation"
+    inputs: str = "{inputs}"
+    """The input's text, in which `{column}` stands for the text of a column."""
+    targets: str = "targets"
+    """Column of the target: a text, or a list of equally good ones, of which training takes the first."""
+
+    objective: ClassVar[str] = "text_to_text"
+    default_metrics: ClassVar[tuple[str, ...]] = ("rouge",)
+    allowed_metrics: ClassVar[tuple[str, ...]] = (
+        "rouge", "bleu", "chrf", "ter", "exact_match", "squad", "trivia_qa", "natural_questions", "web_questions",
+    )  # fmt: skip
+
+    @field_validator("inputs")
+    @classmethod
+    def _has_columns(cls, inputs: str) -> str:
+        try:
+            names = [name for _, name, _, _ in string.Formatter().parse(inputs) if name is not None]
+        except ValueError as error:
+            raise ValueError(f"wants a text with {{column}} in it: {error}") from None
+        if not names or not all(names):
+            raise ValueError(f"wants a text with {{column}} in it, got {inputs!r}")
+        return inputs
+
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for _, name, _, _ in string.Formatter().parse(self.inputs) if name)
+
+    def input_text(self, row: Row, where: str) -> str:
+        """The text that the model reads."""
+        return self.inputs.format(**{name: tables.text(row, name, where, as_text=True) for name in self.columns()})
+
+    def references(self, row: Row, where: str) -> list[str]:
+        """The texts that are right answers."""
+        value: Any = tables.column(row, self.targets, where)
+        found = value if isinstance(value, list) else [value]
+        if not found or not all(isinstance(one, str) for one in found):
+            raise UserError(f"{where}: column {self.targets!r} (task.targets) wants a text or a list of texts")
+        return found
+
+    def content(self, row: Row, where: str) -> tuple[str, ...]:
+        return (self.input_text(row, where),)
+
+    def target(self, row: Row, where: str) -> list[str]:
+        return self.references(row, where)
+
+    def target_text(self, row: Row, where: str) -> str:
+        return self.references(row, where)[0]
+
+    def parse(self, text: str, row: Row, where: str) -> str:
+        return text
+
+    def grouped(self, rows: Sequence[LocatedRow]) -> tuple[list[LocatedRow], list[Any]]:
+        """Rows with the same input are one, with the references of all of them."""
+        first: dict[str, LocatedRow] = {}
+        found: dict[str, list[str]] = {}
+        for row in rows:
+            inputs = self.input_text(row.row, row.where)
+            first.setdefault(inputs, row)
+            known = found.setdefault(inputs, [])
+            known += [one for one in self.references(row.row, row.where) if one not in known]
+        return list(first.values()), list(found.values())

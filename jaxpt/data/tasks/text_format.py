@@ -1,0 +1,88 @@
+"""A task of T5's code by its name: inputs, targets and the way back are `jaxpt.metrics.text_tasks` (ReCoRD, WSC, …)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import field_validator
+
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import ComparedTexts, LocatedRow
+from jaxpt.errors import UserError
+from jaxpt.metrics.text_tasks import text_task
+
+
+class TextFormatTask(ComparedTexts):
+    """A task as text to text alone, in rows with TFDS's columns; SuperGLUE's JSON lines are read as such.
+
+    A row may be several examples of the training set (each answer of ReCoRD), or none (WSC: a wrong referent).
+
+    Example:
+      >>> task = TextFormatTask(name="wsc_simple", metrics=("accuracy",))
+      >>> values = {"text": "Ann asked Tom if he came .", "span1_text": "Tom", "span2_text": "he", "span2_index": 4}
+      >>> row = Row(1, {**values, "label": True})
+      >>> task.input_text(row, "line 1"), task.target_texts(row, "line 1")
+      ('wsc: Ann asked Tom if *he* came .', ('Tom',))
+      >>> task.parse("the Tom", row, "line 1"), task.target(row, "line 1")
+      (1, 1)
+    """
+
+    kind: Literal["text_format"] = "text_format"
+    name: str
+    """Name of the format: `record`, `wsc_simple`, `wnli_simple`, `dpr`, `squad`, `translate_en_de`, …"""
+
+    objective: ClassVar[str] = "text_to_text"
+    default_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)
+    allowed_metrics: ClassVar[tuple[str, ...]] = (
+        "exact_match", "accuracy", "record", "squad", "trivia_qa", "rouge", "bleu", "chrf", "ter",
+    )  # fmt: skip
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        try:
+            text_task(name)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return name
+
+    def reference_language(self) -> str | None:
+        """Of a translation that of its name."""
+        is_translation = self.name.startswith("translate_")
+        return self.language or (self.name.rpartition("_")[2] if is_translation else None)
+
+    def columns(self) -> tuple[str, ...]:
+        return ()
+
+    def input_text(self, row: Row, where: str) -> str:
+        return self._located(where, lambda: text_task(self.name).inputs(row.values))
+
+    def content(self, row: Row, where: str) -> tuple[str, ...]:
+        return (self.input_text(row, where),)
+
+    def target(self, row: Row, where: str) -> Any:
+        return self._located(where, lambda: text_task(self.name).gold(row.values))
+
+    def target_texts(self, row: Row, where: str) -> tuple[str, ...]:
+        return self._located(where, lambda: text_task(self.name).targets(row.values))
+
+    def target_text(self, row: Row, where: str) -> str:
+        """The first target; of a row that training leaves out what it would be if it were right."""
+        found = self.target_texts(row, where)
+        return next(iter(found or text_task(self.name).targets({**row.values, "label": 1})), "")
+
+    def parse(self, text: str, row: Row, where: str) -> Any:
+        return text_task(self.name).parse(text, row.values)
+
+    def majority(
+        self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
+    ) -> dict[str, float] | None:
+        """Of labels alone."""
+        return super().majority(metric, trained, rows, targets) if metric == "accuracy" else None
+
+    def _located(self, where: str, made: Any) -> Any:
+        try:
+            return made()
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None

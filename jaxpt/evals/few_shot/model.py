@@ -1,0 +1,205 @@
+"""A network as the harness asks it: each family as it was pretrained.
+
+decoder            causal likelihood
+encoder-decoder    the context in the encoder, the continuation as target; of a model that fills spans as the missing
+                   span at the end of the context (`form` says which)
+encoder            pseudo-log-likelihood of the continuation's tokens, one masked at a time, or with the later tokens of
+                   its word (`unit: word`)
+
+Long texts are scored in blocks: a decoder's as long as its positions, with one token before (the common harness's way);
+an encoder-decoder's shorter, with more text before; an encoder's of 64 tokens with none. Each token is scored once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxpt.decode import embed, likelihood
+from jaxpt.decode.engine import Prompt
+from jaxpt.decode.likelihood import Likelihood
+from jaxpt.decode.prompts import Reader
+from jaxpt.errors import UserError
+from jaxpt.evals.few_shot.scoring import Scored
+from jaxpt.evals.few_shot.task import HarnessTask
+from jaxpt.models.network import Network
+from jaxpt.objectives.formats import check_writes
+
+BLOCK = {"encoder": (64, 0), "encoder_decoder": (32, 224), "decoder": (2048, 1)}
+"""Family → (tokens that are scored together, tokens before them) of a long text, as far as the model's positions go."""
+Complete = Callable[[Sequence[Prompt], int, Sequence[str]], list[str]]
+"""(prompts, most new tokens, stop strings) → answers."""
+
+
+class NetworkModel:
+    """A network with its parameters.
+
+    Attributes:
+      truncated: number of contexts that were cut from the left so far.
+      progress: called with the share of the present likelihoods that are scored, from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        params: Any,
+        reader: Reader,
+        complete: Complete | None = None,
+        *,
+        form: Literal["plain", "span"] | None = None,
+        unit: Literal["piece", "word"] = "piece",
+        current: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """For a model of any family.
+
+        Args:
+          network: backbone and heads.
+          params: on the devices.
+          reader: from texts to ids.
+          complete: writes answers; None: the model writes none.
+          form: of an encoder-decoder; by default as it was pretrained.
+          unit: of an encoder.
+          current: makes the mesh current.
+        """
+        self._network, self._params, self._reader, self._complete = network, params, reader, complete
+        self._form, self._unit, self._current = form, unit, current
+        self.truncated = 0
+        self.progress: Callable[[float], None] | None = None
+
+    @property
+    def says(self) -> str:
+        """How it is scored, for people."""
+        family, layout = self._network.config.family, self._reader.format("S2S")
+        if family == "encoder":
+            unit = "one token masked at a time" if self._unit == "piece" else "the later tokens of its word masked too"
+            return "left to right by the query stream" if layout.permutes else f"pseudo-log-likelihood, {unit}"
+        if family == "decoder":
+            return "causal likelihood" + (", the context read in both directions" if layout.prefix_lm else "")
+        form = self._form or ("span" if layout.blank == "sentinels" else "plain")
+        return f"likelihood of the {'span missing at the end of the encoder' if form == 'span' else 'target'}'s text"
+
+    def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[Scored]:
+        """See `scoring.Model`."""
+        pairs = [self._reader.pair(*pair) for pair in zip(contexts, continuations, strict=True)]
+        return [Scored(one.total, one.tokens, one.is_greedy) for one in self._scored(pairs)]
+
+    def rolling(self, texts: Sequence[str]) -> list[Scored]:
+        """See `scoring.Model`."""
+        pairs, owners = [], []
+        for number, text in enumerate(texts):
+            blocks = self.blocks(self._reader.tokenizer.encode(text))
+            pairs += blocks
+            owners += [number] * len(blocks)
+        log_probs, tokens, greedy = np.zeros(len(texts)), np.zeros(len(texts), int), np.ones(len(texts), bool)
+        for number, one in zip(owners, self._scored(pairs), strict=True):
+            log_probs[number] += one.total
+            tokens[number] += one.tokens
+            greedy[number] &= one.is_greedy
+        return [Scored(float(p), int(n), bool(is_best)) for p, n, is_best in zip(log_probs, tokens, greedy)]
+
+    def check(self, task: HarnessTask) -> None:
+        """Raises UserError for a task that this model cannot answer."""
+        if task.form == "similarity":
+            return
+        check_writes(self._reader.objective, self._network.config.kind)
+        if task.form != "generation":
+            return
+        if self._complete is None or self._network.config.family == "encoder":
+            raise UserError(
+                f"{task.source}: {self._network.config.kind} writes no answers; a task of form generation wants them"
+            )
+        self.prompts([], task.max_new_tokens)
+
+    def completions(self, prompts: Sequence[str], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
+        """See `scoring.Model`."""
+        assert self._complete is not None, "`check` refuses such a task"
+        return self._complete(self.prompts(prompts, max_new_tokens), max_new_tokens, stop)
+
+    def prompts(self, texts: Sequence[str], max_new_tokens: int) -> list[Prompt]:
+        """Prompts, cut from the left to the positions that an answer leaves.
+
+        Args:
+          texts: prompts.
+          max_new_tokens: of an answer.
+
+        Returns:
+          A prompt for each text.
+
+        Raises:
+          UserError: an answer leaves no position, or the model is an encoder.
+        """
+        read, limit = [self._reader.prompt(text) for text in texts], self._network.config.position_limit
+        if limit is None:
+            return read
+        if max_new_tokens >= limit:
+            raise UserError(
+                f"max_new_tokens: {max_new_tokens} leaves nothing of the model's {limit} positions for a prompt; "
+                f"wants {limit - 1} or less"
+            )
+        found, first = [], len(self._reader.format().before)
+        for one in read:
+            if one.encoder is None:
+                cut = one._replace(tokens=one.tokens[-(limit - max_new_tokens) :])
+            else:
+                cut = one._replace(encoder=[*one.encoder[:first], *one.encoder[first:][-(limit - first) :]])
+            self.truncated += cut != one
+            found.append(cut)
+        return found
+
+    def embeddings(self, texts: Sequence[str]) -> np.ndarray:
+        """See `scoring.Model`: the mean of the last layer's states."""
+        ids = self._reader.tokenizer.encode_batch(list(texts))
+        if self._network.config.family == "decoder":
+            ids = [self._reader.opened(one) for one in ids]
+        with self._current():
+            found = embed.embed(
+                self._network, self._params, self._reader.objective, self._reader.vocabulary, ids,
+                language=self._reader.language,
+            )  # fmt: skip
+        self.truncated += found.truncated
+        return np.stack(found.vectors)
+
+    def _scored(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
+        reader, starts = self._reader, None
+        check_writes(reader.objective, self._network.config.kind)
+        if not pairs:
+            return []
+        if self._network.config.family == "encoder" and self._unit == "word":
+            starts = reader.tokenizer.word_starts()
+        with self._current():
+            found = likelihood.loglikelihood(
+                self._network, self._params, reader.objective, reader.vocabulary, *map(list, zip(*pairs)),
+                form=self._form, unit=self._unit, word_starts=starts, language=reader.language,
+                progress=self.progress,
+            )  # fmt: skip
+        self.truncated += found.truncated
+        return found.items
+
+    def blocks(self, ids: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+        """The blocks in which a long text is scored.
+
+        Args:
+          ids: the text.
+
+        Returns:
+          (context, continuation) of each block.
+        """
+        config = self._network.config
+        block, before = BLOCK[config.family]
+        if config.position_limit is not None:
+            special = len(self._reader.format("S2S").wrap([])) + 1
+            block = min(block, config.position_limit - (0 if config.family == "decoder" else special))
+            if config.family != "decoder":
+                before = min(before, config.position_limit - block - special)
+        opening = self._reader.opened([]) if config.family == "decoder" else []
+        found = []
+        for first in range(0, len(ids), block):
+            targets = list(ids[first : first + block])
+            # A decoder reads `limit` tokens whatever the block: a short last one has more before it.
+            own = before + block - len(targets) if config.family == "decoder" else before
+            context = list(ids[max(first - own, 0) : first])
+            found.append((context or opening, targets))
+        return found

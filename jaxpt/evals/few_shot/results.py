@@ -1,0 +1,99 @@
+"""Results of a task, for people and for files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxpt.evals.few_shot import measures
+from jaxpt.evals.few_shot.measures import Value
+from jaxpt.evals.few_shot.scoring import Outcome
+from jaxpt.evals.few_shot.task import HarnessTask
+
+NO_FRACTIONS = ("perplexity", "bits_per_byte", "spearman", "pearson")
+"""How the names of metrics end that are no fractions."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The metrics of a task."""
+
+    task: HarnessTask
+    shots: int
+    examples: int
+    metrics: Mapping[str, Value]
+    baselines: Mapping[str, Mapping[str, Value]]
+    groups: Mapping[str, Value]
+    """Accuracy of each group, of a task with groups that are few."""
+    computed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """{metric: how it is computed}, where its name does not say all."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+
+        def of(metrics: Mapping[str, Value]) -> dict[str, Any]:
+            return {name: {"value": one.value, "standard_error": one.error} for name, one in metrics.items()}
+
+        return {
+            "task": self.task.name, "shots": self.shots, "examples": self.examples, "metrics": of(self.metrics),
+            "baselines": {name: of(found) for name, found in self.baselines.items()}, "groups": of(self.groups),
+            "computed": dict(self.computed), "settings": settings(self.task),
+        }  # fmt: skip
+
+
+def settings(task: HarnessTask) -> dict[str, Any]:
+    """The keys of a task that are not the defaults, as JSON."""
+    return task.model_dump(mode="json", exclude_defaults=True, exclude={"source"})
+
+
+def result(
+    task: HarnessTask,
+    shots: int,
+    outcomes: Sequence[Outcome],
+    baselines: Mapping[str, Mapping[str, Value]],
+) -> Result:
+    """The result of a task from its outcomes.
+
+    Args:
+      task: the task.
+      shots: examples shown before each.
+      outcomes: at least one.
+      baselines: of `baselines.baselines`.
+    """
+    has_groups = task.form == "pair" and task.group is not None
+    return Result(
+        task, shots, len(outcomes), measures.measure(task, outcomes), baselines,
+        measures.by_group(outcomes) if has_groups else {}, measures.computed(task, outcomes),
+    )  # fmt: skip
+
+
+def shown(metric: str, value: Value) -> str:
+    """A metric with its standard error; fractions in percent.
+
+    Example:
+      >>> shown("acc", Value(0.612, 0.021)), shown("word_perplexity", Value(31.04, 0.5))
+      ('61.2 ± 2.1', '31.04 ± 0.50')
+    """
+    if metric.endswith(NO_FRACTIONS):
+        return f"{value.value:.2f} ± {value.error:.2f}" if abs(value.value) < 1e4 else f"{value.value:.3g}"
+    return f"{100 * value.value:.1f} ± {100 * value.error:.1f}"
+
+
+def table(results: Sequence[Result]) -> Any:
+    """A `rich` table of results: a row for each metric, the baselines beside it."""
+    from rich.table import Table
+
+    names = list(dict.fromkeys(name for one in results for name in one.baselines))
+    found = Table()
+    for name in ("task", "shots", "n", "metric", "value", *names):
+        found.add_column(name, no_wrap=True)
+    for one in results:
+        for number, (metric, value) in enumerate(one.metrics.items()):
+            head = (one.task.name, str(one.shots), f"{one.examples:,}") if number == 0 else ("", "", "")
+            beside = [
+                shown(metric, one.baselines[name][metric]) if metric in one.baselines.get(name, {}) else ""
+                for name in names
+            ]
+            found.add_row(*head, metric, shown(metric, value), *beside)
+    return found

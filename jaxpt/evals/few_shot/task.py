@@ -1,0 +1,251 @@
+"""A task of the harness: where its rows are, what the model reads, what counts as right.
+
+description: the last word of a passage
+data: {path: lambada_openai.jsonl, tfds: lambada, split: test}
+form: likelihood
+context: "{{ context }}"
+continuation: " {{ continuation }}"
+metrics: [acc, perplexity]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+import jaxpt
+from jaxpt.config import Frozen, LanguageCode, NonNegativeInt, Overrides, PositiveInt
+from jaxpt.config.files import override, parsed, read
+from jaxpt.config.kinds import nearest
+from jaxpt.errors import UserError
+from jaxpt.metrics import check_options
+from jaxpt.runtime import linear_regex
+
+Form = Literal["choice", "pair", "likelihood", "rolling", "generation", "similarity"]
+METRICS: dict[str, tuple[str, ...]] = {
+    "choice": ("acc", "acc_norm", "acc_token", "acc_context", "f1", "f1_last", "groups"),
+    "pair": ("acc",),
+    "likelihood": ("acc", "perplexity"),
+    "rolling": ("token_perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"),
+    "generation": ("exact_match", "squad", "trivia_qa", "number", "rouge", "bleu", "chrf", "ter"),
+    "similarity": ("spearman", "pearson"),
+}
+"""Metrics of each form; the first is the default, and what a report shows."""
+
+
+class TaskData(Frozen):
+    """Where a task's rows are: a file, or a set of TFDS."""
+
+    path: str | None = None
+    """A file or a glob (.jsonl, .json, .csv, .tsv, .parquet, also .gz, or a .zip of them), looked for in the directory
+    of `--data`, then beside the task's file, then from the current directory on."""
+    tfds: str | None = None
+    """Name of a TFDS set, read where there is no `path`, or its file is not there."""
+    split: str = "validation"
+    """The set's split."""
+    shots_path: str | None = None
+    """Rows that examples are drawn from; without it they are drawn from `path`, the scored row left out."""
+    shots_split: str = "train"
+    """The set's split that examples are drawn from."""
+    header: tuple[str, ...] | None = None
+    """Names of the columns of a TSV or CSV file without a header line."""
+    quoted: bool | None = None
+    """Fields of TSV and CSV files may stand in quotation marks; by default those of CSV."""
+
+
+class HarnessTask(Frozen):
+    """A task. Templates are Jinja over the columns of a row; expressions are Jinja without braces."""
+
+    name: str
+    """How results call it; the file's name by default."""
+    description: str = ""
+    """What is asked, in a line."""
+    data: TaskData = TaskData()
+    form: Form
+    """`choice`: the likeliest of several continuations. `pair`: the likelier of two texts, the first is right.
+    `likelihood`: of one continuation. `rolling`: of whole texts. `generation`: a written answer. `similarity`: the
+    cosine of two texts' embeddings."""
+    context: str = ""
+    """Template of what the model reads before; `choice` is the text of a choice, where contexts differ by choice."""
+    continuation: str = " {{ choice }}"
+    """Template of what is scored after the context: of `choice` for each choice, of `likelihood` once, and what a shot
+    shows as its answer (`generation`: of the first right answer, which is `choice`)."""
+    choices: str | tuple[str, ...] | None = None
+    """Of `choice`: an expression that gives a list of texts, such as `[sol1, sol2]`, or a list of templates. Of `pair`
+    and `similarity`: both texts."""
+    answer: str | None = None
+    """Expression of the right choice: its number from 0 on, or its text. Of `similarity` the gold score."""
+    answers: str | None = None
+    """Of `generation`: expression of the right answer, or of a list of them."""
+    text: str | None = None
+    """Of `rolling`: template of the text."""
+    counted: str | None = None
+    """Of `rolling`: template of the text whose words and bytes count, where `text` is a cleaned one; else `text`."""
+    unconditional: str | None = None
+    """Template of a context that says nothing, such as `Answer:`, for `acc_context`: the likelihood is divided by that
+    after this context (GPT-3)."""
+    description_context: str = ""
+    """Text before the shots."""
+    separator: str = "\n\n"
+    """Between shots, and before the context."""
+    shots: NonNegativeInt = 0
+    """Shots without `--shots`."""
+    group: str | None = None
+    """Template of the group of a row (a paradigm, a question): `acc` is also reported by group, and as the mean over
+    groups; `groups` is the share of groups whose rows are all right."""
+    where: str | None = None
+    """Expression that is true of the rows that count."""
+    stop: tuple[str, ...] = ("\n",)
+    """Of `generation`: strings that end an answer."""
+    max_new_tokens: PositiveInt = 64
+    """Of `generation`."""
+    extract: str | None = None
+    """Of `generation`: a regular expression of RE2; its first group (or the match) in the text is the answer."""
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """See `METRICS`; by default the first of the form."""
+    metric_options: Overrides = ()
+    """Options of metrics, such as {bleu: {tokenize: intl}}; jaxpt/data/tasks/README.md has a table of them."""
+    language: LanguageCode | None = None
+    """Code of the answers' language, which chooses how metrics split them into words; by default found by their
+    letters."""
+    source: str = ""
+    """Where the task's file is, for messages."""
+
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """Names of the metrics."""
+        return self.metrics or METRICS[self.form][:1]
+
+    def shown(self, shots: int | None) -> int:
+        """How many examples are shown when `shots` are asked for; None: the task's own number."""
+        return 0 if self.form in ("rolling", "similarity") else self.shots if shots is None else shots
+
+    def check(self) -> None:
+        """Raises UserError for a task that lacks what its form needs, or whose metrics or `extract` are wrong."""
+        needs = {
+            "choice": ("choices", "answer"), "pair": ("choices",), "likelihood": ("continuation",),
+            "rolling": ("text",), "generation": ("answers",), "similarity": ("choices", "answer"),
+        }[self.form]  # fmt: skip
+        for key in needs:
+            if not getattr(self, key):
+                raise UserError(f"{self.source}: key {key} is missing; a task of form {self.form} needs it")
+        for metric in self.scored:
+            if metric not in METRICS[self.form]:
+                raise UserError(
+                    f"{self.source}: metrics: {metric}: a task of form {self.form} has no such metric; it has "
+                    f"{', '.join(METRICS[self.form])}{nearest(metric, list(METRICS[self.form]), '')}"
+                )
+        check_options(self.metric_options, self.scored, f"{self.source}: metric_options")
+        if self.extract is not None:
+            linear_regex.check(self.extract, f"{self.source}: extract")
+        if "acc_context" in self.scored and self.unconditional is None:
+            raise UserError(f"{self.source}: metrics: acc_context needs unconditional, such as 'Answer:'")
+        if "groups" in self.scored and self.group is None:
+            raise UserError(f"{self.source}: metrics: groups needs group")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Where named tasks are looked for."""
+
+    folders: tuple[Path, ...]
+
+    def names(self) -> list[str]:
+        """Names of all tasks."""
+        return sorted({path.stem for folder in self.folders for path in folder.glob("*.yaml")})
+
+
+def shipped() -> Found:
+    """The tasks of the current directory's `configs/tasks`, and of the repository that jaxpt runs from."""
+    return Found((Path("configs/tasks"), Path(jaxpt.__file__).parent.parent / "configs/tasks"))
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> HarnessTask:
+    """Reads a task.
+
+    Args:
+      name: of a shipped task (`lambada`), or the path of a YAML file.
+      overrides: `key=value`, such as `data.path=my.jsonl`.
+
+    Returns:
+      The task, checked.
+
+    Raises:
+      UserError: no such task, or a key is not as it must be; names the file and the key.
+
+    Example:
+      >>> load("lambada").metrics
+      ('acc', 'perplexity')
+    """
+    path = _path(name)
+    tree, origin, _ = read(path)
+    tree: dict[str, Any] = {"name": path.stem, "source": str(path), **tree}
+    for item in overrides:
+        override(tree, origin, item)
+    task = parsed(HarnessTask, tree, origin, str(path))
+    task.check()
+    return task
+
+
+def load_all(names: Sequence[str], overrides: Sequence[str] = ()) -> list[HarnessTask]:
+    """Reads several tasks.
+
+    Args:
+      names: as `load`.
+      overrides: `TASK.key=value`, as `own`.
+
+    Raises:
+      UserError: as `load` and `own`, or two tasks have one name, by which results are called.
+
+    Example:
+      >>> [one.shots for one in load_all(["lambada", "piqa"], ["piqa.shots=2"])]
+      [0, 2]
+    """
+    found: dict[str, HarnessTask] = {}
+    for name in names:
+        one = load(name, own(name, names, overrides))
+        if (other := found.setdefault(one.name, one)) is not one:
+            raise UserError(f"{one.source}: is named {one.name}, as {other.source} is; give it another name (key name)")
+    return list(found.values())
+
+
+def _path(name: str) -> Path:
+    if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
+            raise UserError(f"--tasks: {name}: no such file")
+        return Path(name)
+    found = shipped()
+    for folder in found.folders:
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    raise UserError(f"--tasks: {name}: no such task{nearest(name, found.names())}; or name a YAML file")
+
+
+def own(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The overrides of one of several tasks, without its name.
+
+    Args:
+      name: of the task, or its file.
+      names: of all.
+      overrides: `TASK.key=value`.
+
+    Raises:
+      UserError: an override is none of theirs.
+
+    Example:
+      >>> own("piqa", ["piqa", "lambada"], ["piqa.data.path=a.jsonl", "lambada.shots=1"])
+      ['data.path=a.jsonl']
+    """
+    known = {Path(one).stem for one in names}
+    found = []
+    for item in overrides:
+        of = max((one for one in known if item.startswith(f"{one}.")), key=len, default=None)
+        if of is None:
+            raise UserError(f"{item}: wants TASK.key=value; TASK is one of {', '.join(sorted(known))}")
+        if of == Path(name).stem:
+            found.append(item.removeprefix(f"{of}."))
+    return found

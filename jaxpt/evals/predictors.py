@@ -1,0 +1,335 @@
+"""What a fine-tuned model says of any number of examples: outputs of its head, generated text, or the likeliest label.
+
+Examples go in batches by length; results have the order of the examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.decode.batching import LEAST, power_of_two
+from jaxpt.decode.engine import Engine, Prompt
+from jaxpt.decode.options import Options
+from jaxpt.decode.programs import Place
+from jaxpt.errors import UserError
+from jaxpt.evals.target_scores import Scored, TargetScores
+from jaxpt.models.heads import classes
+from jaxpt.objectives.text_to_text import Decoding, TextToText
+from jaxpt.parallel import compiler, distributed, rules
+from jaxpt.train.state import Setup
+
+
+def build(setup: Setup, tokenizer: Tokenizer, others: Sequence[Any] = ()) -> Any:
+    """The predictor of a run's objective.
+
+    Args:
+      setup: the run, for evaluation.
+      tokenizer: its tokenizer.
+      others: those of other tasks of the run: programs are shared where they are the same.
+
+    Returns:
+      A `Predictor` or a `TextPredictor`.
+    """
+    objective = setup.config.objective
+    if isinstance(objective, TextToText):
+        return TextPredictor(setup, tokenizer, next(iter(others), None))
+    head = getattr(objective.task, "head", None)
+    return Predictor(setup, tokenizer.vocabulary, next((one for one in others if one.head == head), None))
+
+
+Record = Mapping[str, np.ndarray]
+ROWS = 32
+"""Examples in a batch, rounded up to what the mesh divides."""
+_GENERATED = 64
+"""Texts that are generated together."""
+ASK = 16
+"""Texts between two questions whether to stop."""
+
+
+class Predictor:
+    """Applies a labelled objective's head. Each length is rounded up to a power of two, and compiled once.
+
+    Of a mixture the heads of all tasks with such a head are applied, in one program for all of these tasks.
+    """
+
+    def __init__(self, setup: Setup, vocabulary: Vocabulary, other: Predictor | None = None) -> None:
+        """For the network and the objective of a run.
+
+        Args:
+          setup: the run, for evaluation.
+          vocabulary: gives the special tokens.
+          other: that of another task of the run with a head of the same name, which shares its programs.
+        """
+        self._setup, self._batches = setup, setup.config.objective.batches
+        self._rows = self._batches.rows_of(vocabulary)
+        shards = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
+        self._size = -(-ROWS // shards) * shards
+        self._own = distributed.rows(setup.mesh, self._size)
+        network, loss, self._own_outputs = setup.network, setup.config.objective.loss, slice(None)
+        self.head = getattr(setup.config.objective.task, "head", None)
+        part = getattr(setup.config.objective, "part", None)
+        if part is not None:
+            sizes = {name: network.heads[classes.called(self.head, name)].module.outputs
+                     for name in classes.parts(network.heads, self.head)}  # fmt: skip
+            first = sum(sizes[name] for name in list(sizes)[: list(sizes).index(part)])
+            self._own_outputs = slice(first, first + sizes[part])
+            loss = setup.config.objective.model_copy(update={"part": classes.ALL}).loss
+        if other is not None:
+            self._program, self._compiled = other._program, other._compiled
+            return
+        self._program = compiler.jit(
+            lambda params, batch: loss.predict(network.bind(params), batch),
+            in_shardings=(setup.shardings.params, rules.batch_sharding(setup.mesh)),
+            out_shardings=rules.replicated(setup.mesh),
+        )
+        self._compiled: dict[int, Any] = {}
+
+    def compile(self, records: Sequence[Record]) -> None:
+        """Compiles what these examples need."""
+        for length, chosen in self._chunks(records):
+            if length not in self._compiled:
+                self._compiled[length] = self._program.lower(
+                    self._setup.placed_shapes().params, self._put(records, chosen, length)
+                ).compile()
+
+    def __call__(
+        self, params: Any, records: Sequence[Record], stop: Callable[[], bool] = lambda: False
+    ) -> list[np.ndarray] | None:
+        """Outputs of the head.
+
+        Args:
+          params: the run's parameters.
+          records: as the objective's encoder makes them; the same in all processes.
+          stop: asked between batches, in all processes.
+
+        Returns:
+          For each record its outputs, float32; None if stopped.
+        """
+        found: list[Any] = [None] * len(records)
+        with self._setup.use():
+            self.compile(records)
+            for length, chosen in self._chunks(records):
+                outputs = self._compiled[length](params, self._put(records, chosen, length))
+                own = np.asarray(outputs)[..., self._own_outputs]
+                for index, one in zip(chosen, self._batches.split(own, [records[i] for i in chosen])):
+                    found[index] = one
+                if stop():
+                    return None
+        return found
+
+    def losses(
+        self, params: Any, records: Sequence[Record], outputs: Sequence[Sequence[Any]], targets: Sequence[Any]
+    ) -> list[float]:
+        """The loss of each row.
+
+        Args:
+          params: the run's parameters.
+          records: of all rows, with targets.
+          outputs: what was computed of the records of each row.
+          targets: of the rows.
+        """
+        task = self._setup.config.task
+        return [task.loss(of_row, target) for of_row, target in zip(outputs, targets, strict=True)]
+
+    def _chunks(self, records: Sequence[Record]) -> Iterator[tuple[int, list[int]]]:
+        """(length, numbers of the records) of each batch, short ones first."""
+        limit = self._batches.longest(self._setup.config.data.length)
+        lengths = [power_of_two(len(record["tokens"]), limit, LEAST) for record in records]
+        for length in sorted(set(lengths)):
+            same = [index for index, one in enumerate(lengths) if one == length]
+            for first in range(0, len(same), self._size):
+                yield length, same[first : first + self._size]
+
+    def _put(self, records: Sequence[Record], chosen: Sequence[int], length: int) -> dict[str, jax.Array]:
+        """This process's rows of a batch as global arrays; rows without an example are zeros."""
+        made = self._rows([records[i] for i in chosen], length)
+        made.pop("labels", None)  # of another type in each kind of task
+        padded = {name: np.pad(x, [(0, self._size - len(x))] + [(0, 0)] * (x.ndim - 1)) for name, x in made.items()}
+        own = {name: x[self._own] for name, x in padded.items()}
+        return distributed.put(own, self._setup.mesh, self._size)
+
+
+class TextPredictor:
+    """Generates the answer to each example, or finds how likely each label word is."""
+
+    def __init__(self, setup: Setup, tokenizer: Tokenizer, other: TextPredictor | None = None) -> None:
+        """For the network and the objective of a run.
+
+        Args:
+          setup: the run, for evaluation.
+          tokenizer: its tokenizer.
+          other: that of another task of the run, which shares its programs.
+
+        Raises:
+          UserError: a label word is too long.
+        """
+        self._setup, self._tokenizer = setup, tokenizer
+        self._objective: TextToText = setup.config.objective
+        self._words = self._label_words() if self._objective.decide_by == "likelihood" else []
+        self._scores = TargetScores(setup) if other is None else other._scores
+        self._texts = Generation(setup) if other is None else other._texts
+
+    def compile(self, records: Sequence[Record]) -> None:
+        """Compiles what these examples need: for generation all but what depends on how long the answers are."""
+        if self._words:
+            self._scores.compile([row for record in records for row in self._rows(record)])
+        else:
+            self._texts.compile([self._prompt(record) for record in records], self._options())
+
+    def __call__(
+        self, params: Any, records: Sequence[Record], stop: Callable[[], bool] = lambda: False
+    ) -> list[Any] | None:
+        """The answer to each example.
+
+        Args:
+          params: the run's parameters.
+          records: as the objective's encoder makes them; the same in all processes.
+          stop: asked now and then, in all processes.
+
+        Returns:
+          For each record its text, or the log-likelihood of each label word, float64 [labels]; None if stopped.
+        """
+        if self._words:
+            return self._likelihoods(params, records, stop)
+        eos = self._tokenizer.vocabulary.eos
+        found = self._texts(params, [self._prompt(record) for record in records], self._options(), stop)
+        if found is None:
+            return None
+        return [self._tokenizer.decode(ids[:-1] if ids[-1:] == [eos] else ids) for ids in found]
+
+    def losses(
+        self, params: Any, records: Sequence[Record], outputs: Sequence[Sequence[Any]], targets: Sequence[Any]
+    ) -> list[float]:
+        """The loss of each row: −log p of its label among all labels, or the mean of −log p of its target's tokens.
+
+        Args:
+          params: the run's parameters.
+          records: one for each row, with targets.
+          outputs: as `__call__` gives them, for each row a list of one.
+          targets: of the rows.
+        """
+        if self._words:
+            task = self._setup.config.task
+            return [task.loss([one[None]], target) for (one,), target in zip(outputs, targets, strict=True)]
+        found = self._scores(params, [self._with_target(record) for record in records])
+        return [-float(one.mean(dtype=np.float64)) for one in found]
+
+    def _likelihoods(self, params: Any, records: Sequence[Record], stop: Callable[[], bool]) -> list[np.ndarray] | None:
+        """Σ log p of the tokens of each label word and its end; divided by their number with `normalize`."""
+        rows = [row for record in records for row in self._rows(record)]
+        found = self._scores(params, rows, stop)
+        if found is None:
+            return None
+        totals = np.array([one.sum(dtype=np.float64) for one in found]).reshape(len(records), len(self._words))
+        if self._objective.normalize:
+            totals /= [len(word) for word in self._words]
+        return list(totals)
+
+    def _label_words(self) -> list[list[int]]:
+        """The ids of each label word and its end."""
+        before, after = self._objective.ends(self._tokenizer.vocabulary)
+        room = self._objective.targets_length - (0 if self._objective.family == "decoder" else len(before))
+        words = self._objective.task.candidates()
+        ids = [[*own, *after] for own in self._tokenizer.encode_batch(list(words))]
+        for word, own in zip(words, ids):
+            if len(own) > room:
+                raise UserError(
+                    f"objective.targets_length: {self._objective.targets_length}: label word {word!r} has {len(own)} "
+                    f"tokens with its end, there is room for {room}"
+                )
+        return ids
+
+    def _rows(self, record: Record) -> list[Scored]:
+        """The example with each label word."""
+        prompt = self._prompt(record)
+        return [Scored(prompt.tokens, word, prompt.encoder) for word in self._words]
+
+    def _with_target(self, record: Record) -> Scored:
+        """The example with its own target."""
+        prompt, before = self._prompt(record), self._objective.ends(self._tokenizer.vocabulary)[0]
+        ids = record["tokens"][record["prefix"] :] if "tokens" in record else record["targets"][len(before) :]
+        return Scored(prompt.tokens, ids.tolist(), prompt.encoder)
+
+    def _options(self) -> Options:
+        given, eos = self._objective.decoding, self._tokenizer.vocabulary.eos
+        return search_options(given, given.max_new_tokens or self._objective.targets_length, eos)
+
+    def _prompt(self, record: Record) -> Prompt:
+        if "tokens" in record:
+            return Prompt(record["tokens"][: record["prefix"]].tolist())
+        start = self._objective.decoder_start(self._tokenizer.vocabulary)
+        return Prompt(list(start), record["inputs"].tolist())
+
+
+class Generation:
+    """Generates on a run's mesh. Programs are kept; parameters are not, between two calls."""
+
+    def __init__(self, setup: Setup) -> None:
+        """For the network of a run.
+
+        Args:
+          setup: the run, for evaluation.
+        """
+        self._setup = setup
+        self._engine: Engine | None = None
+
+    def compile(self, prompts: Sequence[Prompt], options: Options) -> None:
+        """Compiles what these prompts need, before there are parameters."""
+        if prompts:
+            self._made().compile(prompts, options)
+
+    def __call__(
+        self, params: Any, prompts: Sequence[Prompt], options: Options, stop: Callable[[], bool] = lambda: False
+    ) -> list[list[int]] | None:
+        """The most likely ids after each prompt.
+
+        Args:
+          params: the run's parameters.
+          prompts: the same in all processes.
+          options: search; one sample.
+          stop: asked after every few prompts, in all processes after the same ones.
+
+        Returns:
+          For each prompt its ids, with EOS if there is one; None if stopped.
+        """
+        engine = self._made()
+        engine.load(params)
+        found: list[list[int]] = [[] for _ in prompts]  # beam search may find none
+        try:
+            # Rows end after the same step in all processes, so results come in the same order.
+            for done, one in enumerate(engine.generate(prompts, options), 1):
+                found[one.index] = one.tokens
+                if done % ASK == 0 and stop():
+                    return None
+        finally:
+            engine.load(self._setup.placed_shapes().params)  # lets go of the copy
+        return found
+
+    def _made(self) -> Engine:
+        if self._engine is None:
+            place = Place(self._setup.mesh, tuple(self._setup.table.items()))
+            shapes = self._setup.placed_shapes().params
+            config = self._setup.config
+            is_prefix = "decoder_prefix" in config.objective.batches.features(config.data.length)
+            self._engine = Engine(self._setup.network, shapes, place, batch_size=_GENERATED, prefix=is_prefix)
+        return self._engine
+
+
+def search_options(decoding: Decoding, max_new_tokens: int, eos: int) -> Options:
+    """The settings of the engine.
+
+    Args:
+      decoding: as the recipe has them.
+      max_new_tokens: most tokens of an answer.
+      eos: the id that ends one.
+    """
+    own = decoding.model_dump() | {"max_new_tokens": max_new_tokens}
+    if decoding.beams == 1:
+        own = {name: value for name, value in own.items() if name not in ("length_penalty", "early_stopping")}
+    return Options(**own, eos=(eos,))

@@ -1,0 +1,470 @@
+"""`jaxpt import` and `jaxpt export`: convert Hugging Face directories to run directories and back.
+
+An imported directory is a run at step 0 with only weights: config.yaml (with an objective of its family, which may be
+changed) or the task of a fine-tuned class, tokenizer/ and checkpoints/0. It can be evaluated, and a run can start from
+it with `init_from.path`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt import config as configs
+from jaxpt.config import Config, ModelConfig, ObjectiveConfig
+from jaxpt.data import tokenizers
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.labelled.mixed import each_task
+from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.errors import UserError, printable, shown
+from jaxpt.hf import directory as hf
+from jaxpt.hf import files as hf_files
+from jaxpt.hf import imported, llama2c, origin, peft, reader
+from jaxpt.hf.verify import Difference, verify
+from jaxpt.models import stored
+from jaxpt.models.heads import classes
+from jaxpt.models.network import Network
+from jaxpt.runtime import disk, signals
+from jaxpt.train import initial, lora, trainable, weights
+
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
+    "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "spiece.model", "sentencepiece.model", "tokenizer.model",
+    "sentencepiece.bpe.model", "spm.model",
+)  # fmt: skip
+Report = Callable[[str], None]
+
+
+def import_weights(
+    source: str | Path,
+    out: str | Path,
+    *,
+    check: bool = False,
+    partial: bool = False,
+    ignore: Sequence[str] = (),
+    tokenizer: str | Path | None = None,
+    base: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    report: Report = print,
+) -> None:
+    """Converts a Hugging Face directory, an adapter of peft or a llama2.c checkpoint to a run directory.
+
+    Args:
+      source: a directory with config.json and weights, one with adapter_config.json, or a llama2.c `.bin`.
+      out: the directory to create.
+      check: compare the outputs with those of Hugging Face's class.
+      partial: load matching tensors, initialise missing ones at random, and skip the rest.
+      ignore: unknown keys of config.json to ignore.
+      tokenizer: vocabulary file or directory; by default that of `source`.
+      base: directory of the base model of an adapter; by default the one that adapter_config.json names.
+      overrides: `key=value` of the run's configuration, such as `task.text=review`.
+      report: called with lines for the user.
+
+    Raises:
+      UserError: `out` exists, the model in `source` is not supported, a tensor is not finite, no tensor matches (with
+        `partial`), or the outputs differ. `out` is then not created.
+    """
+    source, out = Path(source), Path(out)
+    if out.exists():
+        raise UserError(f"{out}: already exists; choose a new directory")
+    disk.check_path(out)
+    source, low_rank = (_base_of(source, base), source) if peft.is_adapter(source) else (source, None)
+    opened: Any = _opened(source, partial, ignore)
+    adapter = None if low_rank is None else peft.read(low_rank, opened.network)
+    with _created(out) as temporary:
+        model = opened.network.config
+        extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
+        limits = {"extra_ids": extra_ids, "max_size": model.vocab_size}
+        tokens = _take_tokenizer(Path(tokenizer or source), temporary / "tokenizer", limits, report)
+        low_rank_config = None if adapter is None else adapter.config
+        task = None if source.is_file() else imported.task_of(opened)
+        config = imported.recipe(opened.network, tokens, str(out), low_rank_config, task, overrides)
+        disk.write_text(temporary / "config.yaml", configs.with_checksum(configs.to_yaml(config)))
+        pieces, factors = opened.pieces(), {}
+        if adapter is not None:
+            pieces = itertools.chain(pieces, adapter.saved)
+            for path, of in adapter.factors.items():
+                factors |= {f"{lora.ADAPTER}/{path}/a": of.a, f"{lora.ADAPTER}/{path}/b": of.b}
+        lacking = weights.write(temporary, opened.network, opened.dtypes(), pieces, adapter=factors)
+        if source.is_dir():
+            origin.keep(source, temporary)
+        if check and not source.is_file():
+            report_differences(verify(source, opened.network, weights.read(temporary, 0)), report)
+    count = opened.network.count_params()
+    report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}"
+           + ("" if low_rank is None else f", low-rank adapter of {low_rank}"))  # fmt: skip
+    for line in (*_partial_report(opened, lacking), *_rates_report(source, model)):
+        report(line)
+    run = shlex.quote(str(out))
+    if config.task is not None:
+        report(f"to try it: jaxpt predict {run} FILE --out predictions.jsonl")
+    report(f"to evaluate it: jaxpt eval {run} data.path=FILE")
+    report(f"to train from it: jaxpt train RECIPE init_from.path={run}")
+    report(f"to convert it back: jaxpt export {run} DIR")
+
+
+def export(
+    run: str | Path, out: str | Path, *, check: bool = False, dtype: str | None = None,
+    shard_bytes: int | None = None, task: str | None = None,
+    report: Report = print,
+) -> None:  # fmt: skip
+    """Converts a run's weights (their average if there is one) and vocabulary to a Hugging Face directory.
+
+    Args:
+      run: a run directory (its newest checkpoint), or RUN_DIR/checkpoints/STEP.
+      out: the directory to create.
+      check: compare the outputs with those of Hugging Face's class.
+      dtype: "float32", "bfloat16" or "float16"; by default that of the checkpoint.
+      shard_bytes: maximum size of a file.
+      task: of a run with several tasks, the one whose head is converted.
+      report: called with lines for the user.
+
+    Raises:
+      UserError: `out` exists, there is no checkpoint, it is damaged or does not match config.yaml, a parameter is not
+        finite, Hugging Face has no such architecture, or the outputs differ. `out` is then not created.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out}: already exists; choose a new directory")
+    run_dir, step = weights.locate(run)
+    config, renamed = _of_task(configs.load(run_dir), task)
+    _check_features(config)
+    saved = weights.Saved(run_dir, step)
+    network, summands, left_out = exported(config.objective.loss.network(config.model))
+    summands = {path: tuple(renamed(p) for p in paths) for path, paths in summands.items()}
+    kept = origin.read(run_dir / origin.FOLDER, origin.CONFIG)
+    family = hf.family_of(network.config, (kept or {}).get("model_type"))
+    dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
+    with _created(out) as temporary:
+        shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
+        ids = _special_ids(config, run_dir)
+        hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config), origin=kept)
+        if (settings := run_dir / origin.FOLDER / origin.GENERATION).is_file():
+            shutil.copyfile(settings, temporary / origin.GENERATION)
+        _give_tokenizer(run_dir, temporary)
+        hf_files.write_checksums(temporary)
+        if check:
+            report_differences(verify(temporary), report)
+    report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")
+    if left_out:
+        report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
+
+
+def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) -> None:
+    """Writes a run's low-rank adapter in the layout of Hugging Face's peft, with the vocabulary.
+
+    Args:
+      run: a run directory (its newest checkpoint), or RUN_DIR/checkpoints/STEP.
+      out: the directory to create.
+      report: called with lines for the user.
+
+    Raises:
+      UserError: `out` exists, the run has no adapter, the checkpoint is damaged, or peft has no such adapter.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out}: already exists; choose a new directory")
+    run_dir, step = weights.locate(run)
+    config = configs.load(run_dir)
+    if config.train.lora is None:
+        raise UserError(f"{run_dir}: has no low-rank adapter (train.lora); leave --adapter out")
+    _check_features(config)
+    saved = weights.Saved(run_dir, step)
+    whole = config.objective.loss.network(config.model)
+    network, summands, left_out = exported(whole)
+    shapes, axes = whole.shapes(), whole.logical_axes()
+    layout = trainable.layout(config, shapes, axes)
+    if config.data.tokenizer.add_tokens and not initial.trains_vocabulary(layout, whole):
+        tokens, v = config.data.tokenizer.add_tokens, _vocabulary(config, run_dir)
+        if new := [token for token, i in v.added if token in tokens and i >= v.size - v.behind]:
+            raise UserError(
+                f"data.tokenizer.add_tokens: the adapter's base has no row for {new[0]}, and train.trainable leaves "
+                "the table out; leave --adapter out to export the whole model"
+            )
+    factors = {path: x for path, x in saved.factors(layout.parts).items() if path in summands}
+    trained = {path: x for path, x in layout.ever_trained(shapes, axes).items() if path in summands}
+    source = config.init_from
+    is_base = source is not None and not source.random and reader.reads(Path(source.path))
+    base = source.path if is_base else None
+    with _created(out) as temporary:
+        peft.write(temporary, network, config.train.lora, factors, trained, _Sums(saved, summands), base)
+        _give_tokenizer(run_dir, temporary)
+    report(f"{out}: low-rank adapter of {hf.family_of(network.config).class_of(network)}, step {step}")
+    if left_out:
+        report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
+
+
+def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], list[str]]:
+    """The exported part of a network: the backbone and the heads that Hugging Face's class has.
+
+    Args:
+      network: network of the run.
+
+    Returns:
+      (exported network, {path of its parameter: paths of the parameters whose sum it is}, names of the skipped
+      heads).
+
+    Raises:
+      UserError: the network has adapters in its blocks, or Hugging Face has no such architecture.
+    """
+    if network.config.adapter is not None:
+        raise UserError("model.adapter: Hugging Face's classes do not support adapters in their layers")
+    known = hf.family_of(network.config).known(network.heads)
+    kept = dataclasses.replace(network, heads={name: network.heads[name] for name in known}, deltas={})
+    paths = {path: (path,) for path in stored.stored_params(kept)}
+    for name, head in network.deltas.items():
+        prefix = f"model/{name}/"
+        paths |= {path: (path, f"heads/{head}/{path}") for path in paths if path.startswith(prefix)}
+    return kept, paths, [name for name in network.heads if name not in known]
+
+
+@contextlib.contextmanager
+def _created(out: Path) -> Iterator[Path]:
+    """A directory beside `out`: it becomes `out` at the end of the block, or is removed.
+
+    Raises:
+      UserError: the disk is full.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
+    try:
+        with signals.scratch(temporary):
+            yield temporary
+            temporary.chmod(0o755)
+            temporary.rename(out)
+    except Exception as error:  # TensorStore's are ValueErrors
+        if (full := disk.full(error)) is None:
+            raise
+        raise UserError(f"{out}: {full}; nothing was written") from None
+
+
+def _check_features(config: Config) -> None:
+    """Raises UserError if the head reads other states than those of the last layer."""
+    features = getattr(config.objective, "features", None)
+    if features is not None and not features.is_plain:
+        raise UserError(
+            "objective.features: Hugging Face's classes read the last layer's states, without norm and BiLSTM; "
+            "`jaxpt predict` and `jaxpt eval` use the run"
+        )
+
+
+class _Sums(Mapping[str, Any]):
+    """The parameters of an `exported` network, read lazily."""
+
+    def __init__(self, saved: Mapping[str, Any], summands: Mapping[str, tuple[str, ...]]) -> None:
+        self._saved, self._summands = saved, summands
+
+    def __getitem__(self, path: str) -> Any:
+        first, *others = (self._saved[p] for p in self._summands[path])
+        return sum(others, start=first)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._summands)
+
+    def __len__(self) -> int:
+        return len(self._summands)
+
+
+def _of_task(config: Config, name: str | None) -> tuple[Config, Callable[[str], str]]:
+    """The recipe of one task of a mixture, and from the path of a parameter to its path in the run.
+
+    Raises:
+      UserError: the run has several tasks and none is named, or not this one.
+    """
+    if config.task is None or config.task.kind != "mixture":
+        if name is not None:
+            raise UserError(f"--task {name}: the run has no tasks with names; leave it out")
+        return config, lambda path: path
+    if not config.objective.loss.heads(config.model):
+        return config, lambda path: path  # text to text: one model for all
+    if name not in config.task.task_names:
+        raise UserError(f"--task NAME chooses one of {', '.join(config.task.task_names)}"
+                        + (" and is missing" if name is None else f", not {name}"))  # fmt: skip
+    one = each_task(config)[name]
+    head = one.task.head
+    own = one.objective.model_copy(update={"part": None})
+    prefix, theirs = f"heads/{head}/", f"heads/{classes.called(head, name)}/"
+    return one.model_copy(
+        update={"objective": own}
+    ), lambda path: theirs + path.removeprefix(prefix) if path.startswith(prefix) else path
+
+
+def _labels(config: Config) -> dict[str, Any]:
+    """Names of the logits of a fine-tuned run, and its loss."""
+    task = config.task
+    if task is None or not config.objective.loss.heads(config.model):
+        return {}
+    return {"labels": getattr(task, "shown", None) or None, "problem": imported.PROBLEMS.get(task.kind)}
+
+
+def _base_of(adapter: Path, base: str | Path | None) -> Path:
+    """Directory of the model that an adapter is for."""
+    named = base or peft.settings_of(adapter).get("base_model_name_or_path")
+    if named is None or not Path(named).is_dir():
+        raise UserError(f"{adapter}: its base model {named or ''} is no directory here; name it with --base DIR")
+    return Path(named)
+
+
+def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
+    """Opens the source, with the heads of the imported run's objective."""
+    if source.exists() and not source.is_dir():
+        return llama2c.open_file(source)
+    opened = hf.open_directory(source, partial=partial, ignore=ignore)
+    model, heads = opened.network.config, opened.network.heads
+    if classes.name_of(heads) is not None:
+        return opened
+    settings = imported.objective_of(model, heads)
+    objective = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
+    wanted = objective.loss.heads(model)
+    if set(wanted) == set(heads):
+        return opened
+    return hf.open_directory(source, partial=partial, ignore=ignore, heads=wanted)
+
+
+def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Copies the vocabulary files; returns the recipe's tokenizer settings."""
+    if source.is_file():
+        names = [source.name] if source.suffix in (".model", ".json", ".txt") else []
+    else:
+        names = _tokenizer_files(source)
+    if not names:
+        report(f"{source}: contains no vocabulary; set --tokenizer, or data.tokenizer.path later")
+        return {"kind": "sentencepiece"}
+    for name in names if source.is_dir() else ():
+        _check_copied(source, source / name)
+    out.mkdir(parents=True)
+    for name in names:
+        (out / name).parent.mkdir(exist_ok=True)
+        if source.is_file():
+            shutil.copy(source, out / ("tokenizer.model" if source.suffix == ".model" else name))
+        else:
+            shutil.copy(source / name, out / name)
+    try:
+        found = tokenizers.load(source, **limits)
+        _name_class(found, out)
+    except UserError as error:
+        report(printable(f"vocabulary: copied, but not usable for training in jaxpt: {error}"))
+        return {"kind": "sentencepiece"}
+    finally:
+        vocabulary_files.write_checksums(out, [str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()])
+    if found.assumed:
+        report(f"vocabulary: {found.assumed}")
+    return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": limits["extra_ids"]}
+
+
+def _check_copied(directory: Path, file: Path) -> None:
+    """Refuses a link out of the directory that is imported: what it leads to would go into runs and exports."""
+    disk.check_file(file)
+    real, directory = file.resolve(), directory.resolve()
+    blobs = directory.parent.parent / "blobs"  # where the hub's cache keeps the files of a snapshot
+    inside = real.is_relative_to(directory) or (directory.parent.name == "snapshots" and real.parent == blobs)
+    if not inside:
+        raise UserError(f"{file}: a link to {real}, outside of the directory, is not followed; copy the file there")
+
+
+def _give_tokenizer(run_dir: Path, out: Path) -> None:
+    """Copies a run's vocabulary files."""
+    for name in _tokenizer_files(run_dir / "tokenizer"):
+        (out / name).parent.mkdir(exist_ok=True)
+        shutil.copy(run_dir / "tokenizer" / name, out / name)
+
+
+def _tokenizer_files(directory: Path) -> list[str]:
+    """Names of the files of a vocabulary and of the templates of dialogues in a directory."""
+    found = [name for name in TOKENIZER_FILES if os.path.lexists(directory / name)]
+    return found + vocabulary_files.chat_template_files(directory)
+
+
+def _name_class(tokenizer: Any, directory: Path) -> None:
+    """Adds what would otherwise be read from the missing config.json: the class, and options that depend on it."""
+    path = directory / "tokenizer_config.json"
+    settings = vocabulary_files.read_settings(directory)
+    if "tokenizer_class" in settings:
+        if missing := {key: value for key, value in tokenizer.resolved().items() if settings.get(key) is None}:
+            path.write_text(json.dumps(settings | missing, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer.save(temporary)
+        for file in Path(temporary).iterdir():
+            if file.name in TOKENIZER_FILES and not (directory / file.name).is_file():
+                shutil.copy(file, directory / file.name)
+        written = json.loads((Path(temporary) / path.name).read_text("utf-8"))
+    path.write_text(json.dumps(written | settings, indent=1) + "\n", encoding="utf-8")
+
+
+def _vocabulary(config: Config, run_dir: Path) -> Vocabulary:
+    settings = config.data.tokenizer
+    kind = settings.kind if "." in settings.kind else None  # the files themselves may name no code
+    return tokenizers.load(run_dir / "tokenizer", kind, extra_ids=settings.extra_ids).vocabulary
+
+
+def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
+    """Keys of special tokens in config.json."""
+    directory = run_dir / "tokenizer"
+    if not directory.is_dir():
+        return {}
+    vocabulary_files.verify(directory)
+    try:
+        found = _vocabulary(config, run_dir)
+    except UserError:
+        return {}
+    if found.size > config.model.vocab_size:
+        raise UserError(f"{directory}: {found.size} token ids, but model.vocab_size is {config.model.vocab_size}")
+    bos, eos = (a if a is not None else b for a, b in ((found.bos, found.cls), (found.eos, found.sep)))
+    ids = {"pad": found.pad, "bos": bos, "eos": eos}
+    if config.model.kind == "bart":
+        ids["forced_eos"] = eos
+    if config.model.kind == "bart" and not config.model.pre_norm:  # mBART's is a language
+        ids |= {"decoder_start": eos, "forced_bos": bos}
+    return {f"{name}_token_id": i for name, i in ids.items() if i is not None}
+
+
+def _partial_report(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
+    """Report lines of a partial import."""
+    for what, names in (
+        ("initialised at random", lacking),
+        ("skipped, of another shape", opened.found.mismatched),
+        ("skipped, unknown", opened.found.unexpected),
+    ):
+        if names:
+            yield printable(f"{what}: {', '.join(names)}", 10_000)
+
+
+def _rates_report(source: Path, model: ModelConfig) -> Iterator[str]:
+    """Report lines about rates of dropout that are others than the one of ours."""
+    if not source.is_dir():
+        return
+    given, family = hf.read_config(source)
+    others = {key: given[key] for key in family.dropouts if given.get(key, model.dropout) != model.dropout}
+    for key, rate in others.items():
+        yield f"{key}: {shown(rate)} is kept for the export; training here has one rate, model.dropout: {model.dropout}"
+
+
+def report_differences(differences: Mapping[str, Difference], report: Report) -> None:
+    """Says how far the outputs are apart.
+
+    Args:
+      differences: result of `verify`.
+      report: called with lines for the user.
+
+    Raises:
+      UserError: one of them is more than rounding.
+    """
+    for name, found in differences.items():
+        report(
+            f"  {name:14} max difference {found.largest:.2e}, max value {found.scale:.3g} (relative "
+            f"{found.relative:.1e})"
+        )
+    wrong = [name for name, difference in differences.items() if not difference.equal]
+    if wrong:
+        raise UserError(f"the outputs differ from Hugging Face's: {', '.join(wrong)}")
+    report("outputs equal Hugging Face's within rounding")

@@ -1,0 +1,60 @@
+"""DistilBERT as Hugging Face's `DistilBertForMaskedLM`."""
+
+from __future__ import annotations
+
+from jaxpt.hf.families import bert
+from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.tasks import tasks
+from jaxpt.models.distilbert import DistilBertConfig
+
+OURS, THEIRS = "encoder/segment_0/block_0", "distilbert.transformer.layer.{layer}"
+
+
+def table(config: DistilBertConfig) -> Table:
+    """Weight table of DistilBERT."""
+    attention = {"query": "q_lin", "key": "k_lin", "value": "v_lin", "output": "out_lin"}
+    projections = (dense(f"{OURS}/attention/{mine}", f"{THEIRS}.attention.{name}") for mine, name in attention.items())
+    return Table(
+        rows=(
+            *bert.embeddings("distilbert.embeddings", types=False),
+            *(row for rows in projections for row in rows),
+            *layer_norm(f"{OURS}/attention_norm", f"{THEIRS}.sa_layer_norm"),
+            *dense(f"{OURS}/feed_forward/up", f"{THEIRS}.ffn.lin1"),
+            *dense(f"{OURS}/feed_forward/down", f"{THEIRS}.ffn.lin2"),
+            *layer_norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.output_layer_norm"),
+        ),
+        ignored=bert.IGNORED,
+        prefix="distilbert.",
+    )
+
+
+FAMILIES = (
+    Family(
+        model_type="distilbert",
+        kind="distilbert",
+        classes={("masked_lm",): "DistilBertForMaskedLM", (): "DistilBertModel"},
+        table=table,
+        heads={
+            "masked_lm": lambda config: bert.masked_lm(
+                "vocab_transform", "vocab_layer_norm", Row("bias", "vocab_projector.bias"), "vocab_projector.weight"
+            )
+        },
+        tasks=tasks("DistilBert", classes=("pre_classifier", "classifier"), choice=("pre_classifier", "classifier")),
+        options=(
+            Option("vocab_size", "vocab_size", 30522),
+            Option("dim", "embed_dim", 768),
+            Option("n_layers", "layers", 6),
+            Option("n_heads", "heads", 12),
+            Option("hidden_dim", "mlp_dim", 3072),
+            Option("max_position_embeddings", "max_positions", 512),
+            Option("activation", "activation", "gelu", ACTIVATIONS),
+            Option("dropout", "dropout", 0.1),
+        ),
+        fixed={"tie_word_embeddings": True},
+        # Sinusoidal positions are stored as a table.
+        dropouts=("attention_dropout",),
+        harmless=("sinusoidal_pos_embds", "tie_weights_"),
+        supports=lambda config: config.epsilon == 1e-12,  # config.json has no key for it
+    ),
+)

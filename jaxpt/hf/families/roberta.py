@@ -1,0 +1,59 @@
+"""RoBERTa and XLM-R as Hugging Face's `RobertaForMaskedLM` or `XLMRobertaForMaskedLM`, which are equal."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxpt.hf.families import bert
+from jaxpt.hf.mapping import Row, Table
+from jaxpt.hf.options import Family, Option
+from jaxpt.hf.tasks import Task, tasks
+from jaxpt.models.roberta import RobertaConfig
+
+
+def table(config: RobertaConfig) -> Table:
+    """Weight table of RoBERTa."""
+    return Table(
+        rows=(
+            *bert.embeddings("roberta.embeddings"),
+            *bert.encoder("roberta.encoder.layer.{layer}"),
+        ),
+        ignored=(*bert.IGNORED, r"roberta\.pooler\..*"),  # some files have an unused pooler
+        prefix="roberta.",
+        renamed=bert.RENAMED,
+    )
+
+
+def _tasks(name: str) -> dict[str, Task]:
+    return tasks(
+        name, classes=("classifier.dense", "classifier.out_proj"), choice=("roberta.pooler.dense", "classifier")
+    )
+
+
+PADDING = Option("pad_token_id", "padding_id", 1)
+ROBERTA = Family(
+    model_type="roberta",
+    kind="roberta",
+    classes={("masked_lm",): "RobertaForMaskedLM", (): "RobertaModel"},
+    table=table,
+    heads={
+        "masked_lm": lambda config: bert.masked_lm(
+            "lm_head.dense", "lm_head.layer_norm", Row("bias", "lm_head.bias", tied=("lm_head.decoder.bias",)),
+            "lm_head.decoder.weight",
+        )
+    },
+    tasks=_tasks("Roberta"),
+    options=(*bert.options(vocab_size=50265), PADDING),
+    fixed=bert.FIXED,
+    dropouts=bert.DROPOUTS,
+    harmless=bert.HARMLESS,
+)  # fmt: skip
+XLM_ROBERTA = dataclasses.replace(
+    ROBERTA,
+    model_type="xlm-roberta",
+    classes={("masked_lm",): "XLMRobertaForMaskedLM", (): "XLMRobertaModel"},
+    tasks=_tasks("XLMRoberta"),
+    options=(*bert.options(), PADDING),
+    only_of_origin=True,
+)
+FAMILIES = (ROBERTA, XLM_ROBERTA)

@@ -1,0 +1,111 @@
+"""The configuration of an imported model: the objective of its family, or the task of a fine-tuned class."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from jaxpt import config as configs
+from jaxpt.config import Config, LoraConfig, ModelConfig
+from jaxpt.config.files import origin_of, override
+from jaxpt.errors import UserError
+from jaxpt.hf.directory import Source
+from jaxpt.hf.tasks import Problem
+from jaxpt.models.heads import classes
+from jaxpt.models.network import Network
+
+OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
+"""Objective of an imported model, by its family; BART's and mBART's are named in `objective_of`."""
+PROBLEMS: dict[str, Problem] = {
+    "classification": "single_label_classification", "regression": "regression",
+    "multi_label": "multi_label_classification",
+}  # fmt: skip
+"""Their `problem_type` of each kind of task over whole texts."""
+MOST_CHOICES = 4
+"""`task.most_choices` of an imported class, whose weights do not say it: SWAG's."""
+
+
+def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
+    """Default objective of an imported model, by its kind, family or heads."""
+    if "replaced_token" in heads:
+        return {"kind": "replaced_token"}
+    if model.kind == "bart":
+        return {"kind": "mbart" if model.pre_norm else "bart"}
+    return {"kind": OBJECTIVES[model.family]} | (
+        {"next_sentence": "sentence_pair" in heads} if model.family == "encoder" else {}
+    )
+
+
+def task_of(source: Source) -> dict[str, Any] | None:
+    """The task of a fine-tuned class, with the names of columns that the kind has by default.
+
+    Args:
+      source: the open directory. Its labels are LABEL_0, LABEL_1, … where config.json has none, as in transformers.
+
+    Returns:
+      Plain values; None for a class that is not fine-tuned.
+
+    Raises:
+      UserError: two labels have one name, or a `problem_type` that transformers does not have.
+
+    Example:
+      >>> task_of(open_directory("downloads/finbert"))
+      {'kind': 'classification', 'labels': ['positive', 'negative', 'neutral']}
+    """
+    heads = source.network.heads
+    name = classes.name_of(heads)
+    labels = list(source.labels or (f"LABEL_{i}" for i in range(classes.outputs_of(heads))))
+    match name:
+        case None:
+            return None
+        case "span":
+            return {"kind": "question_answering"}
+        case "choice":
+            return {"kind": "multiple_choice", "most_choices": MOST_CHOICES}
+        case "tags":
+            return {"kind": "tagging", "labels": labels}
+    kind = next((kind for kind, problem in PROBLEMS.items() if problem == source.problem), None)
+    if kind is None:
+        raise UserError(
+            f"{source.directory}: config.json: problem_type: {source.problem!r} is not supported, only "
+            f"{', '.join(PROBLEMS.values())}"
+        )
+    return {"kind": kind} if kind == "regression" else {"kind": kind, "labels": labels}
+
+
+def recipe(
+    network: Network,
+    tokens: Mapping[str, Any],
+    run_dir: str,
+    adapter: LoraConfig | None = None,
+    task: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+) -> Config:
+    """A configuration to evaluate an imported model: on the built-in corpus, or on files of its task.
+
+    Args:
+      network: the backbone with its heads.
+      tokens: settings of the tokenizer.
+      run_dir: where the run is.
+      adapter: settings of a low-rank adapter.
+      task: result of `task_of`.
+      overrides: `key=value`.
+
+    Raises:
+      UserError: an override names no key, has a wrong value, or changes the parameters.
+    """
+    model = network.config
+    tree: dict[str, Any] = {
+        "run_dir": run_dir,
+        "model": model.model_dump(mode="json"),
+        "data": {"tokenizer": dict(tokens), "length": min(model.position_limit or 512, 512), "batch_size": 8},
+        "train": {"lora": None if adapter is None else adapter.model_dump(mode="json")},
+    }
+    tree |= {"objective": objective_of(model, network.heads)} if task is None else {"task": dict(task)}
+    origin: dict[str, str] = {}
+    for item in overrides:
+        override(tree, origin, item)
+    config = configs.build(tree, lambda key: origin_of(key, origin, run_dir))
+    if overrides and config.objective.loss.network(config.model).shapes() != network.shapes():
+        raise UserError(f"command line: {' '.join(overrides)}: the model has other parameters than the imported one")
+    return config

@@ -1,0 +1,178 @@
+"""GLUE: the columns of its official files, its metrics, and the files that its leaderboard takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jaxpt.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """A task of GLUE, as gluebenchmark.com distributes and scores it."""
+
+    folder: str
+    """Of the distribution: it has train.tsv, dev.tsv and test.tsv (MNLI: dev_matched.tsv, …)."""
+    submission: str
+    """Name of the file that the leaderboard takes."""
+    columns: tuple[str, ...]
+    """Names of the columns of text."""
+    label: str
+    """Name of the column of labels; test files have none."""
+    labels: tuple[str, ...]
+    """Values of that column in the order of the class ids, which are TFDS's; () for numbers."""
+    words: tuple[str, ...]
+    """The labels as words, in the same order."""
+    metrics: tuple[str, ...]
+    """Names of `jaxpt.metrics.known()`."""
+    index: str = "index"
+    """Name of the test file's column of ids."""
+    header: bool = True
+    """False: train.tsv and dev.tsv have no line of names, and `columns` and `label` are numbers from 0."""
+
+
+_NLI = ("entailment", "neutral", "contradiction")
+_RTE = ("entailment", "not_entailment")
+_PAIR = ("sentence1", "sentence2")
+_BINARY = ("0", "1")
+_MNLI = GlueTask("MNLI", "MNLI-m.tsv", _PAIR, "gold_label", _NLI, _NLI, ("accuracy",))
+
+GLUE = {
+    "cola": GlueTask(
+        "CoLA", "CoLA.tsv", ("3",), "1", _BINARY, ("unacceptable", "acceptable"), ("matthews",), header=False
+    ),
+    "sst2": GlueTask("SST-2", "SST-2.tsv", ("sentence",), "label", _BINARY, ("negative", "positive"), ("accuracy",)),
+    "mrpc": GlueTask(
+        "MRPC", "MRPC.tsv", ("#1 String", "#2 String"), "Quality", _BINARY, ("not_equivalent", "equivalent"),
+        ("f1", "accuracy"),
+    ),
+    "stsb": GlueTask("STS-B", "STS-B.tsv", _PAIR, "score", (), (), ("pearson", "spearman")),
+    "qqp": GlueTask(
+        "QQP", "QQP.tsv", ("question1", "question2"), "is_duplicate", _BINARY, ("not_duplicate", "duplicate"),
+        ("f1", "accuracy"), index="id",
+    ),
+    "mnli_matched": _MNLI,
+    "mnli_mismatched": dataclasses.replace(_MNLI, submission="MNLI-mm.tsv"),
+    "qnli": GlueTask("QNLI", "QNLI.tsv", ("question", "sentence"), "label", _RTE, _RTE, ("accuracy",)),
+    "rte": GlueTask("RTE", "RTE.tsv", _PAIR, "label", _RTE, _RTE, ("accuracy",)),
+    "wnli": GlueTask("WNLI", "WNLI.tsv", _PAIR, "label", _BINARY, ("not_entailment", "entailment"), ("accuracy",)),
+    "ax": dataclasses.replace(_MNLI, folder="AX", submission="AX.tsv", metrics=("matthews",)),
+}  # fmt: skip
+"""The nine tasks, MNLI's two test sets, and the diagnostic set (predicted by a model of MNLI), by TFDS's names."""
+
+
+def glue_task(name: str) -> GlueTask:
+    """A task by TFDS's name, or by that of its folder or its submission ("SST-2", "MNLI-m").
+
+    Example:
+      >>> glue_task("STS-B").metrics
+      ('pearson', 'spearman')
+    """
+    if name in GLUE:
+        return GLUE[name]
+    for task in GLUE.values():
+        if name.lower() in (task.submission.removesuffix(".tsv").lower(), task.folder.lower()):
+            return task
+    raise UserError(f"GLUE has no task {name!r}; one of: {', '.join(GLUE)}")
+
+
+def glue_test(name: str | None, file: str) -> str:
+    """The test set of GLUE that a file is, for a model of a task.
+
+    Args:
+      name: the model's task, of any GLUE's.
+      file: its name tells MNLI's test_matched.tsv, test_mismatched.tsv and diagnostic.tsv (AX) apart.
+
+    Raises:
+      UserError: the task is none of GLUE's.
+
+    Example:
+      >>> glue_test("mnli", "test_mismatched.tsv"), glue_test("mnli", "AX/diagnostic.tsv"), glue_test("RTE", "test.tsv")
+      ('mnli_mismatched', 'ax', 'rte')
+    """
+    if name is None:
+        raise UserError(f"task.name is missing; --glue wants one of: {', '.join(GLUE)}")
+    task, last = glue_task(name), file.replace("\\", "/").rpartition("/")[2].lower()
+    if task is GLUE["mnli_matched"] and "mismatched" in last:
+        task = GLUE["mnli_mismatched"]
+    elif task is GLUE["mnli_matched"] and last.startswith(("diagnostic", "ax")):
+        task = GLUE["ax"]
+    return next(key for key, one in GLUE.items() if one is task)
+
+
+def glue_labels(name: str, labels: Sequence[str], names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """What the leaderboard calls the labels of a model.
+
+    Args:
+      name: the task.
+      labels: values of the label column; numbers are TFDS's class ids.
+      names: what they mean; by default they say it themselves.
+
+    Raises:
+      UserError: a label is none of GLUE's, or they are not as many.
+
+    Example:
+      >>> glue_labels("rte", ["0", "1"]), glue_labels("cola", ["no", "yes"], ["unacceptable", "acceptable"])
+      (('entailment', 'not_entailment'), ('0', '1'))
+    """
+    task, found = glue_task(name), []
+    for label, named in zip(labels, names or labels):
+        words = [value for value, word in zip(task.labels, task.words) if label == value or named in (value, word)]
+        if not words and label.isdecimal() and int(label) < len(task.labels):
+            words = [task.labels[int(label)]]
+        if not words:
+            known = ", ".join(dict.fromkeys([*task.labels, *task.words]))
+            raise UserError(f"task.labels: {label!r} is none of {task.submission}'s labels: {known}")
+        found += words[:1]
+    if sorted(found) != sorted(task.labels):
+        raise UserError(f"task.labels: {', '.join(labels)} are not the labels of {task.submission}: "
+                        f"{', '.join(task.labels)}")  # fmt: skip
+    return tuple(found)
+
+
+def glue_submission(name: str, ids: Sequence, predictions: Sequence, default: str | None = None) -> list[str]:
+    """The lines of the file that GLUE's leaderboard takes, `glue_task(name).submission`.
+
+    Args:
+      name: the task.
+      ids: values of the test file's column `index`.
+      predictions: one for each id: class ids, values of the files, or words; numbers for STS-B, which are cut to 0…5.
+      default: the label of predictions that are none (unparseable text); None: that is an error.
+
+    Returns:
+      Lines without their ends, the header first.
+
+    Raises:
+      UserError: not as many ids as predictions, an id twice, or a prediction that is no label.
+
+    Example:
+      >>> glue_submission("rte", [0, 1], [1, "entailment"])
+      ['index\\tprediction', '0\\tnot_entailment', '1\\tentailment']
+      >>> glue_submission("stsb", [0, 1], [5.2, 1.2345])
+      ['index\\tprediction', '0\\t5.000', '1\\t1.234']
+    """
+    task = glue_task(name)
+    if len(ids) != len(predictions):
+        raise UserError(f"{task.submission}: {len(predictions)} predictions for {len(ids)} ids; there is one for each")
+    if len(set(ids)) < len(ids):
+        twice = next(i for n, i in enumerate(ids) if i in ids[:n])
+        raise UserError(f"{task.submission}: the id {twice!r} stands twice; each row of the test file stands once")
+    lines = (f"{i}\t{_written(task, prediction, default)}" for i, prediction in zip(ids, predictions))
+    return ["index\tprediction", *lines]
+
+
+def _written(task: GlueTask, prediction: Any, default: str | None) -> str:
+    """A prediction as the leaderboard has it."""
+    if not task.labels:
+        return f"{min(max(float(prediction), 0.0), 5.0):.3f}"
+    if prediction in task.labels:
+        return prediction
+    if prediction in task.words:
+        return task.labels[task.words.index(prediction)]
+    if hasattr(prediction, "__index__") and 0 <= int(prediction) < len(task.labels):
+        return task.labels[int(prediction)]
+    if default is None:
+        raise UserError(f"{task.submission}: the prediction {prediction!r} is none of: {', '.join(task.labels)}")
+    return _written(task, default, None)

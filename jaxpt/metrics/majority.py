@@ -1,0 +1,107 @@
+"""The best constant prediction: what a metric is worth that a model has to beat."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxpt.metrics.classification import is_matrix
+from jaxpt.metrics.registry import METRICS, find, score
+from jaxpt.metrics.tagging import Tags
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def majority(
+    metric: str,
+    train_targets: Sequence,
+    targets: Sequence,
+    *,
+    train_words: Sequence[Sequence[str]] | None = None,
+    words: Sequence[Sequence[str]] | None = None,
+    **options: Any,
+) -> dict[str, float] | None:
+    """Scores the constant prediction that is best on the training set.
+
+    Labels: the most frequent one; for F1 of one label that label. 0/1 matrices: 1 in the most frequent columns, as many
+    as are best, or the most frequent row. Numbers: the mean. Tags: the most frequent tag; where words are given, the
+    most frequent tag of each word.
+
+    Args:
+      metric: a name of `known()`.
+      train_targets: targets of the training set.
+      targets: targets that are scored.
+      train_words: words of the training set, for metrics of tags.
+      words: words of the scored texts.
+      **options: the metric's, for the scored set (`groups`) or both (`labels`).
+
+    Returns:
+      As `score`; None for answers and texts, of which no constant is of use.
+
+    Raises:
+      UserError: as `score`.
+
+    Example:
+      >>> majority("accuracy", ["no", "no", "yes"], ["yes", "no", "no", "no"])
+      {'accuracy': 0.75}
+      >>> majority("f1", [0, 0, 1], [1, 0])
+      {'f1': 0.6666666666666666}
+    """
+    kind = find(metric).constant
+    if kind is None or not len(train_targets) or (kind == "row" and isinstance(train_targets[0], str)):
+        return None
+    if kind == "mean":
+        constant: Any = sum(map(float, train_targets)) / len(train_targets)
+    elif kind == "tags":
+        if train_words is None or words is None:
+            train_words, words = ([[""] * len(row) for row in rows] for rows in (train_targets, targets))
+        return score(metric, _by_word(train_words, train_targets, words), targets, **options)
+    elif metric == "average_precision":
+        constant = _means(train_targets)
+    elif is_matrix(train_targets):
+        if metric == "exact_match" and any(isinstance(value, str) for value in train_targets[0]):
+            return None
+        constant = _best(metric, _rows(train_targets), train_targets, options)
+    else:
+        frequent = [label for label, _ in collections.Counter(train_targets).most_common()]
+        one_label = metric in ("f1", "multirc")  # of all others the most frequent label is the best constant
+        constant = _best("f1", frequent, train_targets, options) if one_label else frequent[0]
+    return score(metric, [constant] * len(targets), targets, **options)
+
+
+def _best(metric: str, candidates: list, targets: Sequence, options: dict[str, Any]) -> Any:
+    """The constant with the highest score; the first of equal ones."""
+    options = {name: value for name, value in options.items() if name in ("labels", "positive")}
+
+    def value(constant: Any) -> float:
+        return next(iter(METRICS[metric].function([constant] * len(targets), targets, **options).values()))
+
+    return max(candidates, key=value)  # the first of equal ones
+
+
+def _rows(targets: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Candidates: the most frequent row, then 1 in the k most frequent columns."""
+    frequent = list(collections.Counter(tuple(map(int, row)) for row in targets).most_common(1)[0][0])
+    means_C = _means(targets)
+    order = sorted(range(len(means_C)), key=lambda column: -means_C[column])
+    return [frequent] + [[int(c in order[:k]) for c in range(len(order))] for k in range(1, len(order) + 1)]
+
+
+def _means(targets: Sequence) -> np.ndarray:
+    """Mean of each column; of all values of a vector."""
+    import numpy as np
+
+    return np.asarray(targets, np.float64).mean(axis=0)
+
+
+def _by_word(train_words: Tags, train_tags: Tags, words: Tags) -> list[list[str]]:
+    """The most frequent tag of each word in the training set; of an unknown word the most frequent of all."""
+    counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+    for row, tags in zip(train_words, train_tags, strict=True):
+        for word, tag in zip(row, tags, strict=True):
+            counts[word][tag] += 1
+    best = {word: counter.most_common(1)[0][0] for word, counter in counts.items()}
+    overall = sum(counts.values(), collections.Counter()).most_common(1)[0][0]
+    return [[best.get(word, overall) for word in row] for row in words]

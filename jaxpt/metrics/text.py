@@ -1,0 +1,275 @@
+"""Metrics of generated text: BLEU, chrF and TER (sacrebleu), ROUGE (rouge-score). Percentages, as they are published.
+
+A target is a text, or a list of references. `bleu_defaults` and its like say which options fit a language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from jaxpt.errors import UserError
+from jaxpt.metrics.languages import WITHOUT_SPACES
+
+if TYPE_CHECKING:
+    from rouge_score.rouge_scorer import RougeScorer
+    from sacrebleu.metrics.base import Metric as SacreMetric
+
+References = Sequence[str | Sequence[str]]
+BleuTokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none", "spm", "flores101", "flores200"]
+
+ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+
+def bleu(
+    predictions: Sequence[str],
+    targets: References,
+    tokenize: BleuTokenizer = "13a",
+    lowercase: bool = False,
+    smooth_method: Literal["exp", "floor", "add-k", "none"] = "exp",
+    smooth_value: float | None = None,
+    max_ngram_order: int = 4,
+    effective_order: bool = False,
+) -> dict[str, float]:
+    """Corpus BLEU of detokenized texts. Options have sacrebleu's names and defaults.
+
+    Args:
+      predictions: [N] texts.
+      targets: [N], each one reference or several.
+      tokenize: sacrebleu's tokenizer; T5's published scores have "intl".
+      lowercase: compares without case.
+      smooth_method: of n-grams without a match.
+      smooth_value: of "floor" and "add-k".
+      max_ngram_order: longest n-gram.
+      effective_order: leaves out orders without a match, for single sentences.
+
+    Example:
+      >>> bleu(["the cat sat on the mat"], [["the cat sat on the mat", "a cat sat"]])
+      {'bleu': 100.00000000000004}
+    """
+    options = {
+        "tokenize": tokenize, "lowercase": lowercase, "smooth_method": smooth_method, "smooth_value": smooth_value,
+        "max_ngram_order": max_ngram_order, "effective_order": effective_order,
+    }  # fmt: skip
+    return {"bleu": _corpus_score("bleu", predictions, targets, options)}
+
+
+def bleu_defaults(language: str) -> dict[str, Any]:
+    """The tokenizer of a language, as sacrebleu chooses it; characters where it has none and no spaces part words."""
+    own = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+    return {"tokenize": own.get(language, "char" if language in WITHOUT_SPACES else "13a")}
+
+
+def chrf(
+    predictions: Sequence[str],
+    targets: References,
+    word_order: int = 0,
+    lowercase: bool = False,
+    char_order: int = 6,
+    beta: int = 2,
+    whitespace: bool = False,
+    eps_smoothing: bool = False,
+) -> dict[str, float]:
+    """chrF: F-score of character n-grams. Options have sacrebleu's names and defaults.
+
+    Args:
+      predictions: [N] texts.
+      targets: [N], each one reference or several.
+      word_order: length of word n-grams that are counted besides; 2 is chrF++.
+      lowercase: compares without case.
+      char_order: longest n-gram of characters.
+      beta: how many times as much recall counts as precision.
+      whitespace: spaces are characters, too.
+      eps_smoothing: smooths as NLTK and chrF++'s own script do.
+
+    Example:
+      >>> chrf(["the cat"], ["the cat"])
+      {'chrf': 100.0}
+    """
+    options = {
+        "word_order": word_order, "lowercase": lowercase, "char_order": char_order, "beta": beta,
+        "whitespace": whitespace, "eps_smoothing": eps_smoothing,
+    }  # fmt: skip
+    return {"chrf": _corpus_score("chrf", predictions, targets, options)}
+
+
+def ter(
+    predictions: Sequence[str],
+    targets: References,
+    normalized: bool = False,
+    no_punct: bool = False,
+    asian_support: bool = False,
+    case_sensitive: bool = False,
+) -> dict[str, float]:
+    """Translation edit rate: edits per word of the references. Lower is better, and above 100 is possible.
+
+    Options have sacrebleu's names and defaults.
+
+    Args:
+      predictions: [N] texts.
+      targets: [N], each one reference or several.
+      normalized: tokenizes punctuation.
+      no_punct: removes punctuation.
+      asian_support: with `normalized`: each Chinese or Japanese character is a word.
+      case_sensitive: compares with case.
+
+    Example:
+      >>> ter(["the cat sat"], ["the dog sat"])
+      {'ter': 33.33333333333333}
+    """
+    options = {
+        "normalized": normalized, "no_punct": no_punct, "asian_support": asian_support,
+        "case_sensitive": case_sensitive,
+    }  # fmt: skip
+    return {"ter": _corpus_score("ter", predictions, targets, options)}
+
+
+def ter_defaults(language: str) -> dict[str, Any]:
+    """Characters are the words of Chinese and Japanese.
+
+    Raises:
+      UserError: sacrebleu splits the language in no way.
+    """
+    if language in WITHOUT_SPACES and language not in ("zh", "ja"):
+        raise UserError(f"ter: {language} has no spaces between words, and sacrebleu splits it in no way; take chrf")
+    return {"normalized": language in ("zh", "ja"), "asian_support": language in ("zh", "ja")}
+
+
+def rouge(
+    predictions: Sequence[str],
+    targets: References,
+    stemmer: bool = True,
+    sentences: Literal["t5", "punctuation", "lines"] = "t5",
+    tokenize: Literal["ascii", "unicode", "char"] = "ascii",
+) -> dict[str, float]:
+    """ROUGE-1, -2, -L and -Lsum: the mean over texts of the F1, of the best reference for each type.
+
+    Args:
+      predictions: [N] texts.
+      targets: [N], each one reference or several.
+      stemmer: Porter's stems are compared, as ROUGE-1.5.5 does with -m. T5's published scores are without.
+      sentences: what rougeLsum takes for sentences: lines, and with "t5" what " . " ends (CNN/DailyMail's tokenized
+        texts), with "punctuation" what . ! or ? with a space after it, or 。！？ ends.
+      tokenize: words after lower-casing: "ascii" runs of a–z and 0–9, as rouge-score, to which other letters are
+        nothing; "unicode" runs of any letters and digits; "char" the same, but each letter of a language without spaces
+        is a word.
+
+    Returns:
+      {"rouge1": …, "rouge2": …, "rougeL": …, "rougeLsum": …}. T5's code takes the median of bootstrap samples, which
+      is the mean up to chance.
+
+    Example:
+      >>> rouge(["a cat sat"], ["the cat sat"])["rouge2"]
+      50.0
+      >>> rouge(["今天下雨"], ["今天有雨"], tokenize="char")["rouge1"]
+      75.0
+    """
+    split = {
+        "t5": lambda text: text.replace(" . ", " .\n"),
+        "punctuation": lambda text: re.sub(r"(?<=[.!?]) +|(?<=[。！？]) *(?=.)", "\n", text),
+        "lines": lambda text: text,
+    }[sentences]
+    scorer = _rouge_scorer(stemmer, tokenize)
+    totals = dict.fromkeys(ROUGE_TYPES, 0.0)
+    for references, prediction in zip(_references(targets), predictions):
+        scores = scorer.score_multi([split(text) for text in references], split(prediction))
+        for name in ROUGE_TYPES:
+            totals[name] += scores[name].fmeasure
+    return {name: 100.0 * total / len(predictions) for name, total in totals.items()}
+
+
+def rouge_defaults(language: str) -> dict[str, Any]:
+    """rouge-score's own words with Porter's stems for English alone; any letters, or characters, for the others."""
+    if language == "en":
+        return {"stemmer": True, "tokenize": "ascii"}
+    if language in WITHOUT_SPACES:
+        return {"stemmer": False, "tokenize": "char", "sentences": "punctuation"}
+    return {"stemmer": False, "tokenize": "unicode"}
+
+
+def text_signature(metric: str, references: int = 1, **options: Any) -> str:
+    """How a value of BLEU, chrF, TER or ROUGE was computed, to publish beside it.
+
+    Args:
+      metric: "bleu", "chrf", "ter" or "rouge".
+      references: references of each text.
+      **options: the metric's.
+
+    Example:
+      >>> text_signature("bleu").partition("|version")[0]
+      'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp'
+    """
+    if metric == "rouge":
+        from importlib.metadata import version
+
+        stem = "yes" if options.get("stemmer", True) else "no"
+        lines, words = options.get("sentences", "t5"), options.get("tokenize", "ascii")
+        return f"stem:{stem}|tok:{words}|sentences:{lines}|mean|version:rouge-score-{version('rouge-score')}"
+    scorer = _scorer(metric, options)
+    scorer.corpus_score(["a"], [["a"]] * references)  # the signature has the number of references
+    signature = str(scorer.get_signature())
+    order = options.get("max_ngram_order", 4)  # sacrebleu's signature does not have it
+    return signature if order == 4 else f"{signature}|max_ngram_order:{order}"
+
+
+def _scorer(metric: str, options: dict[str, Any]) -> SacreMetric:
+    """sacrebleu's scorer.
+
+    Raises:
+      UserError: the tokenizer wants what is not installed, or a file that cannot be downloaded.
+    """
+    import sacrebleu
+
+    made = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF, "ter": sacrebleu.TER}[metric]
+    try:
+        return made(**options)
+    except (ImportError, RuntimeError, OSError) as error:
+        name = options.get("tokenize")
+        extra = {"ja-mecab": "pip install 'sacrebleu[ja]'", "ko-mecab": "pip install 'sacrebleu[ko]'"}.get(name)
+        reason = f"is not installed: {extra}" if extra else f"cannot be loaded ({str(error).strip().splitlines()[0]})"
+        other = f"{{{metric}: {{tokenize: char}}}}"
+        raise UserError(f"{metric}: the tokenizer {name} {reason}, or set metric_options to {other}") from None
+
+
+def _rouge_scorer(stemmer: bool, tokenize: str) -> RougeScorer:
+    from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenizers import Tokenizer
+
+    if tokenize == "ascii":
+        return RougeScorer(ROUGE_TYPES, use_stemmer=stemmer)
+    import regex  # a dependency of sacrebleu; Python's own has no classes of letters
+    from nltk.stem.porter import PorterStemmer
+
+    stem = PorterStemmer().stem if stemmer else str
+    pattern = regex.compile(_WORD_PATTERNS[tokenize])
+
+    class Words(Tokenizer):
+        """Words of any alphabet; as in rouge-score, those of three letters have no stem."""
+
+        def tokenize(self, text: str) -> list[str]:
+            return [stem(word) if len(word) > 3 else word for word in pattern.findall(text.lower())]
+
+    return RougeScorer(ROUGE_TYPES, tokenizer=Words())
+
+
+_NO_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+_WORD_PATTERNS = {
+    "unicode": r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*",
+    "char": rf"(?=\p{{L}})[{_NO_SPACES}]\p{{M}}*|(?:(?![{_NO_SPACES}])[\p{{L}}\p{{N}}]\p{{M}}*)+|\p{{N}}+",
+}
+"""Vowels and accents that are marks (M) belong to the letter (L) before them."""
+
+
+def _corpus_score(metric: str, predictions: Sequence[str], targets: References, options: dict[str, Any]) -> float:
+    references = _references(targets)
+    most = max(map(len, references))
+    columns = [[row[i] if i < len(row) else None for row in references] for i in range(most)]
+    return _scorer(metric, options).corpus_score(list(predictions), columns).score
+
+
+def _references(targets: References) -> list[list[str]]:
+    rows = [[target] if isinstance(target, str) else list(target) for target in targets]
+    if not all(rows):
+        raise UserError(f"text {rows.index([])} has no reference")
+    return rows

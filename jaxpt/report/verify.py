@@ -1,0 +1,101 @@
+"""`jaxpt verify RUN_DIR`: whether every file of a run, or of prepared batches, is as it was written."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from jaxpt import config as configs
+from jaxpt.config import CheckpointConfig
+from jaxpt.data import tokenizers
+from jaxpt.data.batches import manifest
+from jaxpt.data.batches.files import Reader
+from jaxpt.data.stream.feed import steps_of
+from jaxpt.errors import UserError
+from jaxpt.hf import files as hf_files
+from jaxpt.hf import origin
+from jaxpt.runtime import plugins
+from jaxpt.runtime.disk import read_json
+from jaxpt.train import run_dir as run_dirs
+from jaxpt.train.checkpoint import Checkpoints
+
+
+@plugins.unread()
+def verify(path: str, say: Callable[[str], None] = print) -> int:
+    """Compares a run's files with their checksums: all checkpoints, tokenizer, run.json; metrics line by line.
+
+    Args:
+      path: RUN_DIR, or a directory of prepared batches.
+      say: called with a line for each of them.
+
+    Returns:
+      0 if all are whole, else 2.
+
+    Raises:
+      UserError: `path` is neither.
+    """
+    directory, bad = Path(path), 0
+    if (directory / manifest.NAME).is_file():
+        parts = _prepared(directory, manifest.read(directory))
+    elif (directory / "checkpoints").is_dir():
+        parts = _checked(directory)
+    else:
+        raise UserError(f"{path}: is no run_dir, it holds no checkpoints; nor prepared batches, with {manifest.NAME}")
+    for what, fault in parts:
+        say(f"{what}: {fault or 'whole'}")
+        bad += fault not in (None, _NOT_READ)
+    say(f"{path}: {f'{bad} damaged' if bad else 'all is whole'}")
+    return 2 if bad else 0
+
+
+_NOT_READ = "not compared: only its own code reads it, and verify runs none of a run's"
+
+
+def _prepared(directory: Path, found: manifest.Manifest) -> Iterator[tuple[str, str | None]]:
+    """(part, what is wrong with it or None); every member of every file is read."""
+    yield "tokenizer", _fault(lambda: tokenizers.load(directory / manifest.TOKENIZER))
+    for index, phase in enumerate(found.phases):
+        folder = directory / manifest.folder(index)
+        parts = {"train": phase.train} | {f"validation-{name}": rows for name, rows in phase.validation.items()}
+        for name, rows in parts.items():
+            fault = _fault(functools.partial(_read_all, folder, name, rows))
+            yield f"{manifest.folder(index)}/{name}, {rows.rows:,} rows", fault
+
+
+def _read_all(folder: Path, name: str, rows: manifest.Rows) -> None:
+    reader = Reader(folder, name, rows.files)
+    for number in range(steps_of(rows.rows, rows.per_member)):
+        reader.member(number)
+
+
+def _checked(run_dir: Path) -> Iterator[tuple[str, str | None]]:
+    """(part, what is wrong with it or None)."""
+    config = configs.load(run_dir)  # a damaged one is refused
+    yield "config.yaml", None
+    tokenizer = run_dir / "tokenizer"
+    if tokenizer.is_dir() and "." in config.data.tokenizer.kind:
+        yield f"tokenizer of kind {config.data.tokenizer.kind}", _NOT_READ
+    elif tokenizer.is_dir():
+        yield "tokenizer", _fault(lambda: tokenizers.load(tokenizer, config.data.tokenizer.kind))
+    if (run_dir / origin.FOLDER).is_dir():
+        yield origin.FOLDER, hf_files.damage(run_dir / origin.FOLDER)
+    if (run_dir / "run.json").exists():
+        yield "run.json", _fault(lambda: run_dirs.receipt(run_dir))
+    found, damaged = run_dirs.records(run_dir)
+    yield f"metrics.jsonl, {len(found):,} lines", f"{damaged} more are damaged" if damaged else None
+    checkpoints = Checkpoints(run_dir, CheckpointConfig(), read_only=True)
+    try:
+        for step in checkpoints.steps():
+            facts = run_dir / "checkpoints" / str(step) / "_CHECKPOINT_METADATA"  # Orbax's own, without a checksum
+            yield f"checkpoint {step}", checkpoints.damage(step) or _fault(functools.partial(read_json, facts))
+    finally:
+        checkpoints.close()
+
+
+def _fault(read: Callable[[], object]) -> str | None:
+    try:
+        read()
+    except UserError as error:
+        return str(error)
+    return None

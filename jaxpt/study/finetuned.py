@@ -1,0 +1,350 @@
+"""The tables of a study's fine-tunings: test metrics over seeds, and what pretraining or a strategy changes.
+
+    difference    mean over the seeds of (one run − the other run of the same seed)
+    s.e.          √(s.e. over seeds² + s.e. over test examples²)
+
+The first is the standard deviation of the differences by √seeds; the second a jackknife over groups of test examples of
+the difference of the means over seeds, which holds for any metric. Where one of them is not known, the sum is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpt import config as configs
+from jaxpt.config.finetunings import Cell, cells
+from jaxpt.config.kinds import is_unread
+from jaxpt.config.studies import Study
+from jaxpt.data.tasks.base import Task
+from jaxpt.errors import UserError
+from jaxpt.metrics import in_percent, is_mean, values
+from jaxpt.study import finetunings
+from jaxpt.study.text_table import Table
+from jaxpt.study.text_table import markdown as as_markdown
+from jaxpt.train.run_dir import receipt
+
+_File = tuple[str, str, int]
+GROUPS = 50
+"""Groups of test examples of the jackknife."""
+NOTE = """\
+- Each cell: the mean of the test metric over the seeds ± its standard deviation, in percent; in brackets the median and
+  the best seed, and the number of seeds. The best checkpoint of each run and the point of the grid are chosen on the
+  validation set, the point with the first seed alone. **n of m points**: the others failed or are still to be run,
+  and this search is smaller than those that it is compared with.
+- **constant**: one prediction for all, the best of the training set: the most frequent label; of tags no constant, but
+  each word's most frequent tag.
+- **difference**: between runs of the same seed, with its standard error over seeds and test examples together; **t** is
+  their ratio. Above 2 it is hardly chance, where the examples' part is the larger one: three seeds tell theirs roughly.
+  Of two models it is a difference of these two: each was pretrained once, with one seed.
+- **average**: the mean over the tasks, as in GLUE's table: of a task with several metrics the mean of one value of
+  each, that which would choose the best checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The finished runs of a cell."""
+
+    row: str
+    task: str
+    start: str
+    strategy: str
+    metric: str
+    point: tuple[str, ...] | None
+    """What of the grid was best on the validation set."""
+    by_seed: Mapping[int, float]
+    """Test metric of each seed."""
+    others: Mapping[str, float]
+    """Means of one value of each of the other metrics of which high values are better, scaled as `by_seed` is."""
+    in_percent: bool
+    """The values are percentages already."""
+    constant: Mapping[str, float]
+    """Test metrics of a constant prediction, chosen on the training set."""
+    searched: int = 0
+    """Points of the grid that were tried to the end."""
+    points: int = 0
+    """All of them; 0 in a table that was written before this was counted."""
+    falls: bool = False
+    """Low values of the metric are better."""
+
+    def percent(self, value: float) -> float:
+        """A value of the metric as a percentage."""
+        return value if self.in_percent else 100 * value
+
+    @property
+    def average(self) -> float | None:
+        """The mean over seeds and metrics in percent, as GLUE counts a task."""
+        if not self.by_seed or self.falls:
+            return None
+        return statistics.fmean(map(self.percent, (statistics.fmean(self.by_seed.values()), *self.others.values())))
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A cell's runs minus those of another one, of the same seeds."""
+
+    mean: float
+    over_seeds: float | None
+    """Standard error; None with one seed."""
+    over_examples: float | None
+    """Standard error; None where predictions cannot be scored again."""
+
+    @property
+    def error(self) -> float | None:
+        """Of both; None if one of them is not known."""
+        if self.over_seeds is None or self.over_examples is None:
+            return None
+        return math.hypot(self.over_seeds, self.over_examples)
+
+
+def scores(study: Study, cell: Cell) -> Scores:
+    """What the finished runs of a cell reached on the test set; on the validation set where there is none.
+
+    Args:
+      study: with `evaluate.finetune`.
+      cell: which.
+    """
+    runs, best = finetunings.run_dirs(study, cell), finetunings.best_point(study, cell)
+    found = {seed: _metrics(run_dir) for seed, run_dir in runs.items()}
+    receipts = [receipt(run_dir) for run_dir in runs.values()]
+    constant = next((one.get("test_constant") or one.get("task_constant") for one in receipts), None)
+    task = _task_of(next(iter(runs.values()))) if runs else None
+    metric = cell.task.metric or ("" if task is None else _chosen(task)[0])
+    if metric and found and not any(metric in metrics for metrics in found.values()):
+        has = ", ".join(next(iter(found.values()))) or "none"
+        raise UserError(
+            f"evaluate.finetune.tasks: {cell.task.name}: metric: no {metric!r} was measured; there is {has}"
+        )
+    return Scores(
+        *cell.name.split("/"),
+        metric=metric,
+        point=None if best is None else study.evaluate.finetune.points[best],
+        searched=len(finetunings.searched(study, cell)),
+        points=len(study.evaluate.finetune.points),
+        by_seed={seed: metrics[metric] for seed, metrics in found.items() if metric in metrics},
+        others={} if task is None else others(task, metric, list(found.values())),
+        in_percent=task is not None and _in_percent(task, metric),
+        constant=constant or {},
+        falls=task is not None and any(task.best_metric(name) == (metric, "min") for name in task.scored),
+    )
+
+
+def _task_of(run_dir: Path) -> Task | None:
+    """None also where the code of the task is not run here."""
+    task = configs.load(run_dir).task
+    return None if is_unread(task) else task
+
+
+def _chosen(task: Task) -> tuple[str, str]:
+    """(value, "min" or "max") by which a task chooses its best checkpoint."""
+    return task.best_metric(task.scored[0])
+
+
+def _scorer(task: Task, value: str) -> str | None:
+    """The metric of a task that gives a value; None of a mixture's average, which is from 0 to 1."""
+    return next((metric for metric in task.scored if task.kind != "mixture" and value in values(metric)), None)
+
+
+def others(task: Task, metric: str, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """A value of each other metric of a task of which high values are better, as a mean over runs."""
+    means, scale = {}, 100 if _in_percent(task, metric) else 1
+    for scored in task.scored:
+        name, mode = task.best_metric(scored)
+        if scored != _scorer(task, metric) and mode == "max" and all(name in metrics for metrics in found):
+            mean = statistics.fmean(metrics[name] for metrics in found)
+            means[name] = mean * scale / (100 if in_percent(scored) else 1)
+    return means
+
+
+def _in_percent(task: Task, metric: str) -> bool:
+    """True if a value is a percentage."""
+    scored = _scorer(task, metric)
+    return scored is not None and in_percent(scored)
+
+
+def _metrics(run_dir: Path) -> dict[str, float]:
+    known = receipt(run_dir)
+    return known.get("test") or known.get("best") or known.get("task") or {}
+
+
+def difference(study: Study, cell: Cell, other: Cell) -> Difference | None:
+    """What a cell's runs have more than those of another one.
+
+    Args:
+      study: with `evaluate.finetune`.
+      cell: which.
+      other: of the same task.
+
+    Returns:
+      None while no seed of both is finished.
+    """
+    first, second = scores(study, cell), scores(study, other)
+    seeds = sorted(first.by_seed.keys() & second.by_seed.keys())
+    if not seeds:
+        return None
+    by_seed = [first.by_seed[seed] - second.by_seed[seed] for seed in seeds]
+    error = statistics.stdev(by_seed) / math.sqrt(len(seeds)) if len(seeds) > 1 else None
+    of = [[_file_of(finetunings.run_dirs(study, one)[seed]) for seed in seeds] for one in (cell, other)]
+    return Difference(statistics.fmean(by_seed), error, _over_examples(*map(tuple, of), first.metric))
+
+
+def _file_of(run_dir: Path) -> tuple[str, str, int]:
+    """(run_dir, its predictions of the test set, else of the validation set, when they were written)."""
+    files = [run_dir / "evaluations" / f"predictions_{split}.jsonl" for split in ("test", "validation")]
+    file = next((one for one in files if one.is_file()), files[0])
+    return str(run_dir), str(file), file.stat().st_mtime_ns if file.is_file() else 0
+
+
+def _over_examples(first: Sequence[_File], second: Sequence[_File], metric: str) -> float | None:
+    """Standard error of the difference of two groups of runs over their test examples: a jackknife over groups."""
+    runs = [[_without_each_group(run, metric) for run in of] for of in (first, second)]
+    known = [one for of in runs for one in of if one is not None]
+    if len(known) < len(first) + len(second) or len({ids for ids, _ in known}) > 1:  # or other test sets
+        return None
+    means = [np.mean([values for _, values in of], 0) for of in runs]
+    left = means[0] - means[1]
+    return float(np.sqrt((len(left) - 1) / len(left) * ((left - left.mean()) ** 2).sum()))
+
+
+@functools.lru_cache(1024)  # a run is compared in several differences, and a table written after each cell
+def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.ndarray] | None:
+    """(ids of the test examples, `without_groups` of a run); None where its predictions cannot be scored again."""
+    run_dir, file, _ = run
+    task = _task_of(Path(run_dir))
+    if task is None or _scorer(task, metric) is None:
+        return None
+    try:
+        ids, targets, predictions = _predictions(Path(file), task)
+    except (NotImplementedError, OSError):
+        return None
+    groups = min(GROUPS, len(ids))
+    return None if groups < 2 else (tuple(ids), without_groups(task, targets, predictions, metric, groups))
+
+
+def without_groups(
+    task: Task, targets: Sequence[Any], predictions: Sequence[Any], metric: str, groups: int
+) -> np.ndarray:
+    """A value without each of the groups, [groups]; of a mean over examples each of these is scored once."""
+    scored, count = _scorer(task, metric), len(targets)
+
+    def value(chosen: Sequence[int]) -> float:
+        return task.score([predictions[i] for i in chosen], [targets[i] for i in chosen], scored)[metric]
+
+    parts = [range(group, count, groups) for group in range(groups)]
+    if not is_mean(scored):
+        return np.array([value([i for i in range(count) if i % groups != group]) for group in range(groups)])
+    sums = np.array([value(part) * len(part) for part in parts])
+    return (sums.sum() - sums) / (count - np.array([len(part) for part in parts]))
+
+
+def _predictions(file: Path, task: Task) -> tuple[list[Any], list[Any], list[Any]]:
+    """(ids, targets, predictions) of a file."""
+    rows = [json.loads(line) for line in file.read_bytes().splitlines()]  # text has other ends of lines
+    named = [[task.parsed(row[name]) for row in rows] for name in ("target", "prediction")]
+    return [str(row.get("id")) for row in rows], *named
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def as_json(study: Study) -> list[dict[str, Any]]:
+    """The cells with their scores, for table.json.
+
+    Args:
+      study: with `evaluate.finetune`.
+    """
+    return [dataclasses.asdict(scores(study, cell)) for cell in cells(study)]
+
+
+def tables(study: Study) -> list[Table]:
+    """The scores of all cells, and below them what pretraining or a strategy changes, where something is compared.
+
+    Args:
+      study: with `evaluate.finetune`.
+    """
+    tuned = study.evaluate.finetune
+    found = {cell.name: scores(study, cell) for cell in cells(study)}
+    metrics = {one.task: one.metric for one in found.values() if one.metric}
+    many = len(tuned.strategies) > 1
+    constants = [_constant([one for one in found.values() if one.task == task.name]) for task in tuned.tasks]
+    heads = ["model", "weights", *["strategy"] * many]
+    numeric = range(len(heads), len(heads) + len(tuned.tasks) + 1)
+    heads += [f"{task.name}, {metrics.get(task.name, '')}".removesuffix(", ") for task in tuned.tasks] + ["average"]
+    rows = [("constant", *[""] * (1 + many), *constants, "")] if any(constants) else []
+    for row in study.tuned_rows:
+        for strategy in tuned.strategies:
+            for start in tuned.starts:
+                of = [found[Cell(row, task, start, strategy).name] for task in tuned.tasks]
+                averages = [one.average for one in of]
+                known = None not in averages and len(of) > 1
+                average = f"{statistics.fmean(averages):.1f}" if known else ""
+                rows.append((row.name, start, *[strategy.name] * many, *map(_scored, of), average))
+    made = [Table("Fine-tuned", tuple(heads), tuple(numeric), tuple(rows))]
+    if pairs := _pairs(study):
+        below = ("model", "task", "difference", "by", "± s.e.", "seeds", "examples", "t")
+        compared = tuple(line for pair in pairs if (line := _compared(study, *pair)))
+        made.append(Table("Differences", below, (3, 4, 5, 6, 7), compared))
+    return made
+
+
+def markdown(study: Study) -> str:
+    """Both tables, and below them what they mean.
+
+    Args:
+      study: with `evaluate.finetune`.
+    """
+    return "## Fine-tuned\n\n" + "\n\n".join(map(as_markdown, tables(study))) + f"\n\n{NOTE}\n"
+
+
+def _constant(of_task: Sequence[Scores]) -> str:
+    known = (one.percent(one.constant[one.metric]) for one in of_task if one.metric in one.constant)
+    return next((f"{value:.1f}" for value in known), "")
+
+
+def _scored(one: Scores) -> str:
+    of_seeds = [one.percent(value) for value in one.by_seed.values()]
+    if not of_seeds:
+        return ""
+    spread = f" ± {statistics.stdev(of_seeds):.1f}" if len(of_seeds) > 1 else ""
+    best = min(of_seeds) if one.falls else max(of_seeds)
+    details = f"{statistics.median(of_seeds):.1f}, {best:.1f}; {len(of_seeds)}"
+    if one.searched < one.points:
+        details += f"; {one.searched} of {one.points} points"
+    return f"{statistics.fmean(of_seeds):.1f}{spread} ({details})"
+
+
+def _pairs(study: Study) -> list[tuple[Cell, Cell, str]]:
+    """What is compared: pretrained with random weights, each strategy with the first; without these models."""
+    tuned, found = study.evaluate.finetune, []
+    first, base = tuned.strategies[0], study.tuned_rows[0]
+    of_models = len(tuned.starts) == len(tuned.strategies) == 1
+    for cell in cells(study):
+        if cell.start == "pretrained" and "random" in tuned.starts:
+            found.append((cell, cell._replace(start="random"), "pretrained − random"))
+        if cell.strategy != first and cell.start == tuned.starts[0]:
+            found.append((cell, cell._replace(strategy=first), f"{cell.strategy.name} − {first.name}"))
+        if of_models and cell.row != base:
+            found.append((cell, cell._replace(row=base), f"{cell.row.name} − {base.name}"))
+    return found
+
+
+def _compared(study: Study, cell: Cell, other: Cell, what: str) -> tuple[str, ...] | None:
+    found = difference(study, cell, other)
+    if found is None:
+        return None
+    percent = scores(study, cell).percent
+    if what.startswith("pretrained") and len(study.evaluate.finetune.strategies) > 1:
+        what = f"{what} ({cell.strategy.name})"
+    numbers = [found.mean, found.error, found.over_seeds, found.over_examples]
+    shown = ["" if value is None else f"{percent(value):.1f}" for value in numbers]
+    shown[0] = f"{percent(found.mean):+.1f}"
+    t = f"{found.mean / found.error:.1f}" if found.error else ""
+    return (cell.row.name, cell.task.name, what, *shown, t)

@@ -1,0 +1,369 @@
+"""`jaxpt study`: trains several recipes on the same amount of text, one after the other, and compares them in a table.
+
+Each row is a separate run in STUDY/ROW, by `jaxpt train` in a subprocess. A study has no state besides its runs. Re-run
+the same command to resume.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from jaxpt import config as configs
+from jaxpt.config import Config
+from jaxpt.config.finetunings import FineTuning, cells, fine_tuning
+from jaxpt.config.kinds import nearest
+from jaxpt.config.studies import Study, StudyRow, load_study
+from jaxpt.errors import UserError
+from jaxpt.metrics import values
+from jaxpt.runtime import disk, plugins, signals
+from jaxpt.runtime.spawning import without_script
+from jaxpt.study import curves, finetunings, recipes, tables
+from jaxpt.train import preflight
+from jaxpt.train.display import number, say
+from jaxpt.train.lock import hold, wait
+from jaxpt.train.run_dir import has_checkpoint, receipt
+
+PROGRAM = (sys.executable, "-m", "jaxpt")
+"""What trains and probes a row: the words before the command."""
+
+
+class Child:
+    """The current subprocess; signals are forwarded to it."""
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._received: int | None = None
+        self._lock = threading.Lock()
+
+    def set(self, pid: int | None) -> None:
+        """Sets the current subprocess; None: there is none."""
+        with self._lock:
+            self._pid = pid
+            if self._received is not None:
+                self._send(self._received)
+
+    def notify(self, number: int) -> None:
+        """Forwards a signal."""
+        with self._lock:
+            self._received = number
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+
+class Stopped(Exception):
+    """Raised after a signal: the remaining rows are not started."""
+
+
+def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: bool = False) -> int:
+    """Trains the unfinished rows of a study, and writes table and picture after each row.
+
+    Args:
+      path: the study file.
+      overrides: `key=value`, as in `load_study`.
+      table: only write table and picture, from the existing run_dirs.
+      stop: stop after the first row that fails.
+
+    Returns:
+      The exit code: 0 if all rows are finished, 1 if a row failed, 128 + signal number if stopped by a signal.
+
+    Raises:
+      UserError: the study file is invalid, or another process runs the study.
+    """
+    plan = load_study(path, overrides)
+    directory = Path(plan.run_dir)
+    if table:
+        with plugins.unread():
+            tables.write(plan)
+        made = ("table.md", "table.json", "picture.png", "picture.svg")
+        say(f"written: {directory}/{', '.join(name for name in made if (directory / name).exists())}")
+        return 0
+    for row in plan.rows:
+        _check(plan, row, f"{path}: row {row.name}")
+    if plan.evaluate.finetune is not None:
+        check_finetunings(plan, path)
+    say(f"jaxpt study: {plan.name}, {len(plan.rows)} row(s) → {directory}\n{plan.question}")
+    directory.mkdir(parents=True, exist_ok=True)
+    child = Child()
+    with hold(directory), signals.deferred(child.notify):
+        try:
+            failures = _rows(plan, path, child, stop)
+            if plan.evaluate.finetune is not None and not (failures and stop):
+                failures |= _fine_tune(plan, failures, child, stop)
+        except Stopped:
+            tables.write(plan)
+            number = signals.received()
+            say(f"{signal.Signals(number).name}: stopped; re-run the same command to resume")
+            signals.leave(number)
+    say(f"table and picture: {directory}/table.md, {directory}/picture.png")
+    for name, why in failures.items():
+        say(f"{name} failed: {why}")
+    return 1 if failures else 0
+
+
+def _check(plan: Study, row: StudyRow, where: str) -> None:
+    """Finds what is wrong with a row before the first one starts; what begins from another row has to wait for it.
+
+    Raises:
+      UserError: names the row.
+    """
+    if row.model is not None or any("{study}" in item for item in row.set):
+        return
+    config = configs.load(row.recipe, plan.overrides(row), where)
+    try:
+        if finished(plan, config) is None:
+            preflight.check(config)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def check_finetunings(plan: Study, path: str) -> dict[str, Config]:
+    """Finds what is wrong with the fine-tunings of the rows before hours of pretraining.
+
+    Args:
+      plan: with `evaluate.finetune`.
+      path: the study file, for messages.
+
+    Returns:
+      {name of a fine-tuning: its configuration}, of the first seed and the first start.
+
+    Raises:
+      UserError: names the fine-tuning.
+    """
+    tuned, checked = plan.evaluate.finetune, {}
+    for cell in (cell for cell in cells(plan) if cell.start == tuned.starts[0]):
+        for point in range(len(tuned.points)):
+            one = fine_tuning(plan, cell, point, tuned.seeds[0])
+            overrides = one.overrides if cell.row.model is not None else _as_if_trained(plan, one)
+            try:
+                config = recipes.load(one.recipe, overrides, "its settings")
+                preflight.check_recipe(config)
+                _check_metric(cell.task.metric, config)
+            except UserError as error:
+                raise UserError(f"{path}: fine-tuning {cell.name}: {error}") from None
+            checked[one.name] = config
+    return checked
+
+
+def _check_metric(metric: str | None, config: Config) -> None:
+    """Raises UserError if a task does not measure what is to be compared."""
+    if metric is None or config.task.kind == "mixture":
+        return
+    known = [name for scored in config.task.scored for name in values(scored)]
+    if metric not in known:
+        raise UserError(f"metric: {metric!r} is not measured{nearest(metric, known)}")
+
+
+def _as_if_trained(plan: Study, one: FineTuning) -> list[str]:
+    """The overrides of a fine-tuning with its model and vocabulary as the row's recipe says them."""
+    row = configs.load(one.cell.row.recipe, plan.overrides(one.cell.row))
+    tokenizer = row.data.tokenizer.model_dump(mode="json", exclude_none=True)
+    if Path(plan.run_dir) in Path(tokenizer.get("path", "")).parents:  # another row's, which is trained first
+        del tokenizer["path"]
+    given = {"model": configs.dump(row)["model"], "data.tokenizer": tokenizer}
+    return [
+        *(f"{key}={json.dumps(value)}" for key, value in given.items()),
+        *(item for item in one.overrides if not item.startswith("init_from.")),
+    ]
+
+
+def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:
+    """Trains each unfinished row; returns {row: reason of failure}."""
+    failures: dict[str, str] = {}
+    rows = [row for row in plan.rows if row.model is None]
+    for place, row in enumerate(rows, 1):
+        if signals.received() is not None:
+            raise Stopped
+        say(f"row {place} of {len(rows)}: {row.name}")
+        try:
+            failure = _train(plan, row, f"{path}: row {row.name}", child) or _probe(plan, row, child)
+        except UserError as error:
+            failure = str(error)
+        if failure:
+            failures[row.name] = failure
+            say(f"[{row.name}] failed: {failure}")
+        tables.write(plan, failures | {row.name: failure})
+        if failure and stop:
+            break
+    return failures
+
+
+def _fine_tune(plan: Study, failures: dict[str, str], child: Child, stop: bool) -> dict[str, str]:
+    """Runs the unfinished fine-tunings; returns {run: reason of failure}."""
+    found = finetunings.run(plan, say, child.set, functools.partial(tables.write, plan, failures), failures, stop)
+    if signals.received() is not None:
+        raise Stopped
+    tables.write(plan, failures)
+    return found
+
+
+def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
+    """Trains or resumes a row; returns the reason of failure, or ""."""
+    overrides = plan.overrides(row)
+    config = configs.load(row.recipe, overrides, where)
+    begun, origins = finetunings.begun(Path(config.run_dir)), _origins(plan, row)
+    if begun and begun != origins:
+        raise UserError(
+            f"{config.run_dir}: began from {' and '.join(origins)} as before; delete it, or choose another "
+            "run_dir=… for the study"
+        )
+    done = finished(plan, config)
+    if done is not None:
+        say(f"[{row.name}] is finished at step {done}")
+        return ""
+    if plan.tokens is not None:
+        steps = _counted(plan, config, child)
+        overrides.append(f"train.steps={steps}")
+        config = configs.load(row.recipe, overrides, where)
+    wait(Path(config.run_dir), row.name, say)
+    if has_checkpoint(Path(config.run_dir)):
+        finetunings.check_unchanged(config)
+    if origins:
+        Path(config.run_dir).mkdir(parents=True, exist_ok=True)
+        disk.write_text(Path(config.run_dir) / finetunings.BEGUN, json.dumps(origins) + "\n")
+    command = [*PROGRAM, "train", str(row.recipe), *overrides]
+    return _run(command, row.name, child)
+
+
+def _origins(plan: Study, row: StudyRow) -> dict[str, str | int | None]:
+    """{row that this one begins from, or learns from: what its weights are}."""
+    names = sorted({name for item in row.set for name in re.findall(r"\{study\}/([\w-]+)", item)})
+    return {name: finetunings.weights(Path(plan.run_dir) / name) for name in names}
+
+
+def _probe(plan: Study, row: StudyRow, child: Child) -> str:
+    """Runs the linear probe of a trained row, once; returns the reason of failure, or ""."""
+    settings, run_dir = plan.evaluate.probe, Path(plan.run_dir) / row.name
+    if settings is None or curves.probe(run_dir, settings) is not None:
+        return ""
+    words = [f"{key}={json.dumps(value)}" for key, value in settings.model_dump(mode="json").items()]
+    return _run([*PROGRAM, "probe", str(run_dir), *words], row.name, child)
+
+
+def finished(plan: Study, config: Config) -> int | None:
+    """The last step of a row that was finished with these settings; None if it is not finished.
+
+    Args:
+      plan: the study.
+      config: the row's configuration; `train.steps` is ignored if the study has a token budget.
+
+    Raises:
+      UserError: the row was trained for more steps.
+    """
+    run_dir = Path(config.run_dir)
+    found = receipt(run_dir)
+    if not found.get("finished"):
+        return None
+    if any(configs.differences(configs.load(run_dir), config, role) for role in ("identity", "content")):
+        return None
+    steps = config.train.steps
+    if plan.tokens is not None:
+        steps = steps_of(plan.tokens, found["text_tokens_per_step"])
+    if found["step"] > steps:
+        raise UserError(
+            f"{run_dir}: was trained for {found['step']} steps, but the study requires {steps}; "
+            f"delete it, or choose another run_dir=… for the study"
+        )
+    return steps if found["step"] == steps else None
+
+
+def budget(plan: Study, config: Config) -> int:
+    """Number of steps of a row for the study's token budget; prepares the row's data to count its tokens.
+
+    Args:
+      plan: the study, with `tokens`.
+      config: the row's configuration.
+
+    Raises:
+      UserError: the recipe has phases, or its data cannot be prepared.
+    """
+    if config.train.phases:
+        raise UserError("train.phases: not supported in a study with tokens; set train.phases: []")
+    from jaxpt.data import preparing
+
+    name = Path(config.run_dir).name
+    data = preparing.prepare(config, report=lambda line: say(f"[{name}] {line}"), save=False)
+    per_step = config.data.batch_size * data.text_per_row
+    steps = steps_of(plan.tokens, per_step)
+    say(f"[{name}] {number(plan.tokens)} tokens of text, {per_step:,.0f} per step: {steps} steps")
+    return steps
+
+
+def _counted(plan: Study, config: Config, child: Child) -> int:
+    """`budget` in a subprocess, so that TensorFlow does not stay in this process's memory."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_count, args=(theirs, plan, config))
+    with without_script():
+        process.start()
+    theirs.close()
+    child.set(process.pid)
+    try:
+        answer = ours.recv()
+    except EOFError:
+        if signals.received() is not None:
+            raise Stopped from None
+        answer = UserError(f"{config.run_dir}: the process that prepared the data was terminated")
+    finally:
+        child.set(None)
+        process.terminate()
+        process.join()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _count(answer: Connection, plan: Study, config: Config) -> None:
+    """Sends the number of steps, or a UserError."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit on a signal, without a traceback
+    try:
+        answer.send(budget(plan, config))
+    except (UserError, OSError) as error:
+        answer.send(UserError(str(error)))
+
+
+def steps_of(tokens: int, per_step: float) -> int:
+    """Number of steps for a number of tokens, at least one.
+
+    Example:
+      >>> steps_of(1_000_000, 32 * 125.3)
+      249
+    """
+    return max(round(tokens / per_step), 1)
+
+
+def _run(command: list[str], name: str, child: Child) -> str:
+    """Runs a trainer and prints its lines with the row's name; returns the reason of failure, or ""."""
+    last = ""
+    # In a new session, so that it receives Ctrl-C once, through the study.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
+    ) as trainer:
+        child.set(trainer.pid)
+        for line in trainer.stdout:
+            say(f"[{name}] {line.rstrip()}")
+            last = line.strip() or last
+        child.set(None)
+    if signals.received() is not None:
+        raise Stopped
+    if trainer.returncode == 0:
+        return ""
+    last = last.removeprefix("jaxpt: ")
+    if trainer.returncode < 0:
+        return f"killed by {signal.Signals(-trainer.returncode).name}; its last line: {last}"
+    return last or f"exit code {trainer.returncode}"

@@ -1,0 +1,290 @@
+"""Recipes of fine-tuning as files: what a recipe leaves out is taken from the model it starts from, and from its data.
+
+model, data.tokenizer         of `init_from.path`, where the recipe names no kind
+model.vocab_size              grows to what data.tokenizer.add_tokens need
+task.labels                   of the training set, in a stable order; a run that exists keeps its own
+task.most_choices             of the training set; likewise
+objective.class_weights       `balanced`: from the counts of the training set
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt import config as configs
+from jaxpt.config import Config
+from jaxpt.config.files import read
+from jaxpt.config.plain import merge
+from jaxpt.data import tables
+from jaxpt.data.labelled.files import RowFile, files
+from jaxpt.data.labelled.mixed import each_task, named
+from jaxpt.data.tasks.base import Task
+from jaxpt.errors import UserError, shown
+
+Tree = dict[str, Any]
+
+
+def load(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    where: str = "command line",
+    report: Callable[[str], None] = lambda line: None,
+) -> Config:
+    """`jaxpt.config.load` for recipes that may leave out model, tokenizer and labels.
+
+    Args:
+      path: a YAML file, or the directory of a run.
+      overrides: `key=value`.
+      where: where the overrides stand, for messages.
+      report: is given lines for the user.
+
+    Returns:
+      The frozen configuration, complete: the run saves it, and needs neither `init_from.path` nor the training set
+      again to know its labels.
+
+    Raises:
+      UserError: as `jaxpt.config.load`; the model to start from is not there; a label of a single kind.
+
+    Example: `load("configs/finetune/sst2.yaml", ["init_from.path=runs/bert_base", "data.path=train.tsv"])`
+    """
+    config = configs.load(path, overrides, where, report, complete=lambda tree: with_room(inherit(tree)))
+    return config if config.task is None else with_labels(with_choices(config))
+
+
+def load_data(
+    path: str | Path, overrides: Sequence[str] = (), report: Callable[[str], None] = lambda line: None
+) -> tuple[Config, bool]:
+    """`load` for what only reads the data: a recipe of fine-tuning need not say which model it starts from.
+
+    Args:
+      path: a YAML file, or the directory of a run.
+      overrides: `key=value`.
+      report: is given lines for the user.
+
+    Returns:
+      (the configuration, whether the recipe says which model and tokenizer it has; else others stand in their place).
+
+    Raises:
+      UserError: as `load`.
+    """
+    is_named = True
+
+    def complete(tree: Tree) -> Tree:
+        nonlocal is_named
+        _check_mappings(tree)
+        no_model = "kind" not in (tree.get("model") or {}) and (tree.get("init_from") or {}).get("path") is None
+        is_named = tree.get("task") is None or not no_model
+        if is_named:
+            return with_room(inherit(tree))
+        tokenizer = merge({"kind": "wordpiece"}, (tree.get("data") or {}).get("tokenizer") or {})
+        return {**tree, "model": dict(_STAND_IN), "data": {**(tree.get("data") or {}), "tokenizer": tokenizer}}
+
+    config = configs.load(path, overrides, report=report, complete=complete)
+    return (config if config.task is None else with_labels(with_choices(config))), is_named
+
+
+_STAND_IN = {"kind": "bert", "vocab_size": 30522, "layers": 12, "embed_dim": 768, "heads": 12, "mlp_dim": 3072}
+
+
+def inherit(tree: Tree) -> Tree:
+    """Model and tokenizer of `init_from.path`, under what the recipe says of them.
+
+    Args:
+      tree: plain values of a recipe.
+
+    Returns:
+      A changed copy; the tree itself where it has no task, names its model, or starts from nothing.
+    """
+    _check_mappings(tree)
+    source, model = (tree.get("init_from") or {}).get("path"), tree.get("model") or {}
+    if tree.get("task") is None or "kind" in model:
+        return tree
+    if source is None:
+        raise UserError(
+            "init_from.path: key init_from.path is missing: a run or a directory of Hugging Face that the model is "
+            "taken from; or name a model: model.kind"
+        )
+    if not isinstance(source, str):
+        raise UserError(f"init_from.path: wants a path, got {shown(source)}")
+    found, tokenizer = _origin(Path(source))
+    own = tree.get("data") or {}
+    settings = own.get("tokenizer") or {}
+    tokenizer = tokenizer if "kind" not in settings else {}
+    return {**tree, "model": merge(found, model), "data": {**own, "tokenizer": merge(tokenizer, settings)}}
+
+
+def _check_mappings(tree: Tree) -> None:
+    """Raises UserError where a section that is read before the validation is no mapping."""
+    sections = {key: tree.get(key) for key in ("init_from", "model", "data")}
+    if isinstance(sections["data"], dict):
+        sections["data.tokenizer"] = sections["data"].get("tokenizer")
+    for key, found in sections.items():
+        if found is not None and not isinstance(found, dict):
+            raise UserError(f"{key}: wants a mapping of keys to values, got {shown(found)}")
+
+
+def _origin(path: Path) -> tuple[Tree, Tree]:
+    """`model` and `data.tokenizer` of a run or a directory in Hugging Face's form."""
+    run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
+    if (run_dir / "config.yaml").is_file():
+        tree, _, _ = read(run_dir / "config.yaml")
+        tokenizer = dict(tree["data"]["tokenizer"])
+        if (run_dir / "tokenizer").is_dir():  # which has the run's add_tokens
+            tokenizer |= {"path": str(run_dir / "tokenizer"), "add_tokens": []}
+        tokenizer.pop("vocab_size", None)
+        return tree["model"], tokenizer
+    if not (path / "config.json").is_file():
+        raise UserError(f"init_from.path: {path}: has neither a run's config.yaml nor Hugging Face's config.json")
+    from jaxpt.data import tokenizers
+    from jaxpt.hf.directory import open_directory
+
+    model = open_directory(path, partial=True).network.config
+    extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
+    tokenizer = tokenizers.load(path, extra_ids=extra_ids, max_size=model.vocab_size)
+    settings = {"kind": tokenizer.kind, "lowercase": tokenizer.lowercase, "path": str(path), "extra_ids": extra_ids}
+    return model.model_dump(mode="json"), settings
+
+
+def with_room(tree: Tree) -> Tree:
+    """The recipe with a `model.vocab_size` that has room for `data.tokenizer.add_tokens`.
+
+    New tokens follow the tokenizer's ids: where the model's table was padded beyond these, they are in the padding, as
+    in transformers, and the table grows by the others alone. A vocabulary that is still to be trained leaves room for
+    them.
+
+    Args:
+      tree: plain values of a recipe.
+
+    Returns:
+      A changed copy; the tree itself where there is nothing to grow.
+    """
+    _check_mappings(tree)
+    settings, model = (tree.get("data") or {}).get("tokenizer") or {}, tree.get("model") or {}
+    tokens, size, path = settings.get("add_tokens"), model.get("vocab_size"), settings.get("path")
+    is_list = isinstance(tokens, list) and all(isinstance(token, str) and token for token in tokens)
+    if not tokens or not is_list or not isinstance(size, int) or not isinstance(path, str):
+        return tree  # nothing to do, or its validation says what is wrong
+    if isinstance(tree.get("run_dir"), str) and (Path(tree["run_dir"]) / "tokenizer").is_dir():
+        path = str(Path(tree["run_dir"]) / "tokenizer")
+    from jaxpt.data import tokenizers
+
+    found = tokenizers.load(path, settings.get("kind"), extra_ids=settings.get("extra_ids"), add_tokens=tokens)
+    return {**tree, "model": {**model, "vocab_size": max(size, found.vocabulary.size)}}
+
+
+def with_labels(config: Config) -> Config:
+    """The configuration with its task's labels and the classes' weights as numbers.
+
+    A run that exists keeps its labels and weights, and prepared batches have theirs. Otherwise they are those of the
+    training set.
+
+    Args:
+      config: a configuration with a task.
+
+    Raises:
+      UserError: no training set to take them from, or it has a single label.
+    """
+    tree, old = configs.dump(config), _saved(config)
+    changes = False
+    for name, one in each_task(config).items():
+        wants_labels = getattr(one.task, "labels", ()) is None
+        wants_weights = getattr(one.objective, "class_weights", None) == "balanced"
+        if not wants_labels and not wants_weights:
+            continue
+        changes, task, (settings, key) = True, _task_in(tree, name), _weights_in(tree, name)
+        if old is not None:
+            if wants_labels:
+                task["labels"] = _task_in(old, name).get("labels")
+            if wants_weights:
+                given, old_key = _weights_in(old, name)
+                settings[key] = given.get(old_key, settings[key])
+            continue
+        with named(name):
+            counts = label_counts(one.task, files(one.data, "train"))
+            if wants_labels:
+                task["labels"] = list(counts)
+            if wants_weights:
+                from jaxpt.objectives.class_losses import balanced_class_weights
+
+                weights = balanced_class_weights([counts.get(label, 0) for label in task["labels"]], task["labels"])
+                settings[key] = weights.tolist()
+    return configs.build(tree) if changes else config
+
+
+def with_choices(config: Config) -> Config:
+    """The configuration with the most choices of a row, of a multiple-choice task that does not say them.
+
+    A run that exists keeps its number. Otherwise it is that of the training set.
+
+    Args:
+      config: a configuration with a task.
+
+    Raises:
+      UserError: no training set to count in, or a row without choices.
+    """
+    tree, old = configs.dump(config), _saved(config)
+    changes = False
+    for name, one in each_task(config).items():
+        task: Any = one.task
+        if getattr(task, "most_choices", 0) is not None:
+            continue
+        most = None if old is None else _task_in(old, name).get("most_choices")
+        if most is None:
+            with named(name):
+                found = (
+                    len(task.choices_in(row, file.where(row)).texts)
+                    for file in files(one.data, "train")
+                    for row in file.rows(task)
+                )
+                most = max(found, default=2)
+        changes, _task_in(tree, name)["most_choices"] = True, most
+    return configs.build(tree) if changes else config
+
+
+def _saved(config: Config) -> Tree | None:
+    """The recipe that the run saved, or that its batches were prepared with; None of a new run."""
+    saved = Path(config.run_dir) / "config.yaml"
+    if saved.is_file():
+        return read(saved)[0]
+    if config.data.source == "batches":
+        from jaxpt.data.batches import manifest
+
+        return manifest.recipe(config)
+    return None
+
+
+def _task_in(tree: Tree, name: str) -> Tree:
+    """A task in a plain tree: one of a mixture by its name, or else the only one."""
+    task = tree.get("task") or {}
+    return next((one for one in task.get("tasks", ()) if one.get("name") == name), {}) if name else task
+
+
+def _weights_in(tree: Tree, name: str) -> tuple[Tree, str]:
+    """(settings of the objective, key of a task's class weights in them) in a plain tree."""
+    objective = tree.get("objective") or {}
+    return (objective.get("tasks") or {}, f"{name}.class_weights") if name else (objective, "class_weights")
+
+
+def label_counts(task: Task, given: Sequence[RowFile]) -> dict[str, int]:
+    """Rows of each label in some files: numbers by value, words by alphabet.
+
+    Args:
+      task: a task with labels.
+      given: its files.
+
+    Raises:
+      UserError: they have fewer than two labels.
+    """
+    counts: dict[str, int] = {}
+    task = task.before_labels((row, file.where(row)) for file in given for row in file.rows(task))
+    for file in given:
+        for row in file.rows(task):
+            for label in task.labels_in(row, file.where(row)):
+                counts[label] = counts.get(label, 0) + 1
+    if len(counts) < 2:
+        known = ", ".join(counts) or "none"
+        names = ", ".join(file.name for file in given)
+        raise UserError(f"{names}: wants rows of two labels or more (task.label), got {known}")
+    return {label: counts[label] for label in tables.in_order(counts)}

@@ -1,0 +1,229 @@
+"""The table and the picture of a study, from the run_dirs of its rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpt import config as configs
+from jaxpt.config import Config
+from jaxpt.config.kinds import is_unread
+from jaxpt.config.studies import Study
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Objective
+from jaxpt.runtime.disk import write_text
+from jaxpt.study import curves, finetuned, pictures
+from jaxpt.study.text_table import Table
+from jaxpt.study.text_table import markdown as as_markdown
+from jaxpt.train import run_dir as run_dirs
+from jaxpt.train.display import duration, number
+
+NOTE = """\
+- **tokens** are tokens of text: what the windows of a row's steps hold of the documents, each once, whether the model
+  reads it, restores it or both; [CLS], sentinels and padding do not count, repetitions of the text do.
+- **FLOPs** are those of the training steps: matrix products forward × 3, causal attention by half.
+- **probe**: texts of a test file whose label a linear classifier reads off the frozen model's mean last hidden state;
+  **untrained**: the same before training.
+- Comparable between all rows: parameters, tokens, FLOPs, time (if nothing else ran on the machine), and the probe.
+  Tokens are equal texts only where the vocabularies are equal.
+- Not comparable between all rows: **losses**, **target loss**, **baseline** and **margin**. Objectives predict other
+  tokens from other contexts; these figures can be compared between rows with the same letter under **task**, which have
+  the same targets, inputs and validation text. The target loss is that at the positions that the baseline is computed
+  on; the margin is baseline − target loss. All are in nats."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One row of the table; None where it is not known yet."""
+
+    name: str
+    status: str
+    """ "finished", "under way", "not started", or "failed: why"."""
+    recipe: str
+    run_dir: str
+    architecture: str | None = None
+    objective: str | None = None
+    parameters: int | None = None
+    text_tokens: int | None = None
+    steps: int | None = None
+    flops: float | None = None
+    wall_seconds: float | None = None
+    validation: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Means over the validation split at the end: "loss", each part of it, "target_loss", accuracies, …"""
+    loss_parts: tuple[str, ...] = ()
+    targets: str | None = None
+    """In words, the positions of `target_loss` and of the baseline."""
+    baseline_kind: str | None = None
+    baseline: float | None = None
+    margin: float | None = None
+    """baseline − target_loss, in nats."""
+    probe: Mapping[str, Any] | None = None
+    """What the linear probe found: "accuracy", "untrained", "most_frequent"."""
+    task: str | None = None
+    """Rows of one letter have the same targets, inputs and validation text."""
+    paper: str | float | None = None
+
+
+def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Result]:
+    """Writes table.md, table.json, picture.png and picture.svg into the study's directory, each atomically.
+
+    Args:
+      study: from `load_study`.
+      failures: {row: why it failed}; what an earlier table says of other rows that have not finished is kept.
+
+    Returns:
+      The rows of the table.
+    """
+    directory = Path(study.run_dir)
+    failed = _known_failures(directory / "table.json") | dict(failures or {})
+    tasks: dict[str, str] = {}
+    results = [_result(study, row, failed.get(row.name), tasks) for row in study.rows if row.model is None]
+    directory.mkdir(parents=True, exist_ok=True)
+    known = {"name": study.name, "question": study.question, "tokens": study.tokens, "notes": notes(results)}
+    known["rows"] = [dataclasses.asdict(result) for result in results]
+    tables = [table(study, results)] if results else []
+    if study.evaluate.finetune is not None:
+        known |= {"finetuned": finetuned.as_json(study), "notes_finetuned": finetuned.NOTE}
+        tables = [*finetuned.tables(study), *tables]
+    known |= {"budget": budget(study), "tables": [one._asdict() for one in tables]}
+    write_text(directory / "table.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
+    write_text(directory / "table.md", markdown(study, results))
+    lines = [line for result in results if (line := _line(result))]
+    if lines:
+        for suffix in ("png", "svg"):
+            pictures.draw(f"{study.name}: {study.question}", lines, directory / f"picture.{suffix}")
+    return results
+
+
+def _known_failures(table: Path) -> dict[str, str]:
+    """What the last table says of rows that failed."""
+    rows = json.loads(table.read_text(encoding="utf-8"))["rows"] if table.exists() else []
+    return {row["name"]: row["status"].removeprefix("failed: ") for row in rows if row["status"].startswith("failed: ")}
+
+
+def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) -> Result:
+    run_dir = Path(study.run_dir) / row.name
+    known: dict[str, Any] = {"recipe": row.recipe, "run_dir": str(run_dir), "paper": row.paper}
+    receipt, started = run_dirs.receipt(run_dir), (run_dir / "config.yaml").exists()
+    finished = receipt.get("finished") and not failure
+    if study.evaluate.probe is not None:
+        known["probe"] = curves.probe(run_dir, study.evaluate.probe)
+    status = "finished" if finished else f"failed: {failure}" if failure else "under way" if started else "not started"
+    try:
+        config = configs.load(run_dir) if started else configs.load(row.recipe, study.overrides(row))
+    except UserError:  # said where the row was to start
+        return Result(row.name, status, **known)
+    objective = config.objective
+    known |= {"architecture": config.model.kind, "objective": objective.kind}
+    if isinstance(objective, Objective) and not is_unread(objective):
+        known |= {"objective": describe(objective)}
+        known |= {"targets": objective.judge.target_name, "baseline_kind": objective.judge.baseline}
+        known |= {"loss_parts": tuple(objective.loss.coefficients())}
+    if points := curves.points(run_dir):
+        last = points[-1]
+        known |= {"text_tokens": round(last.text_tokens), "steps": last.step, "flops": last.flops}
+        known |= {"validation": last.means}
+    if receipt:
+        known |= {"parameters": receipt["parameters"], "wall_seconds": receipt["wall_seconds"]}
+        known |= {"task": _letter(config, receipt, tasks)}
+    if receipt and receipt["finished"]:
+        means, trivial = receipt.get("validation", {}), receipt.get("baseline")  # what of them the recipe's `evals` has
+        reached = means.get("target_loss")
+        known |= {"validation": means, "baseline": trivial}
+        known |= {"margin": None if trivial is None or reached is None else trivial - reached}
+    return Result(row.name, status, **known)
+
+
+def describe(objective: Objective) -> str:
+    """The kind and what differs from its defaults.
+
+    Example:
+      >>> from jaxpt.objectives.masked_lm import MaskedLM
+      >>> describe(MaskedLM(next_sentence=False, unit="span"))
+      'masked_lm (unit span, next_sentence false)'
+    """
+    own = type(objective).model_fields
+    values = objective.model_dump(mode="json")
+    values |= {name: describe(part) for name, part in objective if isinstance(part, Objective)}
+    changed = [
+        f"{name.replace('probability', 'p.')} {json.dumps(value)}".replace('"', "")
+        for name, value in values.items()
+        if name not in ("kind", "loss_chunk", "denoisers") and value != own[name].default
+    ]
+    return f"{objective.kind} ({', '.join(changed)})" if changed else objective.kind
+
+
+def _letter(config: Config, receipt: Mapping[str, Any], tasks: dict[str, str]) -> str:
+    """The same letter for rows with the same targets, inputs and validation text."""
+    data = receipt["data"]["fingerprint"]
+    records = {name: checksum for name, checksum in data["records"].items() if name.endswith("validation")}
+    drawn = [data[name] for name in ("tokenizer", "transforms", "packing", "length", "seed", "phase")]
+    key = json.dumps([config.objective.kind, config.train.eval_examples, records, drawn], sort_keys=True)
+    return tasks.setdefault(key, chr(ord("A") + len(tasks)) if len(tasks) < 26 else str(len(tasks)))
+
+
+def _line(result: Result) -> pictures.Line | None:
+    """The curve of a row, None where nothing was validated yet."""
+    seen = [point for point in curves.points(Path(result.run_dir)) if point.means.get("target_loss") is not None]
+    if not seen:
+        return None
+    return pictures.Line(
+        result.name,
+        [point.text_tokens for point in seen],
+        [point.flops for point in seen],
+        [point.means["target_loss"] for point in seen],
+        result.baseline,
+    )
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def table(study: Study, results: Sequence[Result]) -> Table:
+    """The rows as cells."""
+    heads = ["row", "architecture", "objective", "parameters", "tokens", "steps", "FLOPs", "time", "losses"]
+    heads += ["target loss", "baseline", "margin", "task"]
+    with_paper = any(result.paper is not None for result in results)
+    with_probe = study.evaluate.probe is not None
+    heads += ["probe", "untrained"] * with_probe + ["paper"] * with_paper + ["status"]
+    rows = tuple(tuple(_row(result, with_probe, with_paper)) for result in results)
+    return Table("Pretrained", tuple(heads), (3, 4, 5, 6, 7, 9, 10, 11), rows)
+
+
+def budget(study: Study) -> str:
+    """How much text each row sees, in words."""
+    return f"{study.tokens:,} tokens of text in each row." if study.tokens else "Each recipe has its own steps."
+
+
+def notes(results: Sequence[Result]) -> str:
+    """What the columns mean and which rows can be compared, as a list in Markdown."""
+    targets = {f"- targets of {r.objective}: {r.targets}; baseline: {r.baseline_kind}" for r in results if r.targets}
+    return "\n".join([NOTE, *sorted(targets)])
+
+
+def markdown(study: Study, results: Sequence[Result]) -> str:
+    """The table as Markdown, and below it what its columns mean and which can be compared."""
+    tuned = "" if study.evaluate.finetune is None else finetuned.markdown(study) + "\n"
+    head = f"# {study.name}\n\n{study.question}\n\n"
+    if not results:
+        return head + tuned
+    rows = as_markdown(table(study, results))
+    parts = ("## Pretrained", budget(study), rows, "![loss curves](picture.png)", notes(results))
+    return head + tuned + "\n\n".join(parts) + "\n"
+
+
+def _row(r: Result, with_probe: bool, with_paper: bool) -> list[str]:
+    def nats(value: float | None) -> str:
+        return "" if value is None else f"{value:.3f}"
+
+    parts = (f"{part} {r.validation[part]:.3f}" for part in r.loss_parts if r.validation.get(part) is not None)
+    cells = [r.name, r.architecture or "", r.objective or ""]
+    cells += ["" if value is None else f"{value:,}" for value in (r.parameters, r.text_tokens, r.steps)]
+    cells += ["" if r.flops is None else number(r.flops)]
+    cells += ["" if r.wall_seconds is None else duration(r.wall_seconds), ", ".join(parts)]
+    cells += [nats(r.validation.get("target_loss")), nats(r.baseline), nats(r.margin), r.task or ""]
+    cells += [f"{r.probe[name]:.1%}" if r.probe else "" for name in ("accuracy", "untrained") if with_probe]
+    return cells + [str(r.paper if r.paper is not None else "")] * with_paper + [r.status]

@@ -1,0 +1,58 @@
+"""Models that other programs saved, for runs that start from them or learn from them.
+
+The core reads run directories alone. Applications read other forms (`jaxpt.config.applications`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from jaxpt.config import Config
+from jaxpt.config.applications import READERS
+from jaxpt.data.calls import Vocabulary
+from jaxpt.models.network import Network
+
+
+class Opened(NamedTuple):
+    """A model whose weights are read one at a time."""
+
+    parameters: Iterator[tuple[str, np.ndarray]]
+    """By path, in the shape of storage."""
+    network: Network
+
+
+class Reader(Protocol):
+    """A form in which another program saves models."""
+
+    def reads(self, path: Path) -> bool:
+        """True if a directory is in this form."""
+
+    def kind(self, path: Path) -> str:
+        """`model.kind` of the model in a directory."""
+
+    def labels(self, path: Path) -> tuple[str, ...] | None:
+        """Names of the classes of a fine-tuned model in their order; None if it has none."""
+
+    def open(self, path: Path, partial: bool) -> Opened:
+        """Opens a directory; with `partial` tensors may be missing, or left over."""
+
+    def renamed(self, source: Network, target: Network) -> dict[str, str]:
+        """{path in the source: path in the target} of parameters that the form has under one name."""
+
+    def carry(self, config: Config, vocabulary: Vocabulary) -> None:
+        """Takes over, for a run that begins, the files of the model that it starts from."""
+
+
+def readers() -> list[Reader]:
+    """All of them."""
+    return [importlib.import_module(name) for name in READERS]
+
+
+def reader(path: str | Path) -> Reader | None:
+    """The one that reads a directory; None for a run directory, and for what nobody reads."""
+    return next((one for one in readers() if one.reads(Path(path))), None)

@@ -1,0 +1,153 @@
+import gzip
+import os
+import zipfile
+
+import pytest
+
+from jaxpt.data.tables import expand, files, read
+from jaxpt.data.tables.files import read_lines
+from jaxpt.errors import UserError
+
+
+def test_expand(tmp_path):
+    for name in ("b.tsv", "a.tsv", "c.tsv.gz", "[x].tsv"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "folder").mkdir()
+    root = str(tmp_path)
+    assert expand(f"{root}/[ab].tsv", "data.path") == [f"{root}/a.tsv", f"{root}/b.tsv"]
+    assert expand((f"{root}/c.*", f"{root}/[x].tsv"), "k") == [f"{root}/c.tsv.gz", f"{root}/[x].tsv"]
+    for path, message in (
+        ("*.csv", rf"data\.path: no file matches {root}/\*\.csv"),
+        ("d.tsv", rf"data\.path: {root}/d\.tsv: no such file"),
+        ("folder", rf"data\.path: {root}/folder is a directory; name its files, such as {root}/folder/\*\.jsonl"),
+    ):
+        with pytest.raises(UserError, match=message):
+            expand(f"{root}/{path}", "data.path")
+
+
+def test_directories_that_exist_stand_for_themselves_in_a_glob(tmp_path):
+    for name in ("[x]/a.tsv", "[x]/s?/b.tsv", "x/c.tsv", "n\nl*/d.tsv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    for pattern, names in (("[x]/*.tsv", ["[x]/a.tsv"]), ("[x]/*/*.tsv", ["[x]/s?/b.tsv"]),
+                           ("[xy]/*.tsv", ["x/c.tsv"]), ("n\nl*/*.tsv", ["n\nl*/d.tsv"])):  # fmt: skip
+        assert expand(f"{tmp_path}/{pattern}", "k") == [f"{tmp_path}/{name}" for name in names]
+
+
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
+    (tmp_path / os.fsdecode(b"sch\xf6n.txt")).write_text("x")
+    for paths in (str(tmp_path), f"{tmp_path}/*"):
+        with pytest.raises(UserError, match=r"data\.path: .*n\.txt: its name has bytes that are not UTF-8; rename"):
+            expand(paths, "data.path", [".txt"])
+
+
+def test_a_directory_stands_for_its_files(tmp_path):
+    names = ("b/x.txt", "b.txt", "a/y.txt.gz", "z.jsonl", "a/n.pdf", "m.pdf", "LICENSE")
+    names += (".git/x.txt", "a/.x.txt", "e.txt")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("" if name == "e.txt" else "x")
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    with zipfile.ZipFile(tmp_path / "y.zip", "w") as packed:
+        packed.writestr("in/c.txt", "x")
+        packed.writestr("in/c.pdf", "x")
+    lines = []
+    found = expand((str(tmp_path), f"{tmp_path}/b.txt"), "data.path", [".txt", ".jsonl"], lines.append)
+    wanted = ["a/y.txt.gz", "b.txt", "b/x.txt", "y.zip!in/c.txt", "z.jsonl", "b.txt"]
+    assert found == [f"{tmp_path}/{name}" for name in wanted]
+    left_out = "3 .pdf, 1 without a suffix, 1 empty"
+    assert lines == [f"data.path: {tmp_path}: 5 files (3 .txt, 1 .txt.gz, 1 .jsonl); left out: {left_out}"]
+    assert f"{tmp_path}/a/n.pdf" in expand(str(tmp_path), "k", [""])
+    with pytest.raises(UserError) as error:
+        expand(f"{tmp_path}/b", "data.path", [".parquet", ".csv"])
+    assert str(error.value) == (
+        f"data.path: {tmp_path}/b: a directory without a file to read (1 .txt); wants files that end in .parquet, .csv"
+    )
+
+
+@pytest.mark.parametrize("data", [b"a\tb\rc\td\r", b"a\tb\rc\td"])
+def test_lines_that_end_in_cr_alone(tmp_path, data):
+    (tmp_path / "mac.tsv").write_bytes(data)
+    with pytest.raises(UserError, match=r"mac\.tsv: its lines end in CR alone, as on old Macs; wants LF or CR LF: tr "):
+        list(read_lines(str(tmp_path / "mac.tsv")))
+    (tmp_path / "dos.tsv").write_bytes(b"a\r\nb\rc\r\n")
+    assert [line for _, line in read_lines(str(tmp_path / "dos.tsv"))] == ["a\r\n", "b\rc\r\n"]
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (gzip.compress(b"text\tlabel\n" + bytes(range(48, 122)) * 400, mtime=0)[:60], "truncated or damaged gzip file"),
+        (b"text\tlabel\na\t1\n", "truncated or damaged gzip file"),
+        (gzip.compress(b"text\n", mtime=0)[:12] + b"\xff" * 30, "truncated or damaged gzip file"),
+    ],
+)
+def test_bad_gzip(tmp_path, data, message):
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=rf"a\.tsv\.gz: {message}"):
+        list(read(path))
+
+
+def test_missing_and_unreadable_files(tmp_path):
+    for format in ("tsv", "csv", "json", "jsonl", "conll", "conllu", "squad", "parquet"):
+        with pytest.raises(UserError, match=f"{tmp_path}/none: no such file"):
+            list(read(tmp_path / "none", format))
+        with pytest.raises(UserError, match=f"{tmp_path}: "):
+            list(read(tmp_path, format))
+
+
+@pytest.mark.slow
+def test_remote_files_are_opened_by_tensorflow(tmp_path):
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\na\t1\n"))
+    url = f"file://{tmp_path}"
+    assert expand(f"{url}/*.gz", "data.path") == [f"{url}/a.tsv.gz"]
+    assert next(read(f"{url}/a.tsv.gz")).values == {"text": "a", "label": "1"}
+    with pytest.raises(UserError, match=r"none\.tsv: no such file"):
+        next(read(f"{url}/none.tsv"))
+    with pytest.raises(UserError, match=r"data\.path: .*none\.tsv: no such file"):
+        expand(f"{url}/none.tsv", "data.path")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    for path in (str(tmp_path / "pipe.txt"), "/dev/zero"):
+        with pytest.raises(UserError, match=r"data\.path: .* is a pipe or a device, expected a file"):
+            expand(path, "data.path")
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(UserError, match=r"pipe\.tsv: is a pipe or a device, expected a file"):
+        next(read(str(tmp_path / "pipe.tsv")))
+
+
+def test_a_line_that_would_fill_memory_is_refused(tmp_path, monkeypatch):
+    """Gigabytes in one line, packed into a few megabytes: it is read up to the bound, whatever follows."""
+    monkeypatch.setattr(files, "MAX_LINE", 1 << 20)
+    monkeypatch.setattr(files, "MAX_FILE", 1 << 22)
+    line = b"a" * (1 << 20)
+    for name, pack in (("bomb.gz", gzip.open), ("bomb.txt", open)):
+        with pack(tmp_path / name, "wb") as file:
+            file.writelines([b"fine\n", *[line] * 9, b"\n"])
+        with pytest.raises(UserError, match=rf"{name}: line 2: longer than 1 MB; cut the document into several"):
+            list(files.read_lines(str(tmp_path / name)))
+        with pytest.raises(UserError, match=rf"{name}: byte 5: longer than 1 MB"):
+            list(files.raw_lines(str(tmp_path / name), 5))
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a.jsonl", line * 9)
+    with pytest.raises(UserError, match=r"bomb.zip!a.jsonl: line 1: longer than 1 MB"):
+        list(files.read_lines(str(tmp_path / "bomb.zip!a.jsonl")))
+    with gzip.open(tmp_path / "many.json.gz", "wb") as file:
+        file.writelines([line[1:] + b"\n"] * 5)
+    with pytest.raises(UserError, match=r"many.json.gz: more than 4 MB, read at once; wants several files or JSONL"):
+        files.read_whole(str(tmp_path / "many.json.gz"))
+
+
+def test_a_zip_is_read_as_it_is_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a.txt", "one\ntwo\nthree\n")
+    assert [line for _, line in files.read_lines(str(tmp_path / "a.zip!a.txt"), 4, 1)] == ["two\n", "three\n"]
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    content[content.index(b"a.txt") + 6] ^= 255  # in the packed bytes
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(UserError, match=r"a.zip!a.txt: truncated or damaged zip file"):
+        list(files.read_lines(str(tmp_path / "a.zip!a.txt")))

@@ -1,0 +1,78 @@
+"""Dialogues: the forms of rows, and what is refused."""
+
+import doctest
+
+import pytest
+
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks import dialogue
+from jaxpt.data.tasks.dialogue import DialogueTask
+from jaxpt.errors import UserError
+
+USER, ASSISTANT = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(dialogue).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "keys"),
+    [
+        ({"messages": [USER, ASSISTANT]}, {}),
+        ({"chat": [USER, ASSISTANT]}, {"messages": "chat"}),
+        ({"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]}, {}),
+        ({"prompt": "Hi", "completion": "Ho"}, {}),
+        ({"prompt": [USER], "completion": [ASSISTANT]}, {}),
+        ({"instruction": "Hi", "input": "", "output": "Ho"}, {}),
+        ({"question": "Hi", "answer": "Ho"}, {"prompt": "question", "answer": "answer"}),
+    ],
+)
+def test_forms_of_rows(values, keys):
+    row = Row(1, values)
+    assert DialogueTask(**keys).dialogue(row, "line 1") == [USER, ASSISTANT]
+    system = {"role": "system", "content": "s"}
+    assert DialogueTask(system="s", **keys).dialogue(row, "line 1") == [system, USER, ASSISTANT]
+    assert DialogueTask(**keys).content(row, "line 1") == ("Hi", "Ho")
+
+
+def test_an_input_follows_its_instruction():
+    row = Row(1, {"instruction": "Add.", "input": "2 2", "output": "4"})
+    assert DialogueTask().dialogue(row, "line 1")[0] == {"role": "user", "content": "Add.\n\n2 2"}
+
+
+def test_an_unrelated_column_is_no_input():
+    row = Row(1, {"question": "Add.", "input": "2 2", "answer": "4"})
+    keys = {"prompt": "question", "answer": "answer"}
+    assert DialogueTask(**keys).dialogue(row, "line 1")[0]["content"] == "Add."
+    assert DialogueTask(input="input", **keys).dialogue(row, "line 1")[0]["content"] == "Add.\n\n2 2"
+    with pytest.raises(UserError, match=r"line 1 \(task.input\): no column 'inptu'"):
+        DialogueTask(input="inptu", **keys).dialogue(row, "line 1")
+
+
+def test_a_system_message_of_the_row_is_kept():
+    own = [{"role": "system", "content": "own"}, USER, ASSISTANT]
+    assert DialogueTask(system="s").dialogue(Row(1, {"messages": own}), "line 1") == own
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"messages": [{"role": "asistant", "content": "x"}]},
+            "message 1: role 'asistant' is none of .*mean assistant",
+        ),
+        ({"conversations": [{"from": "bot", "value": "x"}]}, "message 1: role 'bot' is none of human, gpt"),
+        ({"messages": [USER, {"role": "assistant", "content": " "}]}, r"line 3: message 2 \(assistant\) is empty"),
+        ({"messages": [{"role": "user", "content": None}]}, r"message 1 \(user\): wants text, got nothing"),
+        ({"messages": "Hi"}, "line 3: column 'messages' wants a list of .*, got str 'Hi'"),
+        ({"messages": []}, "column 'messages' wants a list"),
+        ({"messages": ["Hi"]}, "message 1: wants"),
+        ({"prompt": "Hi"}, "no dialogue in columns prompt; wants messages, conversations"),
+        ({"prompt": 3, "completion": "x"}, r"column 'prompt' \(task.prompt\) wants a list"),
+    ],
+)
+def test_bad_rows(values, words):
+    with pytest.raises(UserError, match=words) as error:
+        DialogueTask().dialogue(Row(3, values), "line 3")
+    assert "\n" not in str(error.value)

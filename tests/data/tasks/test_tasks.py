@@ -1,0 +1,164 @@
+"""Tasks over texts: targets, predictions, and what is refused."""
+
+import doctest
+import importlib
+
+import numpy as np
+import pytest
+
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.classification import ClassificationTask
+from jaxpt.data.tasks.multi_label import MultiLabelTask
+from jaxpt.data.tasks.regression import RegressionTask
+from jaxpt.errors import UserError
+
+LABELS = ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    "module", ["classification", "regression", "multi_label", "generation", "tagging", "question_answering"]
+)
+def test_examples_in_docstrings(module):
+    failed, tried = doctest.testmod(importlib.import_module(f"jaxpt.data.tasks.{module}"))
+    assert tried and not failed
+
+
+def test_a_label_is_the_same_in_every_format():
+    task = ClassificationTask(labels=("0", "1"))
+    assert [task.target(Row(1, {"label": value}), "f") for value in (1, "1", " 1 ")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "words"),
+    [
+        (ClassificationTask(labels=LABELS), {"label": "yse"}, "f: line 3: label 'yse' is none of task.labels: no, yes"),
+        (ClassificationTask(labels=LABELS), {"label": ""}, "f: line 3: column 'label' (task.label) is empty"),
+        (ClassificationTask(labels=LABELS), {"labels": "no"}, "no column 'label'; it has labels; did you mean labels?"),
+        (RegressionTask(), {"label": "many"}, "wants a number, got 'many'"),
+        (RegressionTask(), {"label": "nan"}, "wants a number, got 'nan'"),
+        (MultiLabelTask(labels=LABELS), {"label": "no, maybe"}, "label 'maybe' is none of task.labels: no, yes"),
+    ],
+)
+def test_targets_that_are_refused(task, values, words):
+    with pytest.raises(UserError) as error:
+        task.target(Row(3, values), "f: line 3")
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_probabilities_are_those_of_the_outputs():
+    logits = np.array([0.5, -1.0, 2.0])
+    task = ClassificationTask(labels=("a", "b", "c"), names=("A", "B", "C"))
+    answer = task.answer([logits[None]])
+    assert answer["label"] == "C" and task.decide([logits[None]]) == 2
+    np.testing.assert_allclose(list(answer["probabilities"].values()), np.exp(logits) / np.exp(logits).sum(), rtol=1e-6)
+    many = MultiLabelTask(labels=("a", "b", "c"))
+    assert many.answer([logits[None]])["labels"] == ["a", "c"] and many.decide([logits[None]]) == (1, 0, 1)
+    assert RegressionTask().answer([np.array([[0.25]])]) == {"value": 0.25}
+
+
+def test_losses_are_those_of_training():
+    logits = np.array([0.5, -1.0, 2.0])
+    log_p = logits - np.log(np.exp(logits).sum())
+    sigmoid = 1 / (1 + np.exp(-logits))
+    one, many = ClassificationTask(labels=("a", "b", "c")), MultiLabelTask(labels=("a", "b", "c"))
+    assert one.loss([logits[None]], 1) == pytest.approx(-log_p[1])
+    assert many.loss([logits[None]], (1, 0, 0)) == pytest.approx(
+        -(np.log(sigmoid[0]) + np.log(1 - sigmoid[1]) + np.log(1 - sigmoid[2])) / 3
+    )
+    assert RegressionTask().loss([np.array([[0.25]])], 1.0) == 0.5625
+
+
+def test_what_is_shown_of_predictions():
+    one, many = ClassificationTask(labels=("0", "1"), names=LABELS), MultiLabelTask(labels=LABELS)
+    row = Row(3, {"text": "a film", "label": 0})
+    assert [one.named(value, row, "") for value in (1, -1)] == ["yes", None]
+    assert one.difference(0, -1, row, "") == "no → (none)" and one.text_of(row, "") == "a film"
+    assert one.confusions([1, -1, 0], [1, 1, 0])[2].split() == ["yes", "0", "1", "1"]
+    assert many.named((0, 1), row, "") == ["yes"] and many.difference((1, 1), (0, 0), row, "") == "no, yes → (none)"
+    assert many.confusions([(1, 0)], [(0, 1)])[1:] == ["no         0       0      1", "yes        0       1      0"]
+    assert RegressionTask().difference(2.0, 0.123456, row, "") == "2 → 0.1235"
+    assert RegressionTask().confusions([], []) == []
+
+
+def test_metrics_of_another_kind_are_refused():
+    with pytest.raises(UserError, match="pearson: a task of kind classification has no such metric"):
+        ClassificationTask(labels=LABELS, metrics=("pearson",)).check_metrics()
+
+
+def test_words_are_t5s_where_its_code_knows_the_task():
+    row = Row(1, {"sentence": "He run.", "label": "0"})
+    task = ClassificationTask(name="cola", text="sentence", labels=("0", "1"))
+    assert (task.input_text(row, ""), task.target_text(row, "")) == ("cola sentence: He run.", "unacceptable")
+    assert [task.parse(text, row, "") for text in ("acceptable", "Acceptable", "")] == [1, -1, -1]
+    own = ClassificationTask(name="mood", text="sentence", labels=("sad", "glad"))
+    assert own.input_text(row, "") == "mood sentence: He run." and own.candidates() == ("sad", "glad")
+
+
+def test_numbers_are_rounded_as_t5_does():
+    task = RegressionTask(label="score")
+    assert [task.target_text(Row(1, {"score": x}), "") for x in (3.25, 0.1, 4.7)] == ["3.2", "0.0", "4.8"]
+    assert task.parse("3.2", Row(1, {}), "") == 3.2 and task.parse("three", Row(1, {}), "") == -1.0
+
+
+def test_texts_of_several_columns():
+    task = ClassificationTask(name="multirc", text=("paragraph", "question"), pair="answer", labels=("0", "1"))
+    row = Row(1, {"paragraph": "<b>It</b> rains.", "question": "Wet?", "answer": "Yes", "label": 1})
+    assert task.texts(row, "") == ("<b>It</b> rains. Wet?", "Yes")
+    assert task.input_text(row, "") == "multirc question: Wet? answer: Yes paragraph: It rains."
+    assert task.columns() == ("paragraph", "question", "answer") and task.target_text(row, "") == "True"
+
+
+def test_metrics_over_groups():
+    """MultiRC: F1 over all answers; a question counts where all its answers are right."""
+    task = ClassificationTask(labels=("0", "1"), group=("idx.p", "idx.q"), metrics=("multirc", "accuracy"))
+    labels, groups = [1, 0, 1, 1, 0], [(0, 0), (0, 0), (0, 1), (1, 0), (1, 0)]
+    rows = [
+        LocatedRow(Row(n, {"label": label, "idx": {"p": p, "q": q}}), "", (0, n))
+        for n, (label, (p, q)) in enumerate(zip(labels, groups))
+    ]
+    found, targets = task.grouped(rows)
+    assert found == rows and [target.label for target in targets] == labels
+    predictions = [1, 0, -1, 1, 1]
+    assert task.score(predictions, targets, "multirc") == {"f1a": pytest.approx(2 / 3), "exact_match": 1 / 3}
+    assert task.score(predictions, targets, "accuracy") == {"accuracy": 0.6}
+    constant = task.majority("multirc", rows, rows, targets)
+    assert constant == {"f1a": 0.75, "exact_match": 1 / 3}
+    assert ClassificationTask.best_metric("multirc") == ("f1a", "max")
+    with pytest.raises(UserError, match=r"task.metrics: multirc: wants task.group"):
+        task.model_copy(update={"group": None}).check_metrics()
+
+
+def test_f1_is_of_the_class_that_the_recipe_names():
+    """Not of the last class that occurs in an evaluation."""
+    task = ClassificationTask(labels=("neg", "neu", "pos"), positive="neg", metrics=("f1",))
+    task.check_metrics()
+    with_pos, without = ([0, 1, 2], [0, 2, 2]), ([0, 0, 1], [0, 1, 1])
+    assert [task.score(*rows, "f1")["f1"] for rows in (with_pos, without)] == [1, pytest.approx(2 / 3)]
+    assert task.computed("f1", []) == "of the label neg"
+    named = ClassificationTask(labels=("0", "1"), names=("different", "same"), metrics=("f1",))
+    assert named.computed("f1", []) == "of the label same" and named.score([0, 0], [0, 0], "f1") == {"f1": 0}
+    first = ClassificationTask(labels=("0", "1"), names=("different", "same"), positive="different", metrics=("f1",))
+    assert first.score([0, 0], [0, 0], "f1") == {"f1": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "task.metrics: f1: is of one of two labels, task.labels has 3: a, b, c; take macro_f1, micro_f1 or "
+             "weighted_f1, or name the label with task.positive"),
+        ({"positive": "d"}, "task.positive: 'd' is none of task.labels: a, b, c"),
+        ({"positive": "a", "metrics": ("accuracy",)}, "task.positive: only the metric f1 is of one label"),
+        ({"metrics": ("multirc",), "group": "id"}, "task.metrics: multirc: is of one of two labels, task.labels has 3"),
+        ({"metrics": ("accuracy",), "metric_options": {"f1": {"positive": "a"}}}, "f1 is no metric of this task"),
+    ],
+)  # fmt: skip
+def test_metrics_that_do_not_know_their_label(settings, words):
+    with pytest.raises(UserError) as error:
+        ClassificationTask(**{"labels": ("a", "b", "c"), "metrics": ("f1",), **settings}).check_metrics()
+    assert words in str(error.value)
+
+
+def test_cb_is_a_mean_over_all_labels():
+    task = ClassificationTask(labels=("a", "b", "c"), metrics=("cb",))
+    assert task.score([0, 1], [0, 1], "cb") == {"accuracy": 1, "macro_f1": pytest.approx(2 / 3)}  # as in T5

@@ -1,0 +1,65 @@
+"""A network as the harness asks it: how long texts and prompts are cut, and what it cannot answer."""
+
+import dataclasses
+
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.evals.few_shot.model import NetworkModel
+from jaxpt.evals.few_shot.task import HarnessTask
+from tests import families
+from tests.inference.helpers import loaded, run_of
+
+WRITES = HarnessTask(name="write", form="generation", answers="a", max_new_tokens=4, source="write.yaml")
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {name: loaded(name) for name in families.FAMILIES}
+
+
+def asked(model, complete=None, **reader):
+    return NetworkModel(model.network, model.params, dataclasses.replace(model.reader, **reader), complete)
+
+
+def test_the_blocks_of_a_long_text_hold_each_token_once(models):
+    ids = list(range(5, 45))
+    for name, model in models.items():
+        blocks = asked(model).blocks(ids)
+        assert [i for _, targets in blocks for i in targets] == ids, name
+        for context, targets in blocks[1:]:
+            at = ids.index(targets[0])
+            assert context == ids[at - len(context) : at], name
+
+
+def test_an_encoders_blocks_have_no_cls_of_the_tokenizers(models):
+    """A tokenizer.json that puts [CLS] before a text names it as BOS; the pseudo-likelihood's rows have one already."""
+    model = models["bert"]
+    assert asked(model, bos=model.vocabulary.cls).blocks([5, 6, 7]) == [([], [5, 6, 7])]
+    assert asked(models["gpt2"], bos=9).blocks([5, 6, 7]) == [([9], [5, 6, 7])]
+
+
+def test_a_long_prompt_keeps_what_begins_it(models):
+    gpt2 = asked(models["gpt2"])
+    (cut,) = gpt2.prompts(["the cat sat on the mat " * 9], 4)
+    assert len(cut.tokens) == 32 - 4 and gpt2.truncated == 1
+    t5 = asked(models["t5"])
+    assert t5.prompts(["the cat"], 4) == [models["t5"].reader.prompt("the cat")] and t5.truncated == 0
+
+
+@pytest.mark.slow
+def test_a_long_prompt_of_mass_keeps_the_token_that_begins_it(tmp_path):
+    model = run_of(tmp_path / "run", {"kind": "bart", "max_positions": 32}, "sentencepiece", "mass", extra_ids=5)
+    asks = asked(model)
+    (cut,) = asks.prompts(["the cat sat on the mat " * 9], 4)
+    whole = model.reader.prompt("the cat sat on the mat " * 9).encoder
+    assert cut.encoder == [whole[0], *whole[-31:]] and whole[0] == model.vocabulary.eos and asks.truncated == 1
+
+
+def test_what_a_model_cannot_answer_is_refused(models):
+    with pytest.raises(UserError, match=r"write.yaml: bert writes no answers; a task of form generation wants them"):
+        asked(models["bert"]).check(WRITES)
+    with pytest.raises(UserError, match="max_new_tokens: 32 leaves nothing of the model's 32 positions"):
+        asked(models["gpt2"], complete=lambda *_: []).check(WRITES.model_copy(update={"max_new_tokens": 32}))
+    asked(models["gpt2"], complete=lambda *_: []).check(WRITES)
+    asked(models["bert"]).check(HarnessTask(name="near", form="similarity", choices="[a, b]", answer="c"))

@@ -1,0 +1,99 @@
+"""What `jaxpt import` and `jaxpt export` make of a vocabulary that is damaged, too large, or says too little."""
+
+import json
+import shutil
+
+import pytest
+
+from jaxpt import config as configs
+from jaxpt.cli import main
+from jaxpt.data import tokenizers
+from tests.hf.test_convert import source, texts  # noqa: F401 (fixtures)
+
+SPECIAL = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+
+
+@pytest.fixture
+def bert(source, tmp_path):  # noqa: F811
+    """A BERT of 60 ids in Hugging Face's form, without a vocabulary."""
+    vocabulary = shutil.ignore_patterns("checksums.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+    return shutil.copytree(source("bert")[0], tmp_path / "hf", ignore=vocabulary)
+
+
+def test_a_vocabulary_that_does_not_say_its_case(bert, tmp_path, capsys):
+    (bert / "vocab.txt").write_text(SPECIAL + "the\ncat\n")
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    assert f"vocabulary: {bert / 'vocab.txt'}: no tokenizer_config.json says do_lower_case; assumed that it folds" in (
+        capsys.readouterr().out
+    )
+    assert configs.load(tmp_path / "run").data.tokenizer.lowercase
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    exported = tokenizers.load(tmp_path / "out")  # which says it
+    assert exported.lowercase and exported.assumed is None and exported.encode("THE cat") == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("vocab.txt", SPECIAL + "".join(f"w{i}\n" for i in range(60)), "65 token ids, but model.vocab_size is 60"),
+        ("spiece.model", "", "spiece.model: is empty; wants a sentencepiece file"),
+        ("vocab.txt", "", "vocab.txt: is empty; wants a wordpiece file"),
+    ],
+)
+def test_a_vocabulary_that_is_too_large_or_empty(bert, tmp_path, capsys, name, content, words):
+    (bert / name).write_text(content)
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    assert f"vocabulary: copied, but not usable for training in jaxpt: {bert}" in (out := capsys.readouterr().out)
+    assert words in out
+    if content:
+        assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 2
+        assert words in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_damaged_vocabulary_is_not_exported(bert, tmp_path, capsys):
+    (bert / "vocab.txt").write_text(SPECIAL + "the\ncat\n")
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    damaged = tmp_path / "run" / "tokenizer" / "vocab.txt"
+    damaged.write_text(SPECIAL + "the\nbat\n")
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith(f"jaxpt: {damaged}: is altered")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "run"]
+    assert main(["tokenizer", "inspect", str(damaged.parent)]) == 2
+
+
+def test_what_stands_beside_a_vocabulary_is_carried(bert, tmp_path, capsys):
+    """Added tokens, special tokens and options: of the run, and of the export, which has the files as they were."""
+    files = {
+        "vocab.txt": SPECIAL + "schon\nschön\na\n",
+        "tokenizer_config.json": '{"do_lower_case": true, "strip_accents": false}',
+        "added_tokens.json": '{"<ent>": 8}',
+        "special_tokens_map.json": '{"sep_token": "[SEP]", "mask_token": null}',
+    }
+    for name, content in files.items():
+        (bert / name).write_text(content, "utf-8")
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    for folder in (bert, tmp_path / "run" / "tokenizer", tmp_path / "out"):
+        ours = tokenizers.load(folder)
+        assert ours.encode("Schön <ent> a") == [6, 8, 7] and ours.vocabulary.mask is None, folder
+    for name in ("vocab.txt", "added_tokens.json", "special_tokens_map.json"):
+        assert (tmp_path / "out" / name).read_text("utf-8") == files[name]
+    (bert / "added_tokens.json").write_text('{"<ent>": 20}')
+    assert main(["import", str(bert), str(tmp_path / "other")]) == 0
+    words = "copied, but not usable for training in jaxpt: "
+    assert f"{words}{bert}: the added token '<ent>' has id 20 in its file" in capsys.readouterr().out
+
+
+def test_a_directory_of_others_names_no_code_to_run(bert, tmp_path, capsys, monkeypatch):
+    (tmp_path / "lab_of_others").mkdir()
+    (tmp_path / "lab_of_others" / "__init__.py").write_text("raise SystemExit('was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    (bert / "vocab.txt").write_text(SPECIAL + "the\ncat\n")
+    (bert / "tokenizer_config.json").write_text(json.dumps({"kind": "lab_of_others.words"}))
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    words = f"{bert}: tokenizer_config.json names the kind lab_of_others.words, a module; its code runs where a recipe"
+    assert words in capsys.readouterr().out
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    assert main(["generate", str(bert), "--prompt", "the [MASK]"]) == 2
+    assert words in capsys.readouterr().err

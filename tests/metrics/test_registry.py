@@ -1,0 +1,119 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jaxpt.errors import UserError
+from jaxpt.metrics import check_options, in_percent, known, resolve, score, selection_value, settable, values
+from jaxpt.metrics.registry import METRICS
+
+EXAMPLES = {  # right predictions
+    "accuracy f1 macro_f1 micro_f1 weighted_f1 matthews balanced_accuracy average_precision cb multirc axg": [0, 1],
+    "pearson spearman mse": [1.0, 2.0],
+    "tag_accuracy span_f1": [["B-A", "O"], ["B-B"]],
+    "record squad squad_v2 trivia_qa natural_questions web_questions exact_match bleu chrf ter rouge": [
+        "a small cat sat", "two big dogs ran",
+    ],
+}  # fmt: skip
+
+
+def test_the_names():
+    assert known() == (
+        "accuracy", "f1", "macro_f1", "micro_f1", "weighted_f1", "matthews", "balanced_accuracy", "average_precision",
+        "pearson", "spearman", "mse", "tag_accuracy", "span_f1", "cb", "multirc", "axg", "record", "squad", "squad_v2",
+        "trivia_qa", "natural_questions", "web_questions", "exact_match", "bleu", "chrf", "ter", "rouge",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", known())
+def test_right_predictions_have_the_best_score_in_the_metrics_unit(metric):
+    rows = next(rows for metrics, rows in EXAMPLES.items() if metric in metrics.split())
+    options = {"groups": [0, 0] if metric == "multirc" else [0, 1]} if metric in ("multirc", "axg") else {}
+    scores = score(metric, rows, rows, **options)
+    best = 0.0 if selection_value(metric)[1] == "min" else 100.0 if in_percent(metric) else 1.0
+    assert list(scores.values()) == pytest.approx([best] * len(scores))
+    assert all(type(value) is float for value in scores.values())
+    assert tuple(scores) == values(metric)[: len(scores)]  # of squad_v2 some want questions without an answer
+
+
+def test_a_wrong_name_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match=r"no metric 'mathews'; did you mean matthews\?"):
+        score("mathews", [1], [1])
+    with pytest.raises(UserError, match="no metric 'zzz'; one of: accuracy, f1, "):
+        score("zzz", [1], [1])
+
+
+def test_options():
+    with pytest.raises(UserError, match=r"f1: no option 'postive'; did you mean positive\?"):
+        score("f1", [1], [1], postive=1)
+    with pytest.raises(UserError, match="mse: no option 'labels'; it has none"):
+        score("mse", [1], [1], labels=[1])
+    with pytest.raises(UserError, match="multirc needs the option 'groups', one id for each example"):
+        score("multirc", [1], [1])
+
+
+def test_options_of_a_recipe():
+    assert list(settable("span_f1")) == ["strict"] and settable("f1") == settable("multirc") == {}
+    options = (("bleu.tokenize", "zh"), ("bleu.smooth_value", 0.5), ("bleu.max_ngram_order", 2))
+    check_options(options, ("bleu",), "task.metric_options")
+    for name, value, words in [
+        ("bleu.tokenise", "zh", r"key\.bleu: no option 'tokenise'; did you mean tokenize\?"),
+        ("bleu.tokenize", "chinese", r"key\.bleu\.tokenize: input should be '13a', 'intl', .*got 'chinese'"),
+        ("bleu", "zh", "key.bleu: wants a mapping of options; one of: tokenize, lowercase, "),
+        ("rouge.stemmer", "no", "key.rouge.stemmer: input should be a valid boolean, got 'no'"),
+        ("f1.positive", 1, "key.f1: no option 'positive'; it has none"),
+        ("chrf.beta", 1, "key: chrf is no metric of this task; it has bleu, rouge, f1"),
+    ]:
+        with pytest.raises(UserError, match=words):
+            check_options(((name, value),), ("bleu", "rouge", "f1"), "key")
+
+
+def test_options_by_language():
+    zh, ja, de, ru = ["今天下雨了"], ["今日は雨です"], ["Es regnet."], ["Дождь."]
+    assert [resolve("bleu", texts)["tokenize"] for texts in (zh, [ja], de, ru)] == ["zh", "ja-mecab", "13a", "13a"]
+    assert resolve("bleu", de, language="zh-Hant") == {"tokenize": "zh"}
+    assert resolve("bleu", zh, tokenize="13a") == {"tokenize": "13a"}
+    assert resolve("ter", zh) == {"normalized": True, "asian_support": True}
+    assert [resolve("rouge", texts)["tokenize"] for texts in (zh, de, ru)] == ["char", "ascii", "unicode"]
+    assert resolve("rouge", de, language="de") == {"stemmer": False, "tokenize": "unicode"}
+    assert [resolve("squad", zh, language=code)["normalization"] for code in (None, "de", "en", "fr")] == [
+        "zh", "de", "squad", "squad",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="ter: th has no spaces between words"):
+        resolve("ter", de, language="th")
+    with pytest.raises(UserError, match="chrf: no option 'language'"):
+        resolve("chrf", de, language="zh")
+
+
+@pytest.mark.parametrize("metric", known())
+def test_unequal_numbers_and_no_examples(metric):
+    with pytest.raises(UserError, match=f"{metric}: 1 predictions for 2 targets"):
+        score(metric, ["x"], ["x", "y"])
+    with pytest.raises(UserError, match=f"{metric}: there are no examples to score"):
+        score(metric, [], [])
+
+
+def test_importing_costs_nothing():
+    code = "import sys, jaxpt.metrics, jaxpt.metrics.text_tasks; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"numpy", "scipy", "sklearn", "sacrebleu", "rouge_score", "nltk", "seqeval", "jax", "pydantic"}
+    assert not heavy & set(done.stdout.split())
+
+
+def test_the_table_of_the_page_is_that_of_the_code():
+    """jaxpt/data/tasks/README.md: options, defaults, the value that chooses a checkpoint, its direction and scale."""
+    page = (Path(__file__).parents[2] / "jaxpt/data/tasks/README.md").read_text("utf-8")
+    rows = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| `")]
+    assert [row[0].strip(" `") for row in rows] == list(known())
+    for metric, value, options, better, scale in ([cell.strip(" `") for cell in row] for row in rows):
+        assert (value, better) == selection_value(metric)
+        assert (scale in ("0–100", "percent, from 0")) == in_percent(metric)
+        by_language = METRICS[metric].by_language or (lambda code: {})
+        varies = {name for code in ("en", "zh", "de") for name in by_language(code)}
+        named = dict(re.findall(r"`?(\w+): (\S+?)(?=`|$)", options))
+        for name, default in settable(metric).items():
+            assert yaml.safe_load(named[name]) == default
+            assert (f"`{name}: {named[name]}`*" in f"`{options}`") == (name in varies)

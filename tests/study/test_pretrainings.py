@@ -1,0 +1,287 @@
+"""A study trains its rows on equal amounts of text, loses none to another's mistake, and goes on after a kill."""
+
+import doctest
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jaxpt import config as configs
+from jaxpt.config.studies import load_study
+from jaxpt.errors import UserError
+from jaxpt.study import pretrainings
+from jaxpt.train.lock import hold
+from tests import families
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"gpt2": 300, "t5": 160, "bert": 160}
+
+
+def write_study(tmp_path, rows=("gpt2", "t5"), **top):
+    """A study of tiny rows on a small corpus."""
+    lines = [
+        f"document number {n} says that the cat sat on the mat and the dog ran to house {n * n}" for n in range(90)
+    ]
+    (tmp_path / "corpus.txt").write_text("\n".join(lines))
+    for family in rows:
+        sections = {"log": {"tensorboard": False}, "evals": families.EVALUATED[:2]}
+        tree = families.tree(family, model={"vocab_size": SIZES[family], "layers": 1}, **sections)
+        tree["data"] |= {"path": str(tmp_path / "corpus.txt"), "cache_dir": str(tmp_path / "cache"), "length": 16}
+        tree["data"]["validation_fraction"] = 0.1
+        if family == "bert":
+            tree["objective"]["next_sentence"] = False
+        (tmp_path / f"{family}.yaml").write_text(yaml.safe_dump(tree))
+    tree = {"question": "which?", "run_dir": str(tmp_path / "study"), **top}
+    tree["rows"] = [{"name": family, "recipe": f"{family}.yaml"} for family in rows]
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(tree))
+    return tmp_path / "study.yaml"
+
+
+def start(path, *arguments):
+    command = [sys.executable, "-m", "jaxpt", "study", str(path), *arguments]
+    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def read_until(started, pattern):
+    for line in started.stdout:
+        if re.search(pattern, line):
+            return line
+    raise AssertionError(f"ended without {pattern}")
+
+
+def table(tmp_path):
+    """The table's rows without what the clock says."""
+    rows = json.loads((tmp_path / "study" / "table.json").read_text())["rows"]
+    return {
+        row["name"]: {k: v for k, v in row.items() if k not in ("wall_seconds", "run_dir", "recipe")} for row in rows
+    }
+
+
+@pytest.fixture(scope="module")
+def budgets(tmp_path_factory):
+    """{family: (steps that a budget of 5,000 tokens gives, the prepared data, its configuration)}"""
+    from jaxpt.data import datasets
+
+    tmp_path = tmp_path_factory.mktemp("budgets")
+    plan = load_study(write_study(tmp_path, families.FAMILIES, tokens=5000))
+    found, prepare, made = {}, datasets.prepare, []
+
+    def noting(*args, **kwargs):
+        made.append(prepare(*args, **kwargs))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "prepare", noting)
+        for row in plan.rows:
+            config = configs.load(row.recipe, plan.overrides(row))
+            found[row.name] = pretrainings.budget(plan, config), made.pop(), config
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_a_budget_is_the_same_text_in_all_families(budgets, family):
+    """Counted again from the records: windows cover each token of the documents once, whatever is made of them."""
+    steps, data, config = budgets[family]
+    store = data.stores["train"]
+    assert steps == round(5000 / (8 * data.text_per_row))
+    of_records = int(store.lengths("tokens").sum())
+    text = round(data.text_per_row * len(store))
+    assert of_records - text == {"gpt2": len(store), "t5": 0, "bert": 2 * len(store)}[family]
+    documents = Path(config.data.path).read_text().splitlines()
+    whole = sum(len(data.tokenizer.encode(x)) + (family == "gpt2") for x in documents)  # GPT-2 puts EOS after each
+    assert 0.8 * whole < text < whole, "a tenth is held out"
+
+
+# ---- rows without training ------------------------------------------------------------------------------------------
+
+
+STAND_IN = """
+import pathlib, sys
+here = pathlib.Path(__file__).parent
+row = next(pathlib.Path(word.strip('"')).name for word in sys.argv if word.startswith("run_dir="))
+with open(here / "ran", "a") as file:
+    print(row, *sys.argv[1:], file=file)
+if (here / f"{row}.does").exists():
+    exec((here / f"{row}.does").read_text())
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Rows are not trained: a process does what is said here, or nothing. Gives the rows that were run since.
+
+    Real rows are those of the slow tests.
+    """
+    (tmp_path / "program.py").write_text(STAND_IN)
+    monkeypatch.setattr(pretrainings, "PROGRAM", (sys.executable, "-I", "-S", str(tmp_path / "program.py")))
+
+    def ran(**does):
+        for name, code in does.items():
+            (tmp_path / f"{name}.does").write_text(code)
+        lines = (tmp_path / "ran").read_text().splitlines() if (tmp_path / "ran").exists() else []
+        (tmp_path / "ran").unlink(missing_ok=True)
+        return [line.split() for line in lines]
+
+    return ran
+
+
+def fails(words):
+    return f"print('jaxpt: {words}'); sys.exit(2)"
+
+
+def statuses(tmp_path):
+    return {name: row["status"] for name, row in table(tmp_path).items()}
+
+
+def names(ran):
+    return [row for row, *_ in ran]
+
+
+def test_lines_of_a_row_and_why_it_failed(tmp_path, stand_in, capsys):
+    path = write_study(tmp_path, ["gpt2"])
+    tree = yaml.safe_load(path.read_text())
+    tree["rows"] = [{"name": name, "recipe": "gpt2.yaml"} for name in ("good", "told", "killed", "silent")]
+    path.write_text(yaml.safe_dump(tree))
+    killed = "import os; print('last words', flush=True); os.kill(os.getpid(), 9)"
+    told = "print('jaxpt: too long\\n'); sys.exit(2)"
+    stand_in(good="print('one'); print('two [x]')", told=told, killed=killed, silent="sys.exit(3)")
+    assert pretrainings.study(str(path)) == 1
+    said = capsys.readouterr().out
+    assert "\n[good] one\n[good] two [x]\n" in said and "\n[told] failed: too long\n" in said
+    why = {"told": "too long", "killed": "killed by SIGKILL; its last line: last words", "silent": "exit code 3"}
+    assert statuses(tmp_path) == {"good": "not started"} | {name: f"failed: {words}" for name, words in why.items()}
+    assert said.endswith("".join(f"{name} failed: {words}\n" for name, words in why.items()))
+    for row, command, recipe, *overrides in stand_in():
+        assert (command, recipe) == ("train", str(tmp_path / "gpt2.yaml"))
+        assert any(word.endswith(f'/study/{row}"') for word in overrides)
+
+
+@pytest.mark.slow
+def test_text_is_counted_in_a_process_of_its_own(tmp_path, stand_in):
+    path = write_study(tmp_path, ["gpt2"], tokens=5000)
+    tree = yaml.safe_load(path.read_text())
+    tree["rows"] += [{"name": "phases", "recipe": "gpt2.yaml", "set": {"train.phases": [{"steps": 3}, {}]}}]
+    path.write_text(yaml.safe_dump(tree))
+    assert pretrainings.study(str(path)) == 1
+    assert "in a study with tokens; set train.phases" in statuses(tmp_path)["phases"]
+    ((row, *words),) = stand_in()
+    assert row == "gpt2"
+    steps = int(words[-1].removeprefix("train.steps="))
+    assert 35 < steps < 42, "8 rows of at most 16 tokens a step"
+
+
+@pytest.mark.slow
+def test_a_signal_goes_to_the_row(tmp_path):
+    """The row ends in its own time, then the study does."""
+    path, saved = write_study(tmp_path, ["gpt2"]), tmp_path / "saved"
+    row = (
+        "import pathlib, signal, sys\n"
+        f"def stop(*_): pathlib.Path({str(saved)!r}).touch(); print('saved'); sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, stop)\nprint('ready', flush=True)\nsignal.pause()"
+    )
+    code = (
+        "import sys\nfrom jaxpt import study\n"
+        f"study.PROGRAM = (sys.executable, '-c', {row!r})\n"
+        f"sys.exit(pretrainings.study({str(path)!r}))"
+    )
+    command = [sys.executable, "-c", code]
+    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    read_until(started, "ready")
+    started.send_signal(signal.SIGTERM)
+    output = started.communicate(timeout=60)[0]
+    assert started.returncode == 128 + signal.SIGTERM and "[gpt2] saved" in output, output
+    assert saved.exists() and statuses(tmp_path)["gpt2"] == "not started"
+
+
+def test_a_row_that_fails_does_not_stop_the_others(tmp_path, stand_in):
+    path = write_study(tmp_path, ["gpt2", "t5", "bert"])
+    stand_in(gpt2=fails("the disk is full"), t5=fails("out of memory"))
+    assert pretrainings.study(str(path)) == 1
+    assert names(stand_in()) == ["gpt2", "t5", "bert"]
+    status = statuses(tmp_path)
+    assert status == {"gpt2": "failed: the disk is full", "t5": "failed: out of memory", "bert": "not started"}
+    assert pretrainings.study(str(path), table=True) == 0
+    assert statuses(tmp_path) == status, "what was known is kept"
+    assert pretrainings.study(str(path), stop=True) == 1 and names(stand_in()) == ["gpt2"]
+
+
+def test_a_table_imports_nothing_that_a_recipe_names(tmp_path, monkeypatch):
+    path = write_study(tmp_path, ["gpt2"])
+    (tmp_path / "lab_of_a_study").mkdir()
+    (tmp_path / "lab_of_a_study" / "__init__.py").write_text("raise SystemExit('was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = yaml.safe_load((tmp_path / "gpt2.yaml").read_text())
+    (tmp_path / "gpt2.yaml").write_text(yaml.safe_dump(recipe | {"objective": {"kind": "lab_of_a_study.mine"}}))
+    assert pretrainings.study(str(path), table=True) == 0
+    assert table(tmp_path)["gpt2"]["objective"] == "lab_of_a_study.mine"
+
+
+MISTAKES = {
+    "train.stepz": (3, "unknown key train.stepz; did you mean train.steps?"),
+    "data.path": ("gone.txt", "data.path: gone.txt: no such file"),
+    "data.tokenizer.path": ("gone.json", "gone.json: no such vocabulary file"),
+}
+
+
+@pytest.mark.parametrize("key", MISTAKES)
+def test_all_rows_are_checked_before_the_first_starts(tmp_path, stand_in, key):
+    path = write_study(tmp_path, ["gpt2", "t5"])
+    tree = yaml.safe_load(path.read_text())
+    value, words = MISTAKES[key]
+    tree["rows"][1]["set"] = {key: value}
+    path.write_text(yaml.safe_dump(tree))
+    with pytest.raises(UserError, match=re.escape(f"{path}: row t5: {words}")):
+        pretrainings.study(str(path))
+    assert stand_in() == [] and not (tmp_path / "study").exists()
+    tree["rows"][1]["set"]["init_from.path"] = "{study}/gpt2"  # which is there later
+    path.write_text(yaml.safe_dump(tree))
+    pretrainings.study(str(path))
+    assert names(stand_in())[0] == "gpt2"
+
+
+def test_a_model_that_is_there_has_no_recipe_to_check(tmp_path, stand_in):
+    path = write_study(tmp_path, ["gpt2"])
+    tree = yaml.safe_load(path.read_text())
+    tree["rows"] = [{"name": "ready", "model": "hf/bert"}, *tree["rows"]]
+    path.write_text(yaml.safe_dump(tree))
+    assert pretrainings.study(str(path)) == 0
+    assert names(stand_in()) == ["gpt2"] and list(statuses(tmp_path)) == ["gpt2"], "nor is it trained"
+
+
+def test_one_study_at_a_time(tmp_path, stand_in):
+    path = write_study(tmp_path, ["gpt2"])
+    (tmp_path / "study").mkdir()
+    with hold(tmp_path / "study"), pytest.raises(UserError, match="is running there"):
+        pretrainings.study(str(path))
+    assert stand_in() == []
+
+
+def test_a_row_that_went_too_far(tmp_path):
+    plan = load_study(write_study(tmp_path, ["gpt2"], tokens=100))
+    config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True)
+    (run_dir / "config.yaml").write_text(configs.to_yaml(config))
+    receipt = {"finished": True, "text_tokens_per_step": 10.0}
+    (run_dir / "run.json").write_text(json.dumps(receipt | {"step": 10}))
+    assert pretrainings.finished(plan, config) == 10
+    (run_dir / "run.json").write_text(json.dumps(receipt | {"step": 9}))
+    assert pretrainings.finished(plan, config) is None
+    (run_dir / "run.json").write_text(json.dumps(receipt | {"step": 11}))
+    with pytest.raises(UserError, match="was trained for 11 steps, but the study requires 10"):
+        pretrainings.finished(plan, config)
+    assert pretrainings.finished(plan, config.model_copy(update={"seed": 5})) is None, "the trainer says why"
+
+
+def test_examples_in_docstrings():
+    failed, tried = doctest.testmod(pretrainings)
+    assert tried and not failed
