@@ -80,7 +80,7 @@ SCHEMAS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
 
 
 def schema_text(kind: str) -> str:
-    """A schema as it is written.
+    """A schema as it is written: a line for each class and for each key of the file.
 
     Args:
       kind: one of `SCHEMAS`.
@@ -88,7 +88,18 @@ def schema_text(kind: str) -> str:
     Returns:
       JSON.
     """
-    return json.dumps(SCHEMAS[kind][1](), indent=2, ensure_ascii=False) + "\n"
+
+    def text(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    def block(entries: dict[str, Any]) -> str:
+        return "{\n" + ",\n".join(f"    {text(name)}: {text(value)}" for name, value in entries.items()) + "\n  }"
+
+    parts = {
+        name: block(value) if name in ("$defs", "properties") else text(value)
+        for name, value in SCHEMAS[kind][1]().items()
+    }
+    return "{\n" + ",\n".join(f"  {text(name)}: {value}" for name, value in parts.items()) + "\n}\n"
 
 
 def write_schemas(directory: Path) -> list[Path]:
