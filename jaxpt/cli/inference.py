@@ -16,14 +16,35 @@ def _ids(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
+def _words(text: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(_ids(word) for word in text.split(";"))
+
+
+def _early(text: str) -> bool | str:
+    choices = {"true": True, "false": False, "never": "never"}
+    if text not in choices:
+        raise argparse.ArgumentTypeError(f"expected true, false or never, got {text!r}")
+    return choices[text]
+
+
 _SETTINGS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "max_new_tokens": (int, "N", "number of tokens at most (64)"),
+    "min_new_tokens": (int, "N", "number of tokens before which no text ends (0)"),
+    "min_length": (int, "N", "the same with the prompt's tokens (0)"),
     "temperature": (float, "T", "0: the most likely token; above: sample from softmax(logits / T) (0)"),
     "top_k": (int, "K", "sample from the K most likely tokens; encoders: number of candidates for a mask (5)"),
     "top_p": (float, "P", "sample from the fewest most likely tokens with probability P together"),
     "min_p": (float, "P", "sample from the tokens with at least P × the largest probability"),
+    "typical_p": (float, "P", "sample from tokens of typical information with probability P together"),
     "repetition_penalty": (float, "R", "above 1: tokens that were there are less likely (1)"),
+    "presence_penalty": (float, "X", "is subtracted from the logits of tokens that were generated (0)"),
+    "frequency_penalty": (float, "X", "is subtracted for each time that a token was generated (0)"),
     "no_repeat_ngram": (int, "N", "no N-gram of tokens occurs twice"),
+    "suppress": (_ids, "IDS", "ids that are never chosen, with commas"),
+    "suppress_first": (_ids, "IDS", "ids that are not the first one after the prompt"),
+    "bad_words": (_words, "IDS;IDS", "sequences of ids that are never completed"),
+    "forced_first": (int, "ID", "id that follows the decoder's start"),
+    "forced_last": (_ids, "IDS", "id at the last place, or several, one of which is chosen"),
     "eos": (_ids, "IDS", "ids that end a text, with commas (those of the model's files)"),
     "seed": (int, "S", "a sample depends on the seed and the number of the prompt (0)"),
 }
@@ -31,6 +52,7 @@ _SETTINGS: dict[str, tuple[Callable[[str], Any], str, str]] = {
 _SEARCH: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "beams": (int, "B", "beam search with B beams (1: none)"),
     "length_penalty": (float, "L", "beams: score = log-probability / length ** L (1)"),
+    "early_stopping": (_early, "WHEN", "beams: end with B finished ones: true, false or never (false)"),
     "samples": (int, "N", "texts for each prompt (1)"),
 }
 
