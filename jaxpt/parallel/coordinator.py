@@ -10,20 +10,22 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
+
+from jaxpt.parallel import private
 
 _LINGER = 60  # seconds that it serves the others after process 0 has died
 
 # It has process 0's end of a pipe: a byte says that the run is over, an end without it that process 0 has died.
 _PROGRAM = f"""
-import json, os, signal, sys, time
+import importlib, json, os, signal, sys, time
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
-from jaxlib import _jax
+make = importlib.import_module("{private.SERVICE_MODULE}").{private.SERVICE}
 address, nodes, options = json.loads(sys.argv[1])
 try:
-    service = _jax.get_distributed_runtime_service(address, nodes, **options)
+    service = make(address, nodes, **options)
 except Exception as error:
     print(str(error).splitlines()[0], flush=True)
     os._exit(1)
@@ -64,14 +66,6 @@ class Coordinator:
             self._process.communicate(b"\n", timeout=10)
 
 
-@contextlib.contextmanager
-def outliving() -> Iterator[None]:
+def outliving() -> AbstractContextManager[None]:
     """Within it `jax.distributed.initialize` starts a `Coordinator` in process 0, instead of JAX's own service."""
-    from jax._src.lib import _jax  # where JAX looks for it; there is no public way
-
-    own = _jax.get_distributed_runtime_service
-    _jax.get_distributed_runtime_service = Coordinator
-    try:
-        yield
-    finally:
-        _jax.get_distributed_runtime_service = own
+    return private.replaced_service(Coordinator)

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 
 from jaxpt.errors import AlreadySaid, UserError
+from jaxpt.parallel import private
 from jaxpt.runtime import signals
 from jaxpt.runtime.stamp import stamped
 
@@ -108,10 +109,8 @@ class _Watch(threading.Thread):
     def __init__(self, heartbeat_timeout: float) -> None:
         super().__init__(name="jaxpt-failures", daemon=True)
         self._heartbeat_timeout = heartbeat_timeout
-        from jax._src.distributed import global_state  # the coordinator's keys have no public name
-
-        self._state: Any = global_state
-        self._client: Any = global_state.client
+        self._state = private.coordination()
+        self._client: Any = self._state.client
         self._stderr = os.dup(2)  # the import of TensorFlow, in the main thread, silences the other for seconds
         self._ended = threading.Event()
         self._beats = 0

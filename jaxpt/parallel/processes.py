@@ -20,7 +20,7 @@ from jaxpt import config as configs
 from jaxpt.config import Config, DistributedConfig
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
-from jaxpt.parallel import coordinator, roll_call
+from jaxpt.parallel import coordinator, private, roll_call
 from jaxpt.runtime import stamp
 
 _RETRY = 0.2  # seconds until the others are looked for again
@@ -84,9 +84,7 @@ def barrier(point: str, patience: float, report: Callable[[str], None] = lambda 
     """
     if jax.process_count() == 1:
         return
-    from jax._src.distributed import global_state  # the coordinator's keys have no public name
-
-    client, place = global_state.client, f"jaxpt/met/{point}/"
+    client, place = private.coordination().client, f"jaxpt/met/{point}/"
     client.key_value_set(f"{place}{jax.process_index()}", "here", allow_overwrite=True)
     begun = said = time.monotonic()
     while len(came := client.key_value_dir_get(place)) < jax.process_count():

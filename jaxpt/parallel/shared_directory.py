@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jax
 
+from jaxpt.parallel import private
 from jaxpt.parallel.processes import barrier
 
 _RETRY = 0.2  # seconds until process 0 is asked again
@@ -39,9 +40,7 @@ def first_host_first(
     if jax.process_count() == 1:
         yield []
         return
-    from jax._src.distributed import global_state  # the coordinator's keys have no public name
-
-    client, place, own = global_state.client, f"jaxpt/shared/{point}", jax.process_index()
+    client, place, own = private.coordination().client, f"jaxpt/shared/{point}", jax.process_index()
     token = _write_token(directory) if own == 0 else None
     if own == 0:
         client.key_value_set(f"{place}/token", str(token.name if token else ""))
