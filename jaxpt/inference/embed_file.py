@@ -21,7 +21,7 @@ from jaxpt.inference import corpus, words
 from jaxpt.inference.corpus import Text
 from jaxpt.inference.files import shown_progress
 from jaxpt.inference.loaded import Loaded, load
-from jaxpt.runtime import disk, signals
+from jaxpt.runtime import disk
 
 UNITS = ("token", "word")
 CHARACTERS, CHARACTERS_OF_UNITS = 1 << 19, 1 << 15
@@ -93,23 +93,18 @@ class _Writer:
     def __init__(self, path: Path, layer: Layer, pool: str, facts: dict[str, str]) -> None:
         """Takes the file, the layers, the pooling, and what the file says of itself."""
         self._path, self._layer, self._pool, self._facts = path, layer, pool, facts
-        self._partial = path.with_name(f"{path.name}.partial")
-        self._writer: Any = None
+        self._file, self._writer = disk.whole_file(path), None
         self.rows = self.width = self.truncated = 0
 
     def __enter__(self) -> _Writer:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._leave = signals.on_leave(lambda _: self._partial.unlink(missing_ok=True))
-        self._leave.__enter__()
+        self._to = self._file.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._leave.__exit__(*error)
         if self._writer is not None:
             self._writer.close()
-        if error[0] is None:
-            self._partial.rename(self._path)
-        self._partial.unlink(missing_ok=True)
+        self._file.__exit__(*error)
 
     def add(self, first: int, found: Sequence[Any], truncated: int) -> None:
         """Writes a row group.
@@ -140,7 +135,7 @@ class _Writer:
         try:
             if self._writer is None:
                 schema = table.schema.with_metadata({"jaxpt": json.dumps(self._facts)})
-                self._writer = pq.ParquetWriter(self._partial, schema, write_page_checksum=True)
+                self._writer = pq.ParquetWriter(self._to, schema, write_page_checksum=True)
             self._writer.write_table(table.cast(self._writer.schema))
         except OSError as error:
             if (full := disk.full(error)) is None:

@@ -21,7 +21,7 @@ from jaxpt.evals import predictors
 from jaxpt.evals.task import of_part, with_measured
 from jaxpt.inference.glue import Submission
 from jaxpt.parallel import processes
-from jaxpt.runtime import disk, signals
+from jaxpt.runtime import disk
 from jaxpt.train import checkpoint, state
 from jaxpt.train.display import console, say
 
@@ -82,15 +82,9 @@ def _lines(task: Task, rows: Sequence[LocatedRow], answers: Iterable[Answer]) ->
 
 def _write(out: Path, lines: Iterable[str]) -> None:
     """Writes a file, which appears when it is complete."""
-    partial = Path(f"{out}.partial")
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        leave = signals.on_leave(lambda _: partial.unlink(missing_ok=True))
-        with leave, disk.writing(out), open(partial, "w", encoding="utf-8") as to:
-            to.writelines(f"{line}\n" for line in lines)
-        partial.rename(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with disk.whole_file(out) as to:
+        to.writelines(f"{line}\n".encode() for line in lines)
 
 
 def predicted(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow], how: str) -> Iterator[Any]:

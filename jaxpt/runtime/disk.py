@@ -9,12 +9,14 @@ import json
 import os
 import re
 import tempfile
+import uuid
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from jaxpt.errors import UserError
+from jaxpt.runtime import signals
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _DEPTH = 100
@@ -175,17 +177,32 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file so that it is either the old or the new one, never half of it, also after a loss of power."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    """Writes a file whole, see `whole_file`."""
+    with whole_file(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that gets its name at the end of the block: there is the old one or the new one, never half of it, also
+    after a loss of power. After an error, or where a signal ends the process, nothing is left of it.
+
+    Args:
+      path: its name; the directory exists.
+
+    Yields:
+      The file, to be written and read.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        with writing(path), temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
+        with signals.on_leave(lambda _: temporary.unlink(missing_ok=True)), writing(path):
+            with temporary.open("w+b") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def nearest_existing(path: Path) -> Path:

@@ -13,7 +13,7 @@ import os, signal, sys, time
 import jax
 jax.config.update("jax_platforms", "cpu")
 from jaxpt.config import DistributedConfig
-from jaxpt import signals
+from jaxpt.runtime import signals
 from jaxpt.errors import AlreadySaid, UserError
 from jaxpt.parallel import failures, processes
 

@@ -9,7 +9,7 @@ from jaxpt.runtime import allocator
 
 FAULTS = """
 import resource, threading
-from jaxpt import allocator
+from jaxpt.runtime import allocator
 import numpy as np
 
 assert not KEEP or allocator.keep_freed_memory({"JAX_PLATFORMS": "cpu"})

@@ -10,7 +10,7 @@ from jaxpt.runtime import limits
 PROGRAM = """
 import resource, sys
 resource.setrlimit(getattr(resource, sys.argv[1]), (int(sys.argv[2]),) * 2)
-from jaxpt import limits
+from jaxpt.runtime import limits
 from jaxpt.errors import UserError
 try:
     limits.check()

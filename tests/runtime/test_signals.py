@@ -15,7 +15,7 @@ from jaxpt.runtime import signals
 ROOT = Path(__file__).parents[2]
 HEAD = """
 import contextlib, multiprocessing, os, pathlib, signal, sys, time
-from jaxpt import signals
+from jaxpt.runtime import signals
 def say(word):
     os.write(1, f"{word}\\n".encode())  # whole: another thread says something too
 """

@@ -9,7 +9,7 @@ from jaxpt.runtime import stamp
 
 PROGRAM = """
 import logging, warnings
-from jaxpt import stamp
+from jaxpt.runtime import stamp
 stamp.set_process(3)
 stamp.set_process(3)
 print(stamp.stamped("one\\ntwo"))

@@ -189,8 +189,8 @@ def test_a_signal_goes_to_the_row(tmp_path):
         "signal.signal(signal.SIGTERM, stop)\nprint('ready', flush=True)\nsignal.pause()"
     )
     code = (
-        "import sys\nfrom jaxpt import study\n"
-        f"study.PROGRAM = (sys.executable, '-c', {row!r})\n"
+        "import sys\nfrom jaxpt.study import pretrainings\n"
+        f"pretrainings.PROGRAM = (sys.executable, '-c', {row!r})\n"
         f"sys.exit(pretrainings.study({str(path)!r}))"
     )
     command = [sys.executable, "-c", code]

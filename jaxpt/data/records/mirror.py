@@ -13,7 +13,6 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,21 +69,17 @@ def fetch(url: str, directory: Path, say: Progress) -> bool:
 
 
 def _copy(url: str, directory: Path, shard: dict[str, Any]) -> None:
-    partial = directory / f".{shard['file']}.{uuid.uuid4().hex}.partial"
-
     def write(source: IO[bytes]) -> None:
-        with partial.open("wb") as target:
+        with disk.whole_file(directory / shard["file"]) as target:
             shutil.copyfileobj(source, target, 1 << 20)
-        if not is_intact(partial, shard["crc32"]):
-            raise OSError("other bytes than its manifest tells")
+            target.flush()
+            if not is_intact(Path(target.name), shard["crc32"]):
+                raise OSError("other bytes than its manifest tells")
 
     try:
         _tried(url, write)
-        partial.rename(directory / shard["file"])
     except FileNotFoundError:
         raise UserError(f"data.mirror: {url}: is not there, but its manifest names it") from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _tried(url: str, use: Callable[[IO[bytes]], Any]) -> Any:

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tempfile
 import time
-import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,7 +48,6 @@ def write_shard(
     Raises:
       UserError: the disk is full.
     """
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         columns = {name: _Column(name, spec, path.parent) for name, spec in ds.element_spec.items()}
         records = 0
@@ -61,11 +58,8 @@ def write_shard(
             report(records)
         features = {name: column.describe() for name, column in columns.items()}
         meta = {"records": records, "features": features, "counts": counts()}
-        with partial.open("w+b") as file:
+        with disk.whole_file(path) as file:
             _assemble(file, [array for column in columns.values() for array in column.arrays()], meta)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
     except OSError as error:
         if said := disk.full(error):
             raise UserError(
@@ -73,8 +67,6 @@ def write_shard(
                 "again, or give another data.cache_dir"
             ) from None
         raise
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------
