@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
-import os
 import shlex
 import shutil
 import tempfile
@@ -28,7 +26,7 @@ from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError, printable, shown
 from jaxpt.hf import directory as hf
 from jaxpt.hf import files as hf_files
-from jaxpt.hf import imported, llama2c, origin, peft, reader
+from jaxpt.hf import imported, llama2c, origin, peft, reader, vocabularies
 from jaxpt.hf.verify import Difference, verify
 from jaxpt.models import stored
 from jaxpt.models.heads import classes
@@ -36,11 +34,6 @@ from jaxpt.models.network import Network
 from jaxpt.runtime import disk, signals
 from jaxpt.train import initial, lora, trainable, weights
 
-TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
-    "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "spiece.model", "sentencepiece.model", "tokenizer.model",
-    "sentencepiece.bpe.model", "spm.model",
-)  # fmt: skip
 Report = Callable[[str], None]
 
 
@@ -84,7 +77,7 @@ def import_weights(
         model = opened.network.config
         extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
         limits = {"extra_ids": extra_ids, "max_size": model.vocab_size}
-        tokens = _take_tokenizer(Path(tokenizer or source), temporary / "tokenizer", limits, report)
+        tokens = vocabularies.take(Path(tokenizer or source), temporary / "tokenizer", limits, report)
         low_rank_config = None if adapter is None else adapter.config
         task = None if source.is_file() else imported.task_of(opened)
         config = imported.recipe(opened.network, tokens, str(out), low_rank_config, task, overrides)
@@ -150,7 +143,7 @@ def export(
         hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config), origin=kept)
         if (settings := run_dir / origin.FOLDER / origin.GENERATION).is_file():
             shutil.copyfile(settings, temporary / origin.GENERATION)
-        _give_tokenizer(run_dir, temporary)
+        vocabularies.give(run_dir, temporary)
         hf_files.write_checksums(temporary)
         if check:
             report_differences(verify(temporary), report)
@@ -197,7 +190,7 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     base = source.path if is_base else None
     with _created(out) as temporary:
         peft.write(temporary, network, config.train.lora, factors, trained, _Sums(saved, summands), base)
-        _give_tokenizer(run_dir, temporary)
+        vocabularies.give(run_dir, temporary)
     report(f"{out}: low-rank adapter of {hf.family_of(network.config).class_of(network)}, step {step}")
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
@@ -328,77 +321,6 @@ def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
     if set(wanted) == set(heads):
         return opened
     return hf.open_directory(source, partial=partial, ignore=ignore, heads=wanted)
-
-
-def _take_tokenizer(source: Path, out: Path, limits: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Copies the vocabulary files; returns the recipe's tokenizer settings."""
-    if source.is_file():
-        names = [source.name] if source.suffix in (".model", ".json", ".txt") else []
-    else:
-        names = _tokenizer_files(source)
-    if not names:
-        report(f"{source}: contains no vocabulary; set --tokenizer, or data.tokenizer.path later")
-        return {"kind": "sentencepiece"}
-    for name in names if source.is_dir() else ():
-        _check_copied(source, source / name)
-    out.mkdir(parents=True)
-    for name in names:
-        (out / name).parent.mkdir(exist_ok=True)
-        if source.is_file():
-            shutil.copy(source, out / ("tokenizer.model" if source.suffix == ".model" else name))
-        else:
-            shutil.copy(source / name, out / name)
-    try:
-        found = tokenizers.load(source, **limits)
-        _name_class(found, out)
-    except UserError as error:
-        report(printable(f"vocabulary: copied, but not usable for training in jaxpt: {error}"))
-        return {"kind": "sentencepiece"}
-    finally:
-        vocabulary_files.write_checksums(out, [str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()])
-    if found.assumed:
-        report(f"vocabulary: {found.assumed}")
-    return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": limits["extra_ids"]}
-
-
-def _check_copied(directory: Path, file: Path) -> None:
-    """Refuses a link out of the directory that is imported: what it leads to would go into runs and exports."""
-    disk.check_file(file)
-    real, directory = file.resolve(), directory.resolve()
-    blobs = directory.parent.parent / "blobs"  # where the hub's cache keeps the files of a snapshot
-    inside = real.is_relative_to(directory) or (directory.parent.name == "snapshots" and real.parent == blobs)
-    if not inside:
-        raise UserError(f"{file}: a link to {real}, outside of the directory, is not followed; copy the file there")
-
-
-def _give_tokenizer(run_dir: Path, out: Path) -> None:
-    """Copies a run's vocabulary files."""
-    for name in _tokenizer_files(run_dir / "tokenizer"):
-        (out / name).parent.mkdir(exist_ok=True)
-        shutil.copy(run_dir / "tokenizer" / name, out / name)
-
-
-def _tokenizer_files(directory: Path) -> list[str]:
-    """Names of the files of a vocabulary and of the templates of dialogues in a directory."""
-    found = [name for name in TOKENIZER_FILES if os.path.lexists(directory / name)]
-    return found + vocabulary_files.chat_template_files(directory)
-
-
-def _name_class(tokenizer: Any, directory: Path) -> None:
-    """Adds what would otherwise be read from the missing config.json: the class, and options that depend on it."""
-    path = directory / "tokenizer_config.json"
-    settings = vocabulary_files.read_settings(directory)
-    if "tokenizer_class" in settings:
-        if missing := {key: value for key, value in tokenizer.resolved().items() if settings.get(key) is None}:
-            path.write_text(json.dumps(settings | missing, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        tokenizer.save(temporary)
-        for file in Path(temporary).iterdir():
-            if file.name in TOKENIZER_FILES and not (directory / file.name).is_file():
-                shutil.copy(file, directory / file.name)
-        written = json.loads((Path(temporary) / path.name).read_text("utf-8"))
-    path.write_text(json.dumps(written | settings, indent=1) + "\n", encoding="utf-8")
 
 
 def _vocabulary(config: Config, run_dir: Path) -> Vocabulary:

@@ -11,7 +11,7 @@ import pytest
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import builtin, tokenizers
 from jaxpt.errors import UserError
-from jaxpt.hf import convert
+from jaxpt.hf import vocabularies
 from tests.data.tokenizers.test_tokenizers import SAMPLES
 from tests.data.tokenizers.test_tokenizers_hf import by_spm
 from tests.grids import cases
@@ -327,8 +327,8 @@ def exported(folder, limits):
     """What import and export make of a directory's vocabulary, beside the same config.json."""
     run, out = folder / "run", folder / "exported"
     out.mkdir()
-    convert._take_tokenizer(folder, run / "tokenizer", limits, lambda line: None)
-    convert._give_tokenizer(run, out)
+    vocabularies.take(folder, run / "tokenizer", limits, lambda line: None)
+    vocabularies.give(run, out)
     shutil.copy(folder / "config.json", out / "config.json")
     return out
 

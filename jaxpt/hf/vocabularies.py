@@ -1,0 +1,106 @@
+"""Files of vocabularies: from a directory of Hugging Face to a run, and from a run to an export."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxpt.data import tokenizers
+from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.errors import UserError, printable
+from jaxpt.runtime import disk
+
+FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
+    "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "spiece.model", "sentencepiece.model", "tokenizer.model",
+    "sentencepiece.bpe.model", "spm.model",
+)  # fmt: skip
+
+
+def take(source: Path, out: Path, limits: dict[str, Any], report: Callable[[str], None]) -> dict[str, Any]:
+    """Copies the vocabulary of a directory to a run.
+
+    Args:
+      source: the directory, or a vocabulary's file.
+      out: the run's directory of the vocabulary, which is made.
+      limits: what `tokenizers.load` has to know of the model besides.
+      report: is given lines for the user.
+
+    Returns:
+      The recipe's tokenizer settings.
+
+    Raises:
+      UserError: a link leads out of the directory.
+    """
+    if source.is_file():
+        names = [source.name] if source.suffix in (".model", ".json", ".txt") else []
+    else:
+        names = _files(source)
+    if not names:
+        report(f"{source}: contains no vocabulary; set --tokenizer, or data.tokenizer.path later")
+        return {"kind": "sentencepiece"}
+    for name in names if source.is_dir() else ():
+        _check_copied(source, source / name)
+    out.mkdir(parents=True)
+    for name in names:
+        (out / name).parent.mkdir(exist_ok=True)
+        if source.is_file():
+            shutil.copy(source, out / ("tokenizer.model" if source.suffix == ".model" else name))
+        else:
+            shutil.copy(source / name, out / name)
+    try:
+        found = tokenizers.load(source, **limits)
+        _name_class(found, out)
+    except UserError as error:
+        report(printable(f"vocabulary: copied, but not usable for training in jaxpt: {error}"))
+        return {"kind": "sentencepiece"}
+    finally:
+        vocabulary_files.write_checksums(out, [str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()])
+    if found.assumed:
+        report(f"vocabulary: {found.assumed}")
+    return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": limits["extra_ids"]}
+
+
+def _check_copied(directory: Path, file: Path) -> None:
+    """Refuses a link out of the directory that is imported: what it leads to would go into runs and exports."""
+    disk.check_file(file)
+    real, directory = file.resolve(), directory.resolve()
+    blobs = directory.parent.parent / "blobs"  # where the hub's cache keeps the files of a snapshot
+    inside = real.is_relative_to(directory) or (directory.parent.name == "snapshots" and real.parent == blobs)
+    if not inside:
+        raise UserError(f"{file}: a link to {real}, outside of the directory, is not followed; copy the file there")
+
+
+def give(run_dir: Path, out: Path) -> None:
+    """Copies a run's vocabulary files to a directory."""
+    for name in _files(run_dir / "tokenizer"):
+        (out / name).parent.mkdir(exist_ok=True)
+        shutil.copy(run_dir / "tokenizer" / name, out / name)
+
+
+def _files(directory: Path) -> list[str]:
+    """Names of the files of a vocabulary and of the templates of dialogues in a directory."""
+    found = [name for name in FILES if os.path.lexists(directory / name)]
+    return found + vocabulary_files.chat_template_files(directory)
+
+
+def _name_class(tokenizer: Any, directory: Path) -> None:
+    """Adds what would otherwise be read from the missing config.json: the class, and options that depend on it."""
+    path = directory / "tokenizer_config.json"
+    settings = vocabulary_files.read_settings(directory)
+    if "tokenizer_class" in settings:
+        if missing := {key: value for key, value in tokenizer.resolved().items() if settings.get(key) is None}:
+            path.write_text(json.dumps(settings | missing, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer.save(temporary)
+        for file in Path(temporary).iterdir():
+            if file.name in FILES and not (directory / file.name).is_file():
+                shutil.copy(file, directory / file.name)
+        written = json.loads((Path(temporary) / path.name).read_text("utf-8"))
+    path.write_text(json.dumps(written | settings, indent=1) + "\n", encoding="utf-8")
