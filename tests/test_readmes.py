@@ -250,7 +250,7 @@ def known_keys() -> frozenset[str]:
 
 
 def test_the_front_page_is_short():
-    assert len(FRONT.read_bytes()) <= 9_000
+    assert len(FRONT.read_bytes()) <= 7_000
 
 
 def test_generated_parts_are_those_of_the_code():

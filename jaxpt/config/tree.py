@@ -243,7 +243,7 @@ class TrainConfig(Frozen):
     `name=value` adds one, `!name` leaves one out. They are part of what a compiled step was made for."""
     deterministic: bool = execution(False)
     """Give the same bits in each run on GPUs too, as CPUs and TPUs always do. It costs speed: XLA uses no atomic
-    additions, and times no kernels to choose from."""
+    additions, times no kernels to choose from, and cuDNN's attention is left out."""
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
     compiled: Annotated[str | None, unaffected("program")] = execution(None)
