@@ -1,10 +1,14 @@
 import doctest
+import hashlib
+import json
+import platform
 import subprocess
 import sys
 
 import pytest
 
 from jaxpt.data import builtin
+from jaxpt.data.sources import base
 
 
 @pytest.mark.slow
@@ -31,6 +35,27 @@ def test_examples_in_docstrings():
     assert tried and not failed
 
 
+GOLDEN = {
+    "a8cfbfda87d1a7d5c35183792db2abcf": {"3.11.7": "2d342c9d388f56a0", "3.12.1": "3ec6ca35049d08e6"},
+}
+"""{VERSION: {Python: digest of `made()`}}, printed by `python -m tests.data.test_builtin`."""
+
+
+def made():
+    texts = json.dumps([builtin.documents(), builtin.pairs()]).encode()
+    return hashlib.blake2b(texts, digest_size=8).hexdigest()
+
+
+@pytest.mark.slow
+def test_other_texts_have_another_version():
+    """Runs on other texts must not resume; code that only looks different must not keep them from it."""
+    known = GOLDEN[builtin.VERSION]
+    if platform.python_version() not in known:
+        pytest.skip(f"no digest of Python {platform.python_version()}")
+    assert made() == known[platform.python_version()]
+    assert base.fingerprints(["builtin"])["builtin"]["blake2b"] == builtin.VERSION
+
+
 @pytest.mark.slow
 def test_the_same_text_whatever_is_installed():
     """Without site-packages: setuptools for one puts its own distutils before the library's."""
@@ -47,3 +72,7 @@ def test_docstrings_are_parsed_not_imported(monkeypatch):
     assert "antigravity" not in sys.modules  # importing it would open a web browser
     assert any("asynchronous" in text for text in documents) and "WAVE" in documents[-1]
     assert len(documents) > 60, "topics of help() come first"
+
+
+if __name__ == "__main__":
+    print(platform.python_version(), made())

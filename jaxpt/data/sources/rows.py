@@ -14,7 +14,6 @@ from jaxpt.config import DataConfig
 from jaxpt.data.labelled.examples import choose, read
 from jaxpt.data.labelled.files import files
 from jaxpt.data.sources.base import Source
-from jaxpt.data.sources.foreign import module_digest
 from jaxpt.data.sources.readers import Offset
 from jaxpt.data.tables import Row, built_in
 from jaxpt.data.tasks.base import LocatedRow, Task
@@ -37,7 +36,7 @@ class Rows(Source):
             self._chosen = choose(data, task, read(task, train))
             self._identity["split"] = repr(self._chosen)
         if data.source == "builtin":
-            self._identity["builtin"] = {"python": platform.python_version(), "code": module_digest(built_in.__name__)}
+            self._identity["builtin"] = {"python": platform.python_version(), "code": built_in.VERSION}
 
     def place(self, split: str, file: int, number: int, text: str) -> LocatedRow:
         """The row of a document."""

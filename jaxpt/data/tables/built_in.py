@@ -25,6 +25,8 @@ from jaxpt.data.tables.overlap import digest
 from jaxpt.data.tables.rows import Row
 from jaxpt.errors import UserError
 
+VERSION = "47411c8d3791443bda59"
+"""Says which rows are made of a Python, as `jaxpt.data.builtin.VERSION` does of texts."""
 MODULES = (
     "asyncio", "email", "http", "importlib", "logging", "multiprocessing", "tkinter", "turtle", "unittest", "xml",
 )  # fmt: skip
