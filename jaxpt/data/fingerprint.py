@@ -92,10 +92,16 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
+LATER = {"comments": False, "metric_options": {}}
+"""Fields of tasks that runs from before they came do not have, with the value that does what those runs did."""
+
+
 def changes(was: Any, now: Any) -> dict[str, tuple[Any, Any]]:
-    """{dotted key: (value there, value now)} of what differs in two fingerprints."""
+    """{dotted key: (value there, value now)} of what differs in two fingerprints; a field of `LATER` that one of them
+    does not have has its value there."""
     old, new = leaves(was), leaves(now)
-    return {key: (old.get(key), new.get(key)) for key in old | new if old.get(key) != new.get(key)}
+    pairs = {key: tuple(each.get(key, LATER.get(key.rpartition(".")[2])) for each in (old, new)) for key in old | new}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def leaves(value: Any, key: str = "") -> dict[str, Any]:
