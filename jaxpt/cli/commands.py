@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse(sys.argv[1:] if argv is None else argv)
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # recipes may name modules in the current directory
-    said: set[str] = set()  # a run's config.yaml is read several times
-    errors.note = lambda line: line in said or said.add(line) or _note(line)
+    notes: set[str] = set()  # a run's config.yaml is read several times
+    errors.note = lambda line: line in notes or notes.add(line) or _note(line)
     try:
         with signals.watch(), plugins.explained():
             return arguments.run(arguments) or 0
@@ -169,7 +169,7 @@ def _plan(arguments: argparse.Namespace) -> None:
         where = (arguments.topology, arguments.slices, arguments.overrides)
         plan_decode(config, arguments.decode, *where, as_json=arguments.json)
         return
-    given = {name: getattr(arguments, name) for name in ("price", "watts", "carbon")}
+    options = {name: getattr(arguments, name) for name in ("price", "watts", "carbon")}
     plan(
         config,
         arguments.topology,
@@ -177,7 +177,7 @@ def _plan(arguments: argparse.Namespace) -> None:
         as_json=arguments.json,
         shardings=arguments.shardings,
         searching=arguments.search,
-        assumptions=Assumptions(**{name: value for name, value in given.items() if value is not None}),
+        assumptions=Assumptions(**{name: value for name, value in options.items() if value is not None}),
         save=arguments.save,
     )
 
@@ -379,8 +379,8 @@ def parser() -> Parser:
     study.add_argument("study", metavar="STUDY", help="a study file (YAML): rows, shared settings, tokens per row")
     study.add_argument("--table", action="store_true", help="only write table and picture, from the run directories")
     study.add_argument("--stop", action="store_true", help="stop after the first row that fails")
-    own = "overrides a key in the recipes of all rows; tokens, run_dir and evaluate.… are keys of the study"
-    add_overrides(study, own)
+    help_text = "overrides a key in the recipes of all rows; tokens, run_dir and evaluate.… are keys of the study"
+    add_overrides(study, help_text)
 
     reports.add(commands)
     _conversions(commands)

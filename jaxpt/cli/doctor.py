@@ -133,15 +133,15 @@ def requirements() -> list[str]:
 def package(requirement: str) -> Check:
     """Checks one requirement, such as `jax>=0.10`."""
     name = re.match(r"[A-Za-z0-9._-]+", requirement)[0]  # type: ignore[index]
-    least = re.search(r">=\s*([0-9.]+)", requirement)
+    min_version = re.search(r">=\s*([0-9.]+)", requirement)
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         if name in SOME:
             return Check(name, f"missing; {SOME[name]} need it", True, f"pip install '{requirement}'")
         return Check(name, "missing", False, f"pip install '{requirement}'")
-    if least and _numbers(version) < _numbers(least[1]):
-        return Check(name, f"{version}, requires {least[1]} or later", False, f"pip install -U '{requirement}'")
+    if min_version and _numbers(version) < _numbers(min_version[1]):
+        return Check(name, f"{version}, requires {min_version[1]} or later", False, f"pip install -U '{requirement}'")
     return Check(name, version)
 
 
@@ -179,8 +179,8 @@ def space(what: str, path: Path) -> Check:
     """Free space at a path, or at its nearest existing parent, which must be writable."""
     existing = disk.nearest_existing(path)
     writable = os.access(existing, os.W_OK)
-    found = f"{_gigabytes(shutil.disk_usage(existing).free)} free at {path}"
-    return Check(what, found, writable, "" if writable else f"{existing} is not writable")
+    free_space = f"{_gigabytes(shutil.disk_usage(existing).free)} free at {path}"
+    return Check(what, free_space, writable, "" if writable else f"{existing} is not writable")
 
 
 def _gigabytes(size: float) -> str:
@@ -211,10 +211,10 @@ def finish(process: subprocess.Popen[str], seconds: float = 180) -> tuple[object
 
 
 def _devices(process: subprocess.Popen[str]) -> list[Check]:
-    found, why = finish(process)
-    if not isinstance(found, list):
+    devices, why = finish(process)
+    if not isinstance(devices, list):
         return [Check("a jitted step", "failed", False, why)]
-    kinds = collections.Counter(tuple(device) for device in found)
+    kinds = collections.Counter(tuple(device) for device in devices)
     rows = [
         Check("devices", f"{count} × {kind} ({where})" + (f", {_gigabytes(memory)} each" if memory else ""))
         for (where, kind, memory), count in kinds.items()
@@ -235,9 +235,9 @@ def _missing_accelerator(platforms: set[str]) -> list[Check]:
 
 def _attention(process: subprocess.Popen[str]) -> list[Check]:
     """The attention kernels of the device beside plain attention; none on a CPU."""
-    found, why = finish(process)
+    differences, why = finish(process)
     advice = "set model.attention=xla"
-    if not isinstance(found, dict):
+    if not isinstance(differences, dict):
         return [Check("attention kernels", "failed", False, f"{why}; {advice}")]
     return [
         Check(
@@ -246,13 +246,13 @@ def _attention(process: subprocess.Popen[str]) -> list[Check]:
             far < FAR,
             advice * (far >= FAR),
         )
-        for name, far in found.items()
+        for name, far in differences.items()
     ]
 
 
 def _pipeline(process: subprocess.Popen[str]) -> Check:
-    found, why = finish(process)
-    good = found == 56
+    actual, why = finish(process)
+    good = actual == 56
     return Check(
-        "a tf.data pipeline", "runs" if good else "failed", good, "" if good else why or f"expected 56, got {found}"
+        "a tf.data pipeline", "runs" if good else "failed", good, "" if good else why or f"expected 56, got {actual}"
     )

@@ -46,8 +46,8 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     for name, result in evaluators.run(evaluators.missing(), params):
         lines = result.lines
         if lines is None:
-            found = evaluation.figures({name: result})
-            lines = [f"  {metric.removeprefix('validation/'):24} {value:.4f}" for metric, value in found.items()]
+            figures = evaluation.figures({name: result})
+            lines = [f"  {metric.removeprefix('validation/'):24} {value:.4f}" for metric, value in figures.items()]
         for line in lines:
             say(line)
         if result.details is not None:

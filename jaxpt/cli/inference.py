@@ -197,8 +197,8 @@ def evaluate_tasks(arguments: argparse.Namespace) -> None:
     """Runs `jaxpt eval --tasks`."""
     from jaxpt.inference.evaluate import evaluate
 
-    given = {name: getattr(arguments, name) for name in _OF_TASKS if getattr(arguments, name) is not None}
-    evaluate(arguments.path, arguments.tasks, overrides=arguments.overrides, **given)
+    options = {name: getattr(arguments, name) for name in _OF_TASKS if getattr(arguments, name) is not None}
+    evaluate(arguments.path, arguments.tasks, overrides=arguments.overrides, **options)
 
 
 def refuse_without_tasks(arguments: argparse.Namespace) -> None:
@@ -227,8 +227,8 @@ def _generate(arguments: argparse.Namespace) -> None:
     from jaxpt.inference.command import generate
 
     names = ("file", "out", "field", "compare", "stream", "batch_size")
-    given = {name: getattr(arguments, name) for name in names}
-    generate(arguments.path, prompts=arguments.prompt, **given, settings=_given(arguments))
+    options = {name: getattr(arguments, name) for name in names}
+    generate(arguments.path, prompts=arguments.prompt, **options, settings=_given(arguments))
 
 
 def _predict(arguments: argparse.Namespace) -> None:

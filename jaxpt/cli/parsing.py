@@ -15,9 +15,9 @@ class Parser(argparse.ArgumentParser):
     """Prints errors in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        found = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message)
-        if found is not None:
-            name, word, choices = found.groups()
+        match = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if match is not None:
+            name, word, choices = match.groups()
             from jaxpt.config.kinds import nearest
 
             if near := nearest(word, re.findall(r"[\w-]+", choices), ""):

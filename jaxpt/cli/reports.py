@@ -53,12 +53,12 @@ def _runs(arguments: argparse.Namespace) -> None:
     from jaxpt.report.runs import runs
     from jaxpt.train.display import duration
 
-    found = runs(Path(arguments.directory))
+    all_runs = runs(Path(arguments.directory))
     if arguments.json:
-        print(json.dumps([dataclasses.asdict(run) for run in found], indent=2))
+        print(json.dumps([dataclasses.asdict(run) for run in all_runs], indent=2))
         return
     table = _table("run", "model · objective", "state", "step", "loss", "best", "age")
-    for run in found:
+    for run in all_runs:
         step = f"{run.step:,}" + (f" of {run.steps:,}" if run.steps not in (None, run.step) else "")
         best = "" if run.value is None else f"{run.metric} {run.value:.4g}"
         age = "" if run.seconds_ago is None else duration(run.seconds_ago)
@@ -95,8 +95,8 @@ def _report(arguments: argparse.Namespace) -> None:
     from jaxpt.report.page.command import report
     from jaxpt.report.page.receipts import Assumptions
 
-    given = {name: getattr(arguments, name) for name in ("watts", "price", "carbon", "load")}
-    assumed = Assumptions(**{name: value for name, value in given.items() if value is not None})
+    options = {name: getattr(arguments, name) for name in ("watts", "price", "carbon", "load")}
+    assumed = Assumptions(**{name: value for name, value in options.items() if value is not None})
     report(arguments.paths, arguments.out, arguments.picture, assumed)
 
 
@@ -104,13 +104,13 @@ def _recipes(arguments: argparse.Namespace) -> None:
     from jaxpt.config.kinds import nearest
     from jaxpt.report.recipes import recipes
 
-    found = recipes(arguments.word)
-    if not found:
-        names = [Path(one.path).stem for one in recipes()]
+    matches = recipes(arguments.word)
+    if not matches:
+        names = [Path(recipe.path).stem for recipe in recipes()]
         raise UserError(f"no recipe has the word {arguments.word!r}{nearest(arguments.word, names, '')}")
     table = _table("recipe", "what it is")
-    for one in found:
-        _add_row(table, one.path, one.line)
+    for recipe in matches:
+        _add_row(table, recipe.path, recipe.line)
     _print(table)
 
 
@@ -120,8 +120,8 @@ def _positive(text: str, most: float = sys.float_info.max) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= most:
-        wanted = "number from 0 on" if most > 1 else "share from 0 to 1"
-        raise argparse.ArgumentTypeError(f"expected a {wanted}, got {text!r}")
+        expected = "number from 0 on" if most > 1 else "share from 0 to 1"
+        raise argparse.ArgumentTypeError(f"expected a {expected}, got {text!r}")
     return value
 
 

@@ -155,14 +155,14 @@ def at_phase(config: Config, index: int) -> Config:
     Raises:
       UserError: the phases do not fill `train.steps`, or a phase sets what it may not.
     """
-    found, phases = stretches(config), config.train.phases
+    run_stretches, phases = stretches(config), config.train.phases
     if not phases:
         return without_unfreezing(config)
-    tree, phase = dump(config), found[index].phase
+    tree, phase = dump(config), run_stretches[index].phase
     tree["train"] |= {"phases": [], "unfreeze": None}
-    here = f"train.phases.{phase}.set"
+    where = f"train.phases.{phase}.set"
     for key, value in dump(config)["train"]["phases"][phase]["set"].items():
         if not key.startswith(("data.", "objective.")) and key != "train.trainable":
-            raise UserError(f"{here}: {key}: a phase may set keys of data and objective, and train.trainable, alone")
-        put(tree, key, value, here)
-    return build(tree, lambda key: here)
+            raise UserError(f"{where}: {key}: a phase may set keys of data and objective, and train.trainable, alone")
+        put(tree, key, value, where)
+    return build(tree, lambda key: where)

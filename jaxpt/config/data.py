@@ -68,8 +68,8 @@ def _source(value: str) -> str:
     """A kind of source, or a dotted path; of one word only those that there are."""
     if "." not in value and value not in get_args(SourceKind):
         known = list(get_args(SourceKind))
-        wanted = ", ".join(map(repr, known))
-        raise ValueError(f"wants one of {wanted}, or a dotted path, got {json.dumps(value)}{nearest(value, known, '')}")
+        names = ", ".join(map(repr, known))
+        raise ValueError(f"wants one of {names}, or a dotted path, got {json.dumps(value)}{nearest(value, known, '')}")
     return value
 
 

@@ -57,16 +57,16 @@ def explain(error: ValidationError, tree: Any, root: type[Frozen] = Config) -> t
     Returns:
       (dotted key, message that names the key).
     """
-    found = [(_key(details, tree), details) for details in error.errors()]
-    found.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
-    key, details = found[0]
+    mistakes = [(_key(details, tree), details) for details in error.errors()]
+    mistakes.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
+    key, details = mistakes[0]
     if details["type"] == "extra_forbidden":
         return ".".join(key), f"unknown key {'.'.join(key)}{_right_key(key, tree, root)}"
     if details["type"] == "missing":
         return ".".join(key[:-1]), f"key {'.'.join(key)} is missing"
     # A union gives an error for each of its types: the deepest is nearest to what was meant.
-    key = max((other for other, _ in found if other[: len(key)] == key), key=len)
-    same = [details for other, details in found if other == key]
+    key = max((other for other, _ in mistakes if other[: len(key)] == key), key=len)
+    same = [details for other, details in mistakes if other == key]
     return ".".join(key), f"{'.'.join(key)}: {_wants(same)}" if key else _wants(same)
 
 
@@ -84,21 +84,21 @@ def _key(details: Any, tree: Any) -> tuple[str, ...]:
 
 def _wants(errors: list[Any]) -> str:
     """ "wants a string or a list, got 3"."""
-    wanted, given = [], errors[0]["input"]
+    expected, actual = [], errors[0]["input"]
     for details in errors:
         context = details.get("ctx", {})
         template = _WANTED.get(details["type"])
         if template is None:
             return details["msg"].removeprefix("Value error, ")
-        wanted.append(template.format(**context))
+        expected.append(template.format(**context))
     hint = ""
-    if errors[0]["type"] == "literal_error" and isinstance(given, str):
-        hint = nearest(given, errors[0]["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", "), "")
-    elif isinstance(given, float) and given.is_integer():
-        hint = f"; write {int(given)}"
-    elif isinstance(given, str) and "number" in wanted[0] and _is_number(given):
-        hint = f"; write {given} without quotes"
-    return f"wants {' or '.join(dict.fromkeys(wanted))}, got {_show(given)}{hint}"
+    if errors[0]["type"] == "literal_error" and isinstance(actual, str):
+        hint = nearest(actual, errors[0]["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", "), "")
+    elif isinstance(actual, float) and actual.is_integer():
+        hint = f"; write {int(actual)}"
+    elif isinstance(actual, str) and "number" in expected[0] and _is_number(actual):
+        hint = f"; write {actual} without quotes"
+    return f"wants {' or '.join(dict.fromkeys(expected))}, got {_show(actual)}{hint}"
 
 
 def _is_number(text: str) -> bool:
@@ -121,15 +121,15 @@ def _right_key(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> str:
     if new := RENAMED.get(".".join(key)):
         return f"; it is called {new} now"
     cls, kind = _class_at(key[:-1], tree, root)
-    here, of_kind = list(cls.model_fields) if cls else [], ""
+    known_keys, of_kind = list(cls.model_fields) if cls else [], ""
     if cls and kind and cls is not kind.base:
         of_kind = f" of kind {_value(key[:-1], tree).get('kind', kind.default)}"
         if others := kind.with_key(key[-1]):
-            return f"{of_kind}, only of {', '.join(others)}; known here: {', '.join(here)}"
-    if close := nearest(key[-1], here, "", within=key[:-1]):
+            return f"{of_kind}, only of {', '.join(others)}; known here: {', '.join(known_keys)}"
+    if close := nearest(key[-1], known_keys, "", within=key[:-1]):
         return of_kind + close
     elsewhere = [path for path in _all_keys((), tree, root) if path.rpartition(".")[2] == key[-1]]
-    return of_kind + (f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else nearest(key[-1], here))
+    return of_kind + (f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else nearest(key[-1], known_keys))
 
 
 def _all_keys(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> list[str]:
@@ -164,5 +164,5 @@ def _value(key: tuple[str, ...], tree: Any) -> Any:
 
 def _part(field: Any) -> type[Frozen] | None:
     """The part of the tree that a field holds, also within `tuple[Part, ...]` and `Part | None`."""
-    found = [field.annotation, *get_args(field.annotation)] if field else []
-    return next((cls for cls in found if isinstance(cls, type) and issubclass(cls, Frozen)), None)
+    candidates = [field.annotation, *get_args(field.annotation)] if field else []
+    return next((cls for cls in candidates if isinstance(cls, type) and issubclass(cls, Frozen)), None)

@@ -98,5 +98,5 @@ def own_modules(part: Any) -> set[str]:
         return set().union(*map(own_modules, part))
     if not isinstance(part, Frozen):
         return set()
-    found = set().union(*(own_modules(getattr(part, name)) for name in type(part).model_fields))
-    return found | {name for name in [type(part).__module__] if name.partition(".")[0] != "jaxpt"}
+    modules = set().union(*(own_modules(getattr(part, name)) for name in type(part).model_fields))
+    return modules | {name for name in [type(part).__module__] if name.partition(".")[0] != "jaxpt"}

@@ -129,13 +129,13 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen_keys: set[Any] = set()
         for key_node, _ in node.value:
             key = (key_node.tag, str(key_node.value))
-            if key in seen:
+            if key in seen_keys:
                 problem = f"key {key_node.value!r} is given twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen.add(key)
+            seen_keys.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -209,7 +209,7 @@ def read(
     path: Path, below: tuple[Path, ...] = (), opened: list[Path] | None = None
 ) -> tuple[dict[str, Any], dict[str, str], list[Dropped]]:
     """A recipe with its `base:` merged in; for each dotted key, the last set last, its file; what was dropped."""
-    asked = f"{below[-1]}: base: " if below else ""
+    prefix = f"{below[-1]}: base: " if below else ""
     opened = [] if opened is None else opened
     opened.append(path)
     if len(opened) > _FILES:
@@ -222,21 +222,21 @@ def read(
         text = path.read_text(encoding="utf-8-sig")
         _note_change(path, text)
     except UserError as error:
-        raise UserError(f"{asked}{error}") from None
+        raise UserError(f"{prefix}{error}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{asked}{path}: not UTF-8 text; {_IS_NO_TEXT}") from None
+        raise UserError(f"{prefix}{path}: not UTF-8 text; {_IS_NO_TEXT}") from None
     except OSError as error:
-        raise UserError(f"{asked}{path}: {error.strerror or error}") from None
-    own = parse(text, str(path))
-    if not isinstance(own, dict):
-        found = ", it is empty" if own is None else f"; {_IS_NO_TEXT}"
-        raise UserError(f"{path}: wants a mapping of keys to values{found}")
-    bases = own.pop("base", None) or []
+        raise UserError(f"{prefix}{path}: {error.strerror or error}") from None
+    file_tree = parse(text, str(path))
+    if not isinstance(file_tree, dict):
+        reason = ", it is empty" if file_tree is None else f"; {_IS_NO_TEXT}"
+        raise UserError(f"{path}: wants a mapping of keys to values{reason}")
+    bases = file_tree.pop("base", None) or []
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise UserError(f"{path}: base: wants a path relative to this file, or a list of them, got {json.dumps(bases)}")
     layers = [read(path.parent / base, (*below, path), opened) for base in bases]
-    layers.append((own, {key: str(path) for key, _ in leaves(own)}, []))
+    layers.append((file_tree, {key: str(path) for key, _ in leaves(file_tree)}, []))
     tree: dict[str, Any] = {}
     origin: dict[str, str] = {}
     dropped: list[Dropped] = []

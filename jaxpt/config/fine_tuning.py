@@ -30,39 +30,41 @@ def complete(tree: Any) -> Any:
     """
     if not isinstance(tree, dict):
         return tree
-    given = tree.get("task")
-    own = tree.get("objective")
-    if isinstance(own, dict) and (key := next((key for key in HIDDEN if key in own), None)):
+    task = tree.get("task")
+    objective = tree.get("objective")
+    if isinstance(objective, dict) and (key := next((key for key in HIDDEN if key in objective), None)):
         raise UserError(f"objective.{key}: unknown key; it is a key of the recipe itself: task")
-    if given is None:
-        kind = _kind(own)
+    if task is None:
+        kind = _kind(objective)
         if kind and "task" in resolve(kind, "jaxpt.objectives", ObjectiveConfig, "objective").model_fields:
             raise UserError(f"task: key task is missing; objective.kind: {kind} learns from labelled data")
         return tree
-    if not isinstance(given, dict) or not (kind := _kind(given)):
+    if not isinstance(task, dict) or not (kind := _kind(task)):
         return tree  # its validation says what is wrong
     of_task = resolve(kind, "jaxpt.data.tasks", TaskConfig, "task")
-    own = {"kind": of_task.objective, **(own or {})}
-    if own["kind"] is None:
+    objective = {"kind": of_task.objective, **(objective or {})}
+    if objective["kind"] is None:
         raise UserError(f"objective: key objective is missing; its default is in code that is not run here: {kind}")
-    found = resolve(own["kind"], "jaxpt.objectives", ObjectiveConfig, "objective")
-    if issubclass(found, Unread):
+    objective_class = resolve(objective["kind"], "jaxpt.objectives", ObjectiveConfig, "objective")
+    if issubclass(objective_class, Unread):
         return tree
-    if "task" not in found.model_fields:
-        raise UserError(f"task: objective.kind: {own['kind']} has no labels to learn; remove task, or objective.kind")
-    own["task"] = given
-    if "text_layout" in found.model_fields and (kind := _kind(tree.get("model"))):
-        own["text_layout"] = resolve(kind, "jaxpt.models", ModelConfig, "model").text_layout or ""  # "": unread
-    tree = {**tree, "objective": own}
-    if isinstance(features := own.get("features"), dict) and features.get("frozen", True) is True:
+    if "task" not in objective_class.model_fields:
+        raise UserError(
+            f"task: objective.kind: {objective['kind']} has no labels to learn; remove task, or objective.kind"
+        )
+    objective["task"] = task
+    if "text_layout" in objective_class.model_fields and (kind := _kind(tree.get("model"))):
+        objective["text_layout"] = resolve(kind, "jaxpt.models", ModelConfig, "model").text_layout or ""  # "": unread
+    tree = {**tree, "objective": objective}
+    if isinstance(features := objective.get("features"), dict) and features.get("frozen", True) is True:
         trained = tree.get("train") or {}
         if trained.get("trainable") is None and trained.get("lora") is None:
             tree["train"] = {**trained, "trainable": ["heads"]}
     if tree.get("evals") is None:
-        tree["evals"] = [dict(one) for one in of_task.default_evals]
+        tree["evals"] = [dict(evaluator) for evaluator in of_task.default_evals]
     saved = tree.get("checkpoint") or {}
-    if "best_metric" not in saved and any(_kind(one) == "task" for one in tree["evals"]):
-        name, mode = of_task.best_metric((given.get("metrics") or of_task.default_metrics)[0])
+    if "best_metric" not in saved and any(_kind(evaluator) == "task" for evaluator in tree["evals"]):
+        name, mode = of_task.best_metric((task.get("metrics") or of_task.default_metrics)[0])
         tree["checkpoint"] = {**saved, "best_metric": f"task/{name}", "best_mode": mode}
     return tree
 

@@ -163,8 +163,8 @@ def _imported(kind: str, package: str, base: type[T], key: str) -> type[T]:
         if short:
             raise
         if isinstance(error, ModuleNotFoundError) and (holder := _module_above(error.name or "")):
-            wanted = "a kind names a module in a package, and no class in it"
-            raise UserError(f"{key}: {kind}: {holder} is a module; {wanted}") from error
+            requirement = "a kind names a module in a package, and no class in it"
+            raise UserError(f"{key}: {kind}: {holder} is a module; {requirement}") from error
         hint = _missing(kind, error.name or "") if isinstance(error, ModuleNotFoundError) else ""
         raise UserError(f"{key}: importing {kind} failed: {type(error).__name__}: {error}{hint}") from error
     if short and not classes:

@@ -83,18 +83,18 @@ def switch_advice(message: str, dropped: list[Dropped], origin: Mapping[str, str
     Returns:
       The end of the message; "" for other mistakes.
     """
-    if found := re.search(r": key (.+)\.\w+ is missing$", message):
-        lost = [one for one in dropped if one.key.rpartition(".")[0] == found[1]]
+    if match := re.search(r": key (.+)\.\w+ is missing$", message):
+        lost = [drop for drop in dropped if drop.key.rpartition(".")[0] == match[1]]
         if not lost:
             return ""
-        where, (old, new), names = lost[0].where, lost[0].kinds, ", ".join(one.key.rpartition(".")[2] for one in lost)
+        where, (old, new), names = lost[0].where, lost[0].kinds, ", ".join(drop.key.rpartition(".")[2] for drop in lost)
         return (
-            f"; {where} sets {found[1]}.kind: {new}, so {old}'s own {names} below it are dropped; "
+            f"; {where} sets {match[1]}.kind: {new}, so {old}'s own {names} below it are dropped; "
             f"write the keys of {new} beside its kind"
-            + (", or name one of configs/models in base:" if found[1] == "model" else "")
+            + (", or name one of configs/models in base:" if match[1] == "model" else "")
         )
-    if found := re.search(r": unknown key ((.+)\.\w+) of kind (\w+)", message):
-        key, part, kind = found.groups()
+    if match := re.search(r": unknown key ((.+)\.\w+) of kind (\w+)", message):
+        key, part, kind = match.groups()
         order = [name for name in origin if name in (key, f"{part}.kind")]
         where = origin.get(f"{part}.kind")
         if order == [key, f"{part}.kind"] and where != origin[key]:
@@ -127,12 +127,12 @@ def check_phases(config: Config, origin: Mapping[str, str], overrides: str) -> N
     for key, values in lost.items():
         above, below = setters[key]
         phases = " and ".join(f"phase {n + 1} ({json.dumps(value)})" for n, value in values.items())
-        given = json.dumps(_value(tree, key), ensure_ascii=False)
+        text = json.dumps(_value(tree, key), ensure_ascii=False)
         instead = "set train.phases there too, [] for a run without phases"
         if above == overrides:
-            words = " ".join(f"train.phases.{n}.set.{key}={given}" for n in values)
+            words = " ".join(f"train.phases.{n}.set.{key}={text}" for n in values)
             instead = f"write {words}, or 'train.phases=[]' for a run without phases"
-        raise UserError(f"{above}: {key}: {given} has no effect in {phases}, set by train.phases of {below}; {instead}")
+        raise UserError(f"{above}: {key}: {text} has no effect in {phases}, set by train.phases of {below}; {instead}")
 
 
 def _switched(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:

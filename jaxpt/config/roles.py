@@ -57,7 +57,7 @@ def affecting(part: Frozen, kept: Kept, prefix: str = "") -> dict[str, Any]:
     Returns:
       {dotted key: plain value}.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, field in type(part).model_fields.items():
         if any(isinstance(mark, Unaffected) and kept in mark.kept for mark in field.metadata):
             continue
@@ -65,10 +65,10 @@ def affecting(part: Frozen, kept: Kept, prefix: str = "") -> dict[str, Any]:
             continue
         value = getattr(part, name)
         if isinstance(value, Frozen):
-            found |= affecting(value, kept, f"{prefix}{name}.")
+            fields |= affecting(value, kept, f"{prefix}{name}.")
         else:
-            found[prefix + name] = part.model_dump(mode="json", include={name}, warnings=False)[name]
-    return found
+            fields[prefix + name] = part.model_dump(mode="json", include={name}, warnings=False)[name]
+    return fields
 
 
 def _values(config: Config) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def json_schema() -> dict[str, Any]:
     schema["$schema"] = _DIALECT
     definitions = schema["$defs"]
     for kind in open_parts(Config):
-        own = {"type": "object", "properties": {"kind": {"type": "string", "pattern": r"\."}}, "required": ["kind"]}
+        custom = {"type": "object", "properties": {"kind": {"type": "string", "pattern": r"\."}}, "required": ["kind"]}
         choices: list[dict[str, Any]] = []
         for name in kinds(kind.package, kind.base):
             cls = resolve(name, kind.package, kind.base, kind.key)
@@ -44,7 +44,7 @@ def json_schema() -> dict[str, Any]:
             choice["properties"]["kind"] = {"const": name}
             definitions[cls.__name__] = choice
             choices.append({"$ref": f"#/$defs/{cls.__name__}"})
-        definitions[kind.base.__name__] = {"anyOf": [*choices, own]}
+        definitions[kind.base.__name__] = {"anyOf": [*choices, custom]}
     kind = definitions["TokenizerConfig"]["properties"]["kind"]
     kind["anyOf"] = [{"enum": tokenizer_kinds()}, {"type": kind.pop("type"), "pattern": r"\."}]
     for optional in (schema, *definitions.values()):
@@ -122,13 +122,13 @@ def write_schemas(directory: Path) -> list[Path]:
 
 def _used(definitions: dict[str, Any], part: Any) -> dict[str, Any]:
     """The definitions that a part of a schema refers to, also by way of others, in their order."""
-    found: set[str] = set()
+    used_names: set[str] = set()
     waiting = [part]
     while waiting:
-        names = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(waiting.pop()))) - found
-        found |= names
+        names = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(waiting.pop()))) - used_names
+        used_names |= names
         waiting += [definitions[name] for name in names]
-    return {name: value for name, value in definitions.items() if name in found}
+    return {name: value for name, value in definitions.items() if name in used_names}
 
 
 def open_parts(cls: type[BaseModel]) -> dict[Kind, None]:
@@ -140,8 +140,8 @@ def open_parts(cls: type[BaseModel]) -> dict[Kind, None]:
     Returns:
       Their annotations as the keys of a mapping, from the top down; those of a kind's own keys are left out.
     """
-    found: dict[Kind, None] = {}
+    parts: dict[Kind, None] = {}
     for field in cls.model_fields.values():
         if kind := kind_of(field):
-            found |= {kind: None, **open_parts(kind.base)}
-    return found
+            parts |= {kind: None, **open_parts(kind.base)}
+    return parts

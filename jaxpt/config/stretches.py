@@ -36,21 +36,21 @@ def stretches(config: Config) -> tuple[Stretch, ...]:
     Example: `train: {steps: 100, unfreeze: {steps: [0, 30]}, phases: [{steps: 50}, {}]}` gives the starts 0, 30 and 50.
     """
     starts, opening = _phase_starts(config), opening_steps(config)
-    found = []
+    all_stretches = []
     for start in sorted({*starts, *opening}):
         phase = sum(first <= start for first in starts) - 1
-        found.append(Stretch(start, phase, starts[phase], sum(first <= start for first in opening) - 1))
-    return tuple(found)
+        all_stretches.append(Stretch(start, phase, starts[phase], sum(first <= start for first in opening) - 1))
+    return tuple(all_stretches)
 
 
 def opening_steps(config: Config) -> tuple[int, ...]:
     """The steps after which `train.unfreeze` opens a group of parameters; (0,) without it."""
-    given = config.train.unfreeze
-    if given is None:
+    unfreeze = config.train.unfreeze
+    if unfreeze is None:
         return (0,)
-    if given.steps is not None:
-        return given.steps
-    return tuple(given.every * n for n in range(_layers(config.model) + 2))
+    if unfreeze.steps is not None:
+        return unfreeze.steps
+    return tuple(unfreeze.every * n for n in range(_layers(config.model) + 2))
 
 
 def _layers(model: ModelConfig) -> int:

@@ -35,7 +35,9 @@ def _grid(value: Any) -> Any:
     for key, values in value.items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"{key} wants a list of values, got {json.dumps(values)}")
-    return tuple((key, tuple(json.dumps(one, ensure_ascii=False) for one in values)) for key, values in value.items())
+    return tuple(
+        (key, tuple(json.dumps(choice, ensure_ascii=False) for choice in values)) for key, values in value.items()
+    )
 
 
 NAME = r"^[A-Za-z0-9_-]+$"
@@ -106,8 +108,8 @@ class Finetuning(Frozen):
 
     @model_validator(mode="after")
     def _differ(self) -> Self:
-        of = {"tasks": [x.name for x in self.tasks], "strategies": [x.name for x in self.strategies]}
-        for key, names in (of | {"starts": list(self.starts), "seeds": list(self.seeds)}).items():
+        names_by_key = {"tasks": [x.name for x in self.tasks], "strategies": [x.name for x in self.strategies]}
+        for key, names in (names_by_key | {"starts": list(self.starts), "seeds": list(self.seeds)}).items():
             if len(set(names)) < len(names):
                 raise ValueError(f"{key}: {max(names, key=names.count)!r} stands there twice")
         return self
@@ -185,9 +187,9 @@ class Study(Frozen):
     def overrides(self, row: StudyRow) -> list[str]:
         """What is set over a row's recipe, its run_dir included; with a budget evaluations go by its steps."""
         often = [] if self.tokens is None else ["train.eval_every=null"]
-        here = json.dumps(self.run_dir)[1:-1]  # the items are JSON
-        own = [item.replace("{study}", here) for item in row.set]
-        return [*often, *self.set, *own, f"run_dir={json.dumps(str(Path(self.run_dir) / row.name))}"]
+        run_dir_json = json.dumps(self.run_dir)[1:-1]  # the items are JSON
+        row_settings = [item.replace("{study}", run_dir_json) for item in row.set]
+        return [*often, *self.set, *row_settings, f"run_dir={json.dumps(str(Path(self.run_dir) / row.name))}"]
 
 
 def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
@@ -211,8 +213,10 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     """
     path = Path(path)
     tree, origin, _ = read(path)
-    own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in ("tokens", "run_dir", "evaluate")]
-    for item in own:
+    study_overrides = [
+        item for item in overrides if item.partition("=")[0].partition(".")[0] in ("tokens", "run_dir", "evaluate")
+    ]
+    for item in study_overrides:
         override(tree, origin, item)
     study = parsed(Study, tree, origin, str(path))
     tuned = study.evaluate.finetune
@@ -224,7 +228,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
             "evaluate": study.evaluate.model_copy(update={"finetune": tuned}),
             "name": study.name or path.stem,
             "run_dir": study.run_dir or f"runs/studies/{path.stem}",
-            "rows": _rows(study, path, tuple(item for item in overrides if item not in own)),
+            "rows": _rows(study, path, tuple(item for item in overrides if item not in study_overrides)),
         }
     )
 
@@ -267,11 +271,11 @@ def _rows(study: Study, path: Path, given: Overrides) -> tuple[StudyRow, ...]:
             raise UserError(f"{path}: rows: {row.name} has no recipe, and there is no recipe of all rows")
         rows.append(row.model_copy(update={"recipe": _beside(path, recipe)}))
     if study.recipes is not None:
-        found = sorted(path.parent.glob(study.recipes))
-        if not found:
+        recipe_paths = sorted(path.parent.glob(study.recipes))
+        if not recipe_paths:
             raise UserError(f"{path}: recipes: no file matches {path.parent / study.recipes}")
         taken = {row.name for row in rows}
-        for recipe in (one for one in found if one.stem not in taken):
+        for recipe in (recipe_path for recipe_path in recipe_paths if recipe_path.stem not in taken):
             if not re.match(NAME, recipe.stem):
                 raise UserError(f"{path}: recipes: {recipe}: {recipe.stem!r} is no name of a row; name it in rows")
             if recipe.stem in {row.name for row in rows}:

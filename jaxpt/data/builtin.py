@@ -56,10 +56,10 @@ def documents() -> tuple[str, ...]:
     from pydoc_data.topics import topics
 
     texts = list(dict.fromkeys(_UNDERLINE.sub("", topics[name]).strip() for name in sorted(topics)))
-    seen: set[str] = set()
+    docstrings: set[str] = set()
     for _, path in sources():
-        new = [d for d in dict.fromkeys(text for _, text in documented(path)) if d not in seen]
-        seen.update(new)
+        new = [d for d in dict.fromkeys(text for _, text in documented(path)) if d not in docstrings]
+        docstrings.update(new)
         texts.append("\n\n".join(new))
     return tuple(text for text in texts if text)
 
@@ -75,8 +75,8 @@ def pairs() -> tuple[tuple[str, str], ...]:
       >>> dict(pairs())["def shuffle(self, x)"]
       'Shuffle list x in place, and return None.'
     """
-    found = ((_signature(node), first_sentence(text)) for _, path in sources() for node, text in documented(path))
-    return tuple(dict.fromkeys((code, text) for code, text in found if code))
+    candidates = ((_signature(node), first_sentence(text)) for _, path in sources() for node, text in documented(path))
+    return tuple(dict.fromkeys((code, text) for code, text in candidates if code))
 
 
 def _signature(node: ast.AST) -> str:

@@ -99,8 +99,13 @@ class ChatTemplate:
 
         check(messages)
         # Templates print a None where they test for a missing key alone.
-        given = [{key: value for key, value in message.items() if value is not None} for message in messages]
-        named = {"messages": given, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
+        clean_messages = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        named = {
+            "messages": clean_messages,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         values = self.tokens | named | variables
         try:
             with sandbox.bounded(values):
@@ -222,16 +227,16 @@ def load(
     tokens = special_tokens(folder, tokenizer)
     if file is not None:
         return ChatTemplate(_read(file, "--template"), str(file), tokens)
-    found = vocabulary_files.read_chat_templates(folder)
-    if not found:
+    templates = vocabulary_files.read_chat_templates(folder)
+    if not templates:
         raise UserError(
             f"{folder}: has no chat template ({vocabulary_files.CHAT_TEMPLATE}, or chat_template in "
             f"{vocabulary_files.SETTINGS}); give one with --template FILE"
         )
-    if name not in found:
-        has = ", ".join(map(repr, found))
+    if name not in templates:
+        has = ", ".join(map(repr, templates))
         raise UserError(f"{folder}: has no chat template {name!r}, only {has}; give one with --template FILE")
-    return ChatTemplate(found[name], f"{folder}: chat template", tokens)
+    return ChatTemplate(templates[name], f"{folder}: chat template", tokens)
 
 
 def special_tokens(folder: Path | None, tokenizer: Tokenizer) -> dict[str, str]:
@@ -243,14 +248,14 @@ def special_tokens(folder: Path | None, tokenizer: Tokenizer) -> dict[str, str]:
       tokenizer: gives the tokens of which they say nothing.
     """
     v = tokenizer.vocabulary
-    said = tokenizer.specials if folder is None else declared.read(folder).specials
+    specials = tokenizer.specials if folder is None else declared.read(folder).specials
     tokens: dict[str, str] = {}
     for part in SPECIALS:
         i = getattr(v, part)
         ours = None if i is None else tokenizer.tokens([i])[0]
         if part == "pad" and ours not in SPECIALS["pad"]:  # a vocabulary without padding gives some id
             ours = None
-        token = said[part] and said[part].content if part in said else ours
+        token = specials[part] and specials[part].content if part in specials else ours
         if token is not None:
             tokens[f"{part}_token"] = token
     return tokens

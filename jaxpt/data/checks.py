@@ -43,8 +43,8 @@ def check(config: Config) -> None:
         raise UserError("data.batch_examples is for one task; remove it, or data.mixture")
     if config.task is None:
         _check_texts(tasks)
-    own = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
-    if own:
+    has_tokenizer = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
+    if has_tokenizer:
         return
     if settings.path is not None:
         vocabulary_files.find(Path(settings.path), settings.kind)
@@ -96,9 +96,9 @@ def trained_size(config: Config) -> int:
     Raises:
       UserError: the model has no room for them.
     """
-    settings, most = config.data.tokenizer, config.model.vocab_size
-    size = settings.vocab_size or most - len(settings.add_tokens)
-    if size + len(settings.add_tokens) > most:
+    settings, max_size = config.data.tokenizer, config.model.vocab_size
+    size = settings.vocab_size or max_size - len(settings.add_tokens)
+    if size + len(settings.add_tokens) > max_size:
         more = f" and {len(settings.add_tokens)} add_tokens" if settings.add_tokens else ""
-        raise UserError(f"data.tokenizer.vocab_size: {size}{more} is more than model.vocab_size, {most}")
+        raise UserError(f"data.tokenizer.vocab_size: {size}{more} is more than model.vocab_size, {max_size}")
     return size

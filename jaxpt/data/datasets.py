@@ -85,8 +85,8 @@ def prepare(
         for line in dict.fromkeys(line for source in sources for line in source.found):
             say.note(line)
         known = [source.fingerprint() for source in sources]  # reads files: once
-        given = {part.name: of_source for part, of_source in zip(parts, known)}
-        check_source(given if len(given) > 1 else known[0])
+        fingerprints = {part.name: of_source for part, of_source in zip(parts, known)}
+        check_source(fingerprints if len(fingerprints) > 1 else known[0])
         tokenizer = run_tokenizer.tokenizer_of(config, parts, sources, known, say, save)
         vocabulary = tokenizer.vocabulary
         for source in sources:
@@ -120,7 +120,7 @@ def prepare(
         train=streams["train"],
         validation=streams["validation"],
         stores=named,
-        fingerprint=fingerprint(config, phase, given, tokenizer.digest(), checksums, transforms, quotas),
+        fingerprint=fingerprint(config, phase, fingerprints, tokenizer.digest(), checksums, transforms, quotas),
         summary={name: _counts(store) for name, store in named.items()},
         text_per_row=_text_per_row(objective.batches, streams["train"]),
         code=_own_code(transforms),
@@ -128,8 +128,8 @@ def prepare(
 
 
 def _own_code(transforms: Sequence[Transforms]) -> dict[str, str]:
-    found = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
-    return {module: digest for module, digest in found.items() if plugins.is_own(module)}
+    digests = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
+    return {module: digest for module, digest in digests.items() if plugins.is_own(module)}
 
 
 # ---- records --------------------------------------------------------------------------------------------------------
@@ -190,9 +190,9 @@ def _streams(
 
     def online(part: Part, of_part: Transforms, store: Store) -> Online:
         """Tasks of equal records and transforms go through one graph."""
-        name, own = repr((store.spec, of_part.online)), part.config.objective.batches.features(data.length)
+        name, part_features = repr((store.spec, of_part.online)), part.config.objective.batches.features(data.length)
         if name not in graphs:
-            graphs[name] = compile_online(of_part.online, vocabulary, store.spec, own, data.packing, counts)
+            graphs[name] = compile_online(of_part.online, vocabulary, store.spec, part_features, data.packing, counts)
         return objective.batches.placed(part.name, graphs[name], data.length)
 
     streams: dict[str, Stream] = {}
@@ -259,8 +259,8 @@ def _lines(parts: Sequence[Part], streams: dict[str, Stream]) -> Iterator[str]:
                 yield _packing_line(part.config, task, split, stream.features)
     train = streams["train"]
     if len(train.tasks) > 1:
-        said = (f"{task.name} {quota}" for task, quota in zip(train.tasks, train.mixture.quotas))
-        yield f"mixture, of every {train.mixture.block} rows: {', '.join(said)}"
+        quotas = (f"{task.name} {quota}" for task, quota in zip(train.tasks, train.mixture.quotas))
+        yield f"mixture, of every {train.mixture.block} rows: {', '.join(quotas)}"
 
 
 def _text_per_row(batches: Batches, stream: Stream) -> float:
@@ -275,15 +275,15 @@ def _packing_line(config: Config, task: Task, split: str, features: Features) ->
     batches = config.objective.batches
     sizes, room = _footprint(batches, task.store, batches.features(config.data.length))
     rows = np.arange(min(len(task), _LOOKED_AT))
-    made = Stream([task], features, len(rows)).rows(rows)
+    batch = Stream([task], features, len(rows)).rows(rows)
     without, planned = packing.fill(len(task.store), sizes, room), packing.fill(len(task), sizes, room)
-    said = []
+    fills = []
     for name in room:
         side = name.partition("_")[0]
         names = f"{side}_segment_ids", f"{side}_weights", f"{task.name}/{side}_weights"
-        real = next(made[one] for one in names if one in made)
-        said.append(f"{side} {without[name]:.1%} full → {planned[name]:.1%} planned, {(real > 0).mean():.1%} found")
-    line = f"packing {task.name}/{split}: {len(task.store):,} records in {len(task):,} rows; {'; '.join(said)}"
+        real = next(batch[feature] for feature in names if feature in batch)
+        fills.append(f"{side} {without[name]:.1%} full → {planned[name]:.1%} planned, {(real > 0).mean():.1%} found")
+    line = f"packing {task.name}/{split}: {len(task.store):,} records in {len(task):,} rows; {'; '.join(fills)}"
     if isinstance(task.packs, Updates):
         line += f"; {task.packs.examples} examples in each of {task.packs.steps:,} updates of an epoch"
     return line

@@ -41,7 +41,7 @@ def fingerprint(
       Values ready for JSON.
     """
     data, described = config.data, [describe(of_part) for of_part in transforms]
-    alike = all(one == described[0] for one in described)
+    alike = all(description == described[0] for description in described)
     return {
         "source": dict(sources) if len(sources) > 1 else next(iter(sources.values())),
         "tokenizer": tokenizer,
@@ -59,15 +59,15 @@ def fingerprint(
 
 def transforms_of(objective: Objective, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
     """What makes an objective's records and features; someone's own may return anything."""
-    made = objective.batches.transforms(length, vocabulary, seed)
+    transforms = objective.batches.transforms(length, vocabulary, seed)
     where = f"objective.kind: {objective.kind}: Batches.transforms must return Transforms"
-    if not isinstance(made, Transforms):
-        raise UserError(f"{where}(offline=…, online=…) of jaxpt.data.calls, it returns {type(made).__name__}")
+    if not isinstance(transforms, Transforms):
+        raise UserError(f"{where}(offline=…, online=…) of jaxpt.data.calls, it returns {type(transforms).__name__}")
     for half in ("offline", "online"):
-        calls = getattr(made, half)
+        calls = getattr(transforms, half)
         if not isinstance(calls, tuple) or not all(isinstance(call, Call) for call in calls):
             raise UserError(f"{where}, whose {half} is a tuple of Call(name, arguments); it is {shown(calls)}")
-    return made
+    return transforms
 
 
 def describe(transforms: Transforms) -> dict[str, dict[str, Any]]:

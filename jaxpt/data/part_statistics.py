@@ -45,17 +45,17 @@ def measure(
     splits: dict[str, Any] = {}
     train = None
     for split in ("train", "validation", *(("test",) if config.task and config.data.has_test else ())):
-        of = Split(tokenizer, train)
+        statistics = Split(tokenizer, train)
         cut = _Cut(config, tokenizer, split)
         for chunk in _chunks(_rows(config, source, split), most):
-            of.add([document for document, _ in chunk])
+            statistics.add([document for document, _ in chunk])
             cut.add([row for _, row in chunk])
-            say(f"{split}: {of.documents:,} read")
+            say(f"{split}: {statistics.documents:,} read")
         empty = source.counts.get(split, {}).get("empty")
-        splits[split] = of.result() | {"empty": empty, "cut": cut.result()}
+        splits[split] = statistics.result() | {"empty": empty, "cut": cut.result()}
         if config.task is None and tokenizer is not None:
-            splits[split]["longer"] = {str(length): of.lengths.above(length) for length in lengths}
-        train = of if split == "train" else train
+            splits[split]["longer"] = {str(length): statistics.lengths.above(length) for length in lengths}
+        train = statistics if split == "train" else train
     return {
         "found": list(source.found),
         "unit": "documents" if config.task is None else "rows",

@@ -39,11 +39,11 @@ def parts(config: Config) -> tuple[Part, ...]:
     """
     data = config.data
     if config.task is not None and config.task.kind == "mixture":
-        rates = {one.name: one.rate for one in data.mixture}
-        return tuple(Part(name, one, rates[name]) for name, one in each_task(config).items())
+        rates = {task.name: task.rate for task in data.mixture}
+        return tuple(Part(name, task_config, rates[name]) for name, task_config in each_task(config).items())
     if data.mixture:
-        own = [{name: getattr(task, name) for name in SourceConfig.model_fields} for task in data.mixture]
-        return tuple(Part(task.name, _with(config, **of), task.rate) for task, of in zip(data.mixture, own))
+        sources = [{name: getattr(task, name) for name in SourceConfig.model_fields} for task in data.mixture]
+        return tuple(Part(task.name, _with(config, **source), task.rate) for task, source in zip(data.mixture, sources))
     if data.source == "task":
         from jaxpt.data.sources.foreign import subtasks
 

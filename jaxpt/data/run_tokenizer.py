@@ -40,13 +40,13 @@ def tokenizer_of(
       UserError: a vocabulary that is not there, or not what the run, the model or the data want.
     """
     settings, checks = config.data.tokenizer, _checks(config, sources)
-    own = Path(config.run_dir) / "tokenizer" if config.run_dir else None
-    if own is not None and own.is_dir():
-        tokenizer = tokenizers.load(own, settings.kind, **checks)
+    tokenizer_dir = Path(config.run_dir) / "tokenizer" if config.run_dir else None
+    if tokenizer_dir is not None and tokenizer_dir.is_dir():
+        tokenizer = tokenizers.load(tokenizer_dir, settings.kind, **checks)
         if missing := [token for token in settings.add_tokens if token not in tokenizer.added]:
             raise UserError(
-                f"{own}: has no token {missing[0]!r} of data.tokenizer.add_tokens; a run keeps its vocabulary: choose "
-                "another run_dir"
+                f"{tokenizer_dir}: has no token {missing[0]!r} of data.tokenizer.add_tokens; a run keeps its "
+                "vocabulary: choose another run_dir"
             )
         return tokenizer
     tokenizer = _named(config, sources)
@@ -57,9 +57,9 @@ def tokenizer_of(
     template = config.objective.batches.chat_template()
     if template is not None:
         tokenizer.chat_templates = {"default": template}
-    if own is not None and save:
-        kept.publish(tokenizer, own)
-        tokenizer = tokenizers.load(own, settings.kind, **checks)
+    if tokenizer_dir is not None and save:
+        kept.publish(tokenizer, tokenizer_dir)
+        tokenizer = tokenizers.load(tokenizer_dir, settings.kind, **checks)
     return tokenizer
 
 
@@ -74,9 +74,9 @@ def existing(config: Config, parts: Sequence[Part], sources: list[Source]) -> To
     Returns:
       The tokenizer; None where a vocabulary is still to be trained.
     """
-    settings, own = config.data.tokenizer, Path(config.run_dir) / "tokenizer"
-    if own.is_dir():
-        return tokenizers.load(own, settings.kind, **_checks(config, sources))
+    settings, tokenizer_dir = config.data.tokenizer, Path(config.run_dir) / "tokenizer"
+    if tokenizer_dir.is_dir():
+        return tokenizers.load(tokenizer_dir, settings.kind, **_checks(config, sources))
     tokenizer = _named(config, sources)
     if tokenizer is None and not any(source.tokenized for source in sources):
         directory = _trained_at(config, parts, sources, [source.fingerprint() for source in sources])
@@ -103,12 +103,12 @@ def _named(config: Config, sources: Sequence[Source]) -> Tokenizer | None:
 
 def _grown(tokenizer: Tokenizer, config: Config, say: Progress) -> Tokenizer:
     """The tokenizer with `data.tokenizer.add_tokens`; says what ids they have."""
-    size, most = tokenizer.vocabulary.size, config.model.vocab_size
+    size, max_size = tokenizer.vocabulary.size, config.model.vocab_size
     tokenizer = tokenizers.add(tokenizer, config.data.tokenizer.add_tokens)
-    if tokenizer.vocabulary.size > most:
+    if tokenizer.vocabulary.size > max_size:
         raise UserError(
             f"data.tokenizer.add_tokens: {tokenizer.vocabulary.size} token ids with them, but model.vocab_size is "
-            f"{most}; it wants {tokenizer.vocabulary.size} or more"
+            f"{max_size}; it wants {tokenizer.vocabulary.size} or more"
         )
     for token, i in tokenizer.vocabulary.added:
         if token in config.data.tokenizer.add_tokens:

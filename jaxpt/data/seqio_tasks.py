@@ -191,9 +191,9 @@ class Documents:
     def dataset(self, number: int, shard: Pieces) -> tf.data.Dataset:
         """The records of a shard."""
         self._source.failure = None
-        own = [call.name for call in self._calls if plugins.is_own(resolve(call.name).__module__)]
-        if own and number == 0:
-            self._check_repeats(own, number, shard)
+        plugin_names = [call.name for call in self._calls if plugins.is_own(resolve(call.name).__module__)]
+        if plugin_names and number == 0:
+            self._check_repeats(plugin_names, number, shard)
         return self._made(number, shard)
 
     def _made(self, number: int, shard: Pieces) -> tf.data.Dataset:
@@ -210,9 +210,9 @@ class Documents:
         They are made once and kept: nothing else would show it, until they are made on another machine.
         """
         consumed = self._source.consumed
-        one, other = (_first_records(self._made(number, shard)) for _ in range(2))
+        first, second = (_first_records(self._made(number, shard)) for _ in range(2))
         self._source.consumed = consumed
-        if one != other:
+        if first != second:
             raise UserError(
                 f"preprocessor {' or '.join(map(repr, own))} makes other records of the same documents each time; "
                 "offline, draws have to be frozen in a seed: tf.random.stateless_… with a seed among the arguments, or "

@@ -62,16 +62,16 @@ class Lengths:
           >>> lengths.quantile(0.5), lengths.quantile(0.8), lengths.quantile(1.0), lengths.above(2)
           (3, 10048, 20000, 3)
         """
-        seen = 0
+        cumulative = 0
         for length in sorted(self.bins):
-            seen += self.bins[length]
-            if seen >= share * self.count:
+            cumulative += self.bins[length]
+            if cumulative >= share * self.count:
                 return min(length, self.most)
         return 0
 
     def above(self, length: int) -> int:
         """How many are longer; exact up to 4,096 and for powers of two."""
-        return sum(n for of, n in self.bins.items() if of > length)
+        return sum(n for bound, n in self.bins.items() if bound > length)
 
     def histogram(self) -> list[tuple[int, int, int]]:
         """(first length, last length, how many) of 0, 1, 2, 3–4, 5–8, 9–16, …, between those that are not empty."""
@@ -165,8 +165,8 @@ def language(text: str) -> str:
 
 def languages(texts: Sequence[str]) -> dict[str, Any]:
     """{"documents": how many, "shares": {ISO 639-1 code: share}}; `und` where a text is short or not clear."""
-    found = collections.Counter(map(language, texts))
-    return {"documents": len(texts), "shares": {name: count / len(texts) for name, count in found.most_common()}}
+    counts = collections.Counter(map(language, texts))
+    return {"documents": len(texts), "shares": {name: count / len(texts) for name, count in counts.most_common()}}
 
 
 class Split:
@@ -189,7 +189,7 @@ class Split:
         for name, of_column in lengths.items():
             for length in of_column:
                 self.columns[name].add(length)
-        whole = [sum(of) for of in zip(*lengths.values())] if names else self._sizes([d.text for d in documents])
+        whole = [sum(sizes) for sizes in zip(*lengths.values())] if names else self._sizes([d.text for d in documents])
         for document, length in zip(documents, whole):
             self.documents += 1
             self.lengths.add(length)
@@ -223,7 +223,7 @@ class Split:
 
     def result(self) -> dict[str, Any]:
         """Ready for JSON."""
-        found: dict[str, Any] = {
+        report: dict[str, Any] = {
             "documents": self.documents, "characters": self.characters, "bytes": self.bytes, "words": self.words,
             "total": self.lengths.total, "lengths": self.lengths.result(), "histogram": self.lengths.histogram(),
             "columns": {name: lengths.result() for name, lengths in self.columns.items()},
@@ -232,13 +232,13 @@ class Split:
         if self._train is not None:
             count, sampled = self.in_train * self._train.texts.one_in, self._train.texts.one_in
             share, example = count / max(self.documents, 1), self._in_train_example or None
-            found["in_train"] = {"count": count, "share": share, "sampled": sampled, "example": example}
+            report["in_train"] = {"count": count, "share": share, "sampled": sampled, "example": example}
         if self.labels:
-            found["labels"] = {label: self.labels[label] for label in tables.in_order(self.labels)}
+            report["labels"] = {label: self.labels[label] for label in tables.in_order(self.labels)}
         if values := self._values.kept:
             quantiles = {f"{share:.0%}": float(np.quantile(values, share)) for share in QUANTILES}
-            found["values"] = {"mean": float(np.mean(values)), **quantiles, "looked_at": len(values)}
-        return found
+            report["values"] = {"mean": float(np.mean(values)), **quantiles, "looked_at": len(values)}
+        return report
 
 
 def excerpt(content: tables.Text | np.ndarray) -> str:

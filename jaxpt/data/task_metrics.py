@@ -59,15 +59,15 @@ class TaskMetrics:
                 f"evals: seqio_task: data.task: {data.task} has no {split or 'validation'} split; it has "
                 f"{', '.join(task.splits)}"
             )
-        wanted = {metric.model_output_type for metric in task.metric_objs}
-        if not wanted:
+        output_types = {metric.model_output_type for metric in task.metric_objs}
+        if not output_types:
             raise UserError(f"evals: seqio_task: data.task: {data.task} has no metric_fns; remove the evaluator")
-        if other := wanted - {_Outputs.PREDICTION, _Outputs.SCORE}:
+        if other := output_types - {_Outputs.PREDICTION, _Outputs.SCORE}:
             raise UserError(
                 f"evals: seqio_task: data.task: {data.task} has a metric on {other.pop().name.lower()}; those on "
                 "(targets, predictions) and (targets, scores) are computed"
             )
-        self.wants_predictions, self.wants_scores = _Outputs.PREDICTION in wanted, _Outputs.SCORE in wanted
+        self.wants_predictions, self.wants_scores = _Outputs.PREDICTION in output_types, _Outputs.SCORE in output_types
         self._task = task
         try:
             self._evaluator = seqio.Evaluator(
@@ -105,12 +105,12 @@ class TaskMetrics:
         width = max(map(len, predictions), default=0) + 1
         filled = [np.array([*ids, *[eos] * (width - len(ids))], np.int32) for ids in predictions]
         try:
-            found, _ = self._evaluator.evaluate(
+            all_metrics, _ = self._evaluator.evaluate(
                 compute_metrics=True,
                 predict_fn=lambda dataset: list(enumerate(filled)),
                 score_fn=lambda dataset: list(enumerate(scores)),
             )
         except Exception as error:  # whatever anyone's metrics raise
             raise UserError(f"data.task: {self._task.name}: its metrics fail: {first_line(error)}") from None
-        values = {name: getattr(x, "value", x) for name, x in found.result()[self._task.name].items()}
+        values = {name: getattr(x, "value", x) for name, x in all_metrics.result()[self._task.name].items()}
         return {name: float(x) for name, x in values.items() if np.ndim(x) == 0 and np.issubdtype(type(x), np.number)}

@@ -34,7 +34,7 @@ def warnings(batches: Batches, stream: Stream, size: int) -> list[str]:
     Raises:
       UserError: tokens that the vocabulary does not have, which a model would take for others in silence.
     """
-    found: list[str] = []
+    lines: list[str] = []
     for task in stream.tasks:
         rows = np.unique(np.linspace(0, len(task) - 1, _LOOKED_AT).astype(np.int64))
         batch = Stream([task], stream.features, len(rows)).rows(rows)
@@ -42,8 +42,8 @@ def warnings(batches: Batches, stream: Stream, size: int) -> list[str]:
         of_task = of_batch(batches, batch)
         if task.packs is not None:
             of_task += of_packing(batches, len(task.store), len(task))
-        found += [f"warning: {task.name}: {line}" if len(stream.tasks) > 1 else f"warning: {line}" for line in of_task]
-    return found
+        lines += [f"warning: {task.name}: {line}" if len(stream.tasks) > 1 else f"warning: {line}" for line in of_task]
+    return lines
 
 
 def check_ids(batch: Mapping[str, np.ndarray], size: int) -> None:
@@ -64,9 +64,9 @@ def of_batch(batches: Batches, batch: Mapping[str, np.ndarray]) -> list[str]:
       A line for each.
     """
     lines = []
-    for said, is_so in batches.degenerate(batch).items():
+    for problem, is_so in batches.degenerate(batch).items():
         if len(is_so) >= _FEWEST and is_so.mean() > _UNTAUGHT:
-            lines.append(f"{is_so.mean():.1%} of the texts looked at teach nothing: {said}")
+            lines.append(f"{is_so.mean():.1%} of the texts looked at teach nothing: {problem}")
     for name in (feature.removesuffix("_labels") for feature in batch if feature.endswith("_labels")):
         labels = batch[f"{name}_labels"][batch[f"{name}_weights"] > 0]
         if len(labels) < _FEWEST:

@@ -110,8 +110,8 @@ def batches(
     max_tokens = max_tokens or MAX_TOKENS.get(compiler.platform(), OTHERWISE)
 
     def places(size: Size) -> int:
-        most = min(max_tokens // tokens(size), CHUNK_BYTES // (4 * vocab_size))
-        return shards << max(most, 1).bit_length() - 1
+        max_rows = min(max_tokens // tokens(size), CHUNK_BYTES // (4 * vocab_size))
+        return shards << max(max_rows, 1).bit_length() - 1
 
     order, first = sorted(range(len(sizes)), key=lambda item: sizes[item], reverse=True), 0
     while first < len(order):

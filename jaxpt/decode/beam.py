@@ -63,12 +63,12 @@ class Hypotheses:
 
     def append(self, token_RxK: jax.Array, log_prob_RxK: jax.Array) -> Hypotheses:
         """One token more in each."""
-        here_RxKxT = jnp.arange(self.tokens_RxKxT.shape[-1]) == self.length_RxK[..., None]
+        is_next_RxKxT = jnp.arange(self.tokens_RxKxT.shape[-1]) == self.length_RxK[..., None]
         logged = self.log_probs_RxKxT
         return self.replace(
-            tokens_RxKxT=jnp.where(here_RxKxT, token_RxK[..., None], self.tokens_RxKxT),
+            tokens_RxKxT=jnp.where(is_next_RxKxT, token_RxK[..., None], self.tokens_RxKxT),
             length_RxK=self.length_RxK + 1,
-            log_probs_RxKxT=None if logged is None else jnp.where(here_RxKxT, log_prob_RxK[..., None], logged),
+            log_probs_RxKxT=None if logged is None else jnp.where(is_next_RxKxT, log_prob_RxK[..., None], logged),
         )
 
 
@@ -173,19 +173,19 @@ def beam_search(
         open_, chosen_RxK = _best(open_, beams)
         is_new_RxK = ends_RxK & (jnp.arange(candidates) < beams)
         new = continued.replace(score_RxK=jnp.where(is_new_RxK, sum_RxK / power_T[generated], -jnp.inf))
-        found, _ = _best(jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), search.found, new), beams)
+        hypotheses, _ = _best(jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), search.found, new), beams)
 
         # A row that is done stays as it was.
-        now = (open_, found, jnp.take_along_axis(parent_RxK, chosen_RxK, axis=1))
+        now = (open_, hypotheses, jnp.take_along_axis(parent_RxK, chosen_RxK, axis=1))
         before = (search.beams, search.found, search.parent_RxK)
-        open_, found, parent_RxK = jax.tree.map(lambda old, x: _where_row(search.is_done_R, old, x), before, now)
+        open_, hypotheses, parent_RxK = jax.tree.map(lambda old, x: _where_row(search.is_done_R, old, x), before, now)
 
         best_R = open_.score_RxK[:, 0] / power_T[limit_R if looks_ahead else generated]
-        worst_RxK = jnp.where(found.is_complete_RxK, found.score_RxK.min(1, keepdims=True), OUT)
+        worst_RxK = jnp.where(hypotheses.is_complete_RxK, hypotheses.score_RxK.min(1, keepdims=True), OUT)
         is_done_R = ~(best_R[:, None] > worst_RxK).any(1) | ends_RxK.all(1)
         if early_stopping is True:
-            is_done_R |= found.is_complete_RxK.all(1)
-        return Search(generated, open_, found, parent_RxK, search.is_done_R | is_done_R)
+            is_done_R |= hypotheses.is_complete_RxK.all(1)
+        return Search(generated, open_, hypotheses, parent_RxK, search.is_done_R | is_done_R)
 
     def body(carry: tuple[Search, Any]) -> tuple[Search, Any]:
         search, state = carry

@@ -82,22 +82,22 @@ class Decoder:
         """Reads the prompts: (logits of their last tokens, cache)."""
         P = prompts.tokens_BxP.shape[1]
         segments_BxP = (jnp.arange(P) >= P - prompts.length_B[:, None]).astype(jnp.int32)
-        given: tuple[Any, ...] = ()
+        encoded: tuple[Any, ...] = ()
         options: dict[str, Any] = {"segment_ids": segments_BxP, "cache": NewCache(slots)}
         if prompts.encoder_tokens_BxM is not None:
             M = prompts.encoder_tokens_BxM.shape[1]
             of_encoder_BxM = (jnp.arange(M) < prompts.encoder_length_B[:, None]).astype(jnp.int32)
-            given = (bound.encode(prompts.encoder_tokens_BxM, segment_ids=of_encoder_BxM).hidden,)
+            encoded = (bound.encode(prompts.encoder_tokens_BxM, segment_ids=of_encoder_BxM).hidden,)
             options["encoder_segment_ids"] = of_encoder_BxM
         if self.prefix:
             options["prefix"] = segments_BxP > 0
-        output = bound.decode(prompts.tokens_BxP, *given, **options)
+        output = bound.decode(prompts.tokens_BxP, *encoded, **options)
         return self.logits(bound, output.hidden), output.cache
 
     def step(self, bound: Bound, cache: Cache, tokens_B: jax.Array) -> tuple[jax.Array, Cache]:
         """Reads one token of each row: (logits of the next one, cache)."""
-        given = () if cache.memory_segments_BxM is None else (None,)
-        output = bound.decode(tokens_B[:, None], *given, cache=cache)
+        encoded = () if cache.memory_segments_BxM is None else (None,)
+        output = bound.decode(tokens_B[:, None], *encoded, cache=cache)
         return self.logits(bound, output.hidden), output.cache
 
     def history(self, prompts: Prompts) -> History:
@@ -112,15 +112,15 @@ class Decoder:
         keys_B = jax.random.wrap_key_data(state.keys_B) if self.options.temperature else None
         choice = choose(logits_BxV, state.history, self.options, keys_B)
         goes_on_B = ~state.done_B
-        here_BxT = (jnp.arange(self.columns) == state.history.length_B[:, None]) & goes_on_B[:, None]
+        is_next_BxT = (jnp.arange(self.columns) == state.history.length_B[:, None]) & goes_on_B[:, None]
         length_B = state.history.length_B + goes_on_B
         history = state.history.replace(
-            tokens_BxT=jnp.where(here_BxT, choice.token_B[:, None], state.history.tokens_BxT), length_B=length_B
+            tokens_BxT=jnp.where(is_next_BxT, choice.token_B[:, None], state.history.tokens_BxT), length_B=length_B
         )
         ends_B = jnp.isin(choice.token_B, jnp.array(self.options.eos, jnp.int32)) | (length_B >= state.limit_B)
         logprobs = state.logprobs_BxT
         if logprobs is not None:
-            logprobs = jnp.where(here_BxT, choice.model_logprob_B[:, None], logprobs)
+            logprobs = jnp.where(is_next_BxT, choice.model_logprob_B[:, None], logprobs)
         return state.replace(history=history, done_B=state.done_B | ends_B, logprobs_BxT=logprobs)
 
 

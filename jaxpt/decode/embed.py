@@ -65,9 +65,9 @@ def states(
         return layers.astype(jnp.float32)
     if layer == "mix":
         return layers.astype(jnp.float32).mean(0)
-    for one in layer if isinstance(layer, tuple) else (layer,):
-        if not -len(layers) <= one < len(layers):
-            raise UserError(f"layer: {one} is not one of the model's; 0 (embeddings) to {len(layers) - 1} are")
+    for index in layer if isinstance(layer, tuple) else (layer,):
+        if not -len(layers) <= index < len(layers):
+            raise UserError(f"layer: {index} is not one of the model's; 0 (embeddings) to {len(layers) - 1} are")
     return layers[jnp.array(layer)].astype(jnp.float32)
 
 
@@ -189,21 +189,21 @@ def embed(
     # A list is no key of a compiled program.
     which = tuple(layer) if isinstance(layer, Sequence) and not isinstance(layer, str) else layer
     static = (network, pooling, layout.cls, which, normalize)
-    found: list[Any] = [None] * len(rows)
+    embeddings: list[Any] = [None] * len(rows)
     for (length,), chosen, batch in batching.batches(sizes, sum, config.vocab_size, max_tokens):
         tokens, lengths = batching.padded_with_lengths([rows[i] for i in chosen], batch, length)
         types, _ = batching.padded_with_lengths([layout.token_types(len(rows[i])) for i in chosen], batch, length)
         pooled = batching.run(_embed, static, params, tokens, lengths, types)
         for b, i in enumerate(chosen):
-            found[i] = pooled[b, ..., : len(rows[i]), :] if pooling == "none" else pooled[b]
+            embeddings[i] = pooled[b, ..., : len(rows[i]), :] if pooling == "none" else pooled[b]
     truncated = sum(room is not None and len(ids) > room for ids in texts)
-    return Embeddings(found, truncated, (len(layout.before), len(layout.after)))
+    return Embeddings(embeddings, truncated, (len(layout.before), len(layout.after)))
 
 
 def _embed(
     network: Network, pooling: Pooling, cls: str | None, layer: Layer, normalize: bool, params: Any,
     tokens_BxL: jax.Array, lengths_B: jax.Array, types_BxL: jax.Array,
 ) -> jax.Array:  # fmt: skip
-    found = states(network.bind(params), tokens_BxL, lengths_B, types_BxL, layer)
+    hidden = states(network.bind(params), tokens_BxL, lengths_B, types_BxL, layer)
     pooled = functools.partial(pool, lengths_B=lengths_B, pooling=pooling, cls=cls or "first", normalize=normalize)
-    return pooled(found) if found.ndim == 3 else jax.vmap(pooled, out_axes=1)(found)
+    return pooled(hidden) if hidden.ndim == 3 else jax.vmap(pooled, out_axes=1)(hidden)

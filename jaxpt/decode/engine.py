@@ -139,7 +139,7 @@ class Engine:
                     raise UserError(
                         f"prompt {number}: it has {len(ids)} tokens, but the model has {limit} positions; shorten it"
                     )
-                wrong = next((one for one in ids if not 0 <= one < size), None)
+                wrong = next((token for token in ids if not 0 <= token < size), None)
                 if wrong is not None:
                     raise UserError(f"prompt {number}: id {wrong} is not in the model's vocabulary of {size}")
 
@@ -183,19 +183,19 @@ class Engine:
           UserError: as `check`.
         """
         self.check(prompts, options)
-        found = []
+        programs = []
         for slots, members in self._groups(prompts, options):
             if options.beams > 1:
                 for owners in self._searched(members, options):
-                    found.append(self._programs_of(self._batch(prompts, owners, options), slots, options))
-                    found[-1].search  # noqa: B018 (compiled when it is asked for)
+                    programs.append(self._programs_of(self._batch(prompts, owners, options), slots, options))
+                    programs[-1].search  # noqa: B018 (compiled when it is asked for)
                 continue
             waiting = [(number, sample) for number in members for sample in range(options.samples)]
             rows = self._rows(len(waiting))
             batch = self._batch(prompts, _filled(waiting[:rows], rows), options)
-            found.append(self._programs_of(batch, slots, options))
-            found[-1].prefill, found[-1].run
-        return found
+            programs.append(self._programs_of(batch, slots, options))
+            programs[-1].prefill, programs[-1].run
+        return programs
 
     def _groups(self, prompts: Sequence[Prompt], options: Options) -> list[tuple[int, list[int]]]:
         """(slots of the cache, numbers of the prompts) of each bucket of lengths."""
@@ -207,8 +207,8 @@ class Engine:
 
     def _limit(self, prompt: Prompt, options: Options) -> int:
         """Tokens at most, prompt included: the last generated one needs no position."""
-        wanted, limit = len(prompt.tokens) + options.max_new_tokens, self._network.config.position_limit
-        return wanted if limit is None else min(wanted, limit + 1)
+        length, limit = len(prompt.tokens) + options.max_new_tokens, self._network.config.position_limit
+        return length if limit is None else min(length, limit + 1)
 
     def _programs(self, options: Options, slots: int, rows: int, width: int, encoder: int) -> Programs:
         key = (options, slots, rows, width, encoder)
@@ -275,7 +275,7 @@ class Engine:
         """What is done, whose rows become free; and the rows that `watch` ended."""
         small = (state.history, state.done_B, state.logprobs_BxT)
         history, done_B, logprobs_BxT = jax.tree.map(to_host, small)
-        found, stopped = [], np.zeros(len(owners), bool)
+        generated, stopped = [], np.zeros(len(owners), bool)
         for row, owner in enumerate(owners):
             if owner is None or not (done_B[row] or watch is not None):
                 continue
@@ -286,9 +286,9 @@ class Engine:
                 continue
             at_end = "eos" if ids and ids[-1] in options.eos else "length"
             logprobs = None if logprobs_BxT is None else logprobs_BxT[row, first:end].tolist()
-            found.append(Generated(*owner, ids, "stop" if stopped[row] else at_end, logprobs))
+            generated.append(Generated(*owner, ids, "stop" if stopped[row] else at_end, logprobs))
             owners[row] = None
-        return found, stopped
+        return generated, stopped
 
     def _refill(
         self,
@@ -319,17 +319,17 @@ class Engine:
             batch = self._batch(prompts, owners, options)
             programs = self._programs_of(batch, slots, options)
             params = self._formatted(programs, programs.search)
-            found = jax.tree.map(to_host, programs.search(params, self._place.put(batch)))
+            hypotheses = jax.tree.map(to_host, programs.search(params, self._place.put(batch)))
             for row, owner in enumerate(owners):
                 for sample in range(options.samples if owner is not None else 0):
-                    if not found.is_complete_RxK[row, sample]:
+                    if not hypotheses.is_complete_RxK[row, sample]:
                         continue
-                    at = slice(len(prompts[owner[0]].tokens), found.length_RxK[row, sample])
-                    ids = found.tokens_RxKxT[row, sample, at].tolist()
-                    logged = found.log_probs_RxKxT
+                    at = slice(len(prompts[owner[0]].tokens), hypotheses.length_RxK[row, sample])
+                    ids = hypotheses.tokens_RxKxT[row, sample, at].tolist()
+                    logged = hypotheses.log_probs_RxKxT
                     logprobs = None if logged is None else logged[row, sample, at].tolist()
                     finish = "eos" if ids and ids[-1] in options.eos else "length"
-                    yield Generated(owner[0], sample, ids, finish, logprobs, float(found.score_RxK[row, sample]))
+                    yield Generated(owner[0], sample, ids, finish, logprobs, float(hypotheses.score_RxK[row, sample]))
 
     def _searched(self, members: list[int], options: Options) -> Iterator[list[tuple[int, int] | None]]:
         """The owners of the rows of each batch of beam search."""
@@ -339,12 +339,14 @@ class Engine:
 
     def _batch(self, prompts: Sequence[Prompt], owners: Sequence[tuple[int, int] | None], options: Options) -> Prompts:
         """The prompts of some rows; a row without owner is done from the start."""
-        own = [None if owner is None else prompts[owner[0]] for owner in owners]
-        longest = max(len(prompt.tokens) for prompt in own if prompt is not None)
-        width = bucket(longest, least=1 if any(prompt is not None and prompt.encoder for prompt in own) else LEAST)
-        encoded = [prompt.encoder for prompt in own if prompt is not None and prompt.encoder is not None]
-        batch = _empty(len(own), width, bucket(max(map(len, encoded))) if encoded else 0)
-        for row, (prompt, owner) in enumerate(zip(own, owners)):
+        row_prompts = [None if owner is None else prompts[owner[0]] for owner in owners]
+        longest = max(len(prompt.tokens) for prompt in row_prompts if prompt is not None)
+        width = bucket(
+            longest, least=1 if any(prompt is not None and prompt.encoder for prompt in row_prompts) else LEAST
+        )
+        encoded = [prompt.encoder for prompt in row_prompts if prompt is not None and prompt.encoder is not None]
+        batch = _empty(len(row_prompts), width, bucket(max(map(len, encoded))) if encoded else 0)
+        for row, (prompt, owner) in enumerate(zip(row_prompts, owners)):
             if prompt is None:
                 continue
             batch.tokens_BxP[row, width - len(prompt.tokens) :] = prompt.tokens
@@ -368,8 +370,8 @@ def _empty(rows: int, width: int, encoder: int) -> Prompts:
     def zeros(*shape: int) -> np.ndarray:
         return np.zeros(shape, np.int32)
 
-    one = np.ones(rows, np.int32)
+    ones = np.ones(rows, np.int32)
     return Prompts(
-        zeros(rows, width), one, zeros(rows), zeros(rows), zeros(rows),
-        zeros(rows, encoder) if encoder else None, one.copy() if encoder else None,
+        zeros(rows, width), ones, zeros(rows), zeros(rows), zeros(rows),
+        zeros(rows, encoder) if encoder else None, ones.copy() if encoder else None,
     )  # fmt: skip

@@ -120,7 +120,7 @@ def fill_masks(
     sizes = [
         (batching.bucket(len(tokens), config.position_limit), batching.power_of_two(len(at))) for tokens, _, at in rows
     ]
-    found: list[list[Filled]] = [[]] * len(rows)
+    filled: list[list[Filled]] = [[]] * len(rows)
     for (length, count), chosen, batch in batching.batches(sizes, sum, config.vocab_size, max_tokens):
         tokens, types, at = zip(*(rows[i] for i in chosen))
         arrays = [*batching.padded_with_lengths(tokens, batch, length)]
@@ -131,8 +131,8 @@ def fill_masks(
             _candidates, (network, objective, layout, vocabulary.mask, k), params, *arrays
         )
         for b, i in enumerate(chosen):
-            found[i] = [Filled(n, ids[b, p], probabilities[b, p]) for p, n in enumerate(masks[i])]
-    return found
+            filled[i] = [Filled(n, ids[b, p], probabilities[b, p]) for p, n in enumerate(masks[i])]
+    return filled
 
 
 def _candidates(

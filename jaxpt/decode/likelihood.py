@@ -113,10 +113,10 @@ def loglikelihood(
         rows = pairs.of_left_to_right()
     else:
         rows = pairs.of_masked(unit, word_starts)
-    found = score_rows(
+    row_scores = score_rows(
         network, params, objective, layout, [row for of_item in rows for row in of_item], max_tokens, progress
     )
-    each = iter(found)
+    each = iter(row_scores)
     joined = [[np.concatenate(x) for x in zip(*(next(each) for _ in of_item))] for of_item in rows]
     items = [Likelihood(log_probs, bool(is_best.all())) for log_probs, is_best in joined]
     return Likelihoods(items, len(pairs.truncated))
@@ -160,10 +160,10 @@ class _Pairs:
             blank = [self.vocabulary.first_sentinel if is_sentinel else mask_id(self.vocabulary, objective.kind)]
         rows = []
         for item, targets in enumerate(self.continuations):
-            context, given = self._fitting(item, self.contexts[item], len(layout.wrap(blank))), []
+            context, sentinels = self._fitting(item, self.contexts[item], len(layout.wrap(blank))), []
             if form == "span" and layout.blank == "sentinels":
-                given = blank
-            start = [*layout.decoder_start, *given]
+                sentinels = blank
+            start = [*layout.decoder_start, *sentinels]
             if form == "span" and layout.blank == "mask":  # the target is the whole text
                 context = self._fitting(item, context, len(start) + len(targets) - 1)
                 start += context
@@ -189,8 +189,8 @@ class _Pairs:
                 end = t + 1
                 while unit == "word" and end < len(targets) and not word_starts[targets[end]]:
                     end += 1
-                shown = (*tokens[: first + t], *[mask] * (end - t), *tokens[first + end :])
-                rows[-1].append(Row(shown, (target,), at=first + t))
+                masked = (*tokens[: first + t], *[mask] * (end - t), *tokens[first + end :])
+                rows[-1].append(Row(masked, (target,), at=first + t))
         return rows
 
     def _fitting(self, item: int, context: list[int], others: int, least: int = 0) -> list[int]:

@@ -94,10 +94,10 @@ def repetition_penalty(logits_BxV: jax.Array, history: History, penalty: float) 
     Returns:
       [B, V].
     """
-    seen_BxT = _columns(history) < history.length_B[:, None]
-    seen_BxV = _marked(history.tokens_BxT, seen_BxT, logits_BxV.shape[-1])
+    is_token_BxT = _columns(history) < history.length_B[:, None]
+    is_present_BxV = _marked(history.tokens_BxT, is_token_BxT, logits_BxV.shape[-1])
     penalized_BxV = jnp.where(logits_BxV < 0, logits_BxV * penalty, logits_BxV / penalty)
-    return jnp.where(seen_BxV, penalized_BxV, logits_BxV)
+    return jnp.where(is_present_BxV, penalized_BxV, logits_BxV)
 
 
 def occurrence_penalties(logits_BxV: jax.Array, history: History, presence: float, frequency: float) -> jax.Array:
@@ -221,8 +221,8 @@ def top_k(logits_BxV: jax.Array, k: int) -> jax.Array:
       [B, V], −inf elsewhere.
     """
     ones = jnp.ones_like(logits_BxV)  # a sum of ones is exact below 2²⁴
-    least_Bx1 = _threshold(logits_BxV, ones, min(k, logits_BxV.shape[-1]))
-    return jnp.where(logits_BxV < least_Bx1, -jnp.inf, logits_BxV)
+    threshold_Bx1 = _threshold(logits_BxV, ones, min(k, logits_BxV.shape[-1]))
+    return jnp.where(logits_BxV < threshold_Bx1, -jnp.inf, logits_BxV)
 
 
 def top_p(logits_BxV: jax.Array, p: float) -> jax.Array:
@@ -239,8 +239,8 @@ def top_p(logits_BxV: jax.Array, p: float) -> jax.Array:
 
     Paper: https://arxiv.org/abs/1904.09751
     """
-    least_Bx1 = _threshold(logits_BxV, jax.nn.softmax(logits_BxV), p)
-    return jnp.where(logits_BxV < least_Bx1, -jnp.inf, logits_BxV)
+    threshold_Bx1 = _threshold(logits_BxV, jax.nn.softmax(logits_BxV), p)
+    return jnp.where(logits_BxV < threshold_Bx1, -jnp.inf, logits_BxV)
 
 
 def min_p(logits_BxV: jax.Array, p: float) -> jax.Array:
@@ -322,10 +322,10 @@ def _scatter(ids_BxN: jax.Array, where_BxN: jax.Array, zeros_V: jax.Array, metho
     # What is nowhere goes behind the vocabulary's end, where it is dropped. Made anew each step from N ids, this is
     # cheaper than a [B, V] that is carried along and reordered with the beams.
     ids_BxN = jnp.where(where_BxN, ids_BxN, zeros_V.shape[0])
-    one = jnp.ones((), zeros_V.dtype)
+    unit = jnp.ones((), zeros_V.dtype)
 
     def of_row(ids_N: jax.Array) -> jax.Array:
         at: Callable[..., jax.Array] = getattr(zeros_V.at[ids_N], method)
-        return at(one, mode="drop")
+        return at(unit, mode="drop")
 
     return jax.vmap(of_row)(ids_BxN)

@@ -85,10 +85,10 @@ class Options:
     """Return the log-probabilities of the chosen tokens."""
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _INTEGERS.items():
-            self._set(name, _integer(name, getattr(self, name), least, most, optional=name in _OPTIONAL))
-        for name, (wanted, is_valid) in _NUMBERS.items():
-            self._set(name, _number(name, getattr(self, name), wanted, is_valid, optional=name in _OPTIONAL))
+        for name, (minimum, maximum) in _INTEGERS.items():
+            self._set(name, _integer(name, getattr(self, name), minimum, maximum, optional=name in _OPTIONAL))
+        for name, (expected, is_valid) in _NUMBERS.items():
+            self._set(name, _number(name, getattr(self, name), expected, is_valid, optional=name in _OPTIONAL))
         for name in ("eos", "suppress", "suppress_first"):
             self._set(name, _ids(name, getattr(self, name)))
         if isinstance(self.forced_last, list | tuple):
@@ -203,19 +203,19 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
         value = (value,)
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise _wrong(name, value, "ids, such as (2,)")
-    return tuple(_integer(name, one, 0) for one in value)
+    return tuple(_integer(name, token_id, 0) for token_id in value)
 
 
 def _bad_words(value: Any) -> tuple[tuple[int, ...], ...]:
-    wanted = "sequences of at least one id each, such as ((5,), (7, 8))"
+    expected = "sequences of at least one id each, such as ((5,), (7, 8))"
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise _wrong("bad_words", value, wanted)
+        raise _wrong("bad_words", value, expected)
     words = tuple(value)
     if any(isinstance(word, str) or not isinstance(word, Iterable) for word in words):
-        raise _wrong("bad_words", value, wanted)
+        raise _wrong("bad_words", value, expected)
     words = tuple(_ids("bad_words", word) for word in words)
     if not all(words):
-        raise _wrong("bad_words", words, wanted)
+        raise _wrong("bad_words", words, expected)
     return words
 
 

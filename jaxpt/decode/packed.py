@@ -88,12 +88,12 @@ def score_rows(
         lengths = zip(*(items[i].size for i in row))
         return *(batching.bucket(sum(x)) for x in lengths), batching.bucket(sum(len(items[i].at) for i in row), least=8)
 
-    found: list[Found] = [(np.zeros(0, np.float32), np.zeros(0, bool))] * len(distinct)
+    scores: list[Found] = [(np.zeros(0, np.float32), np.zeros(0, bool))] * len(distinct)
     scored = 0
-    made = batching.batches(
+    batches = batching.batches(
         [size(row) for row in packed], lambda size: sum(size[:-1]), network.config.vocab_size, max_tokens
     )
-    for of_size, chosen, places in made:
+    for of_size, chosen, places in batches:
         filled = [[items[i] for i in packed[row]] for row in chosen]
         arrays = _arrays(distinct, filled, of_size, places)
         static = network, objective, layout, tuple(arrays)
@@ -102,11 +102,11 @@ def score_rows(
             first = 0
             for number in (number for item in of_row for number in item.rows):
                 at = b, slice(first, first := first + len(distinct[number].targets))
-                found[number] = log_probs[at], is_best[at]
+                scores[number] = log_probs[at], is_best[at]
                 scored += 1
         if progress is not None:
             progress(scored / len(distinct))
-    return [found[numbers[row]] for row in rows]
+    return [scores[numbers[row]] for row in rows]
 
 
 def items_of(network: Network, layout: Format, rows: Sequence[Row]) -> list[Item]:
@@ -131,8 +131,8 @@ def items_of(network: Network, layout: Format, rows: Sequence[Row]) -> list[Item
     has_branches = "branches" in inspect.signature(type(network.model).decode).parameters
     if config.family == "decoder" and getattr(config, "window", None) is not None:
         has_branches = False  # distances are counted in the row, where a branch is not beside its context
-    most = CONTINUATIONS if has_branches else 1
-    chunks = [numbers[i : i + most] for numbers in of_text.values() for i in range(0, len(numbers), most)]
+    max_rows = CONTINUATIONS if has_branches else 1
+    chunks = [numbers[i : i + max_rows] for numbers in of_text.values() for i in range(0, len(numbers), max_rows)]
     if config.family == "encoder_decoder":
         return [_targets(chunk, rows, has_branches) for chunk in chunks]
     return [_continued(chunk, rows, has_branches, layout.prefix_lm) for chunk in chunks]
@@ -194,9 +194,9 @@ def _arrays(
     for b, items in enumerate(packed):
         first, filled = dict.fromkeys(names, 0), 0
         for segment, item in enumerate(items, 1):
-            asked = slice(filled, filled := filled + len(item.at))
-            at[b, asked] = np.array(item.at) + first["tokens"]
-            targets[b, asked] = [target for number in item.rows for target in rows[number].targets]
+            target_slice = slice(filled, filled := filled + len(item.at))
+            at[b, target_slice] = np.array(item.at) + first["tokens"]
+            targets[b, target_slice] = [target for number in item.rows for target in rows[number].targets]
             for name, ids in item.columns.items():
                 place = slice(first[name], first[name] + len(ids))
                 arrays[name][b, place], first[name] = ids, place.stop
@@ -211,23 +211,23 @@ def _score(
 ) -> tuple[jax.Array, jax.Array]:
     """Scores of a batch of `_arrays`: float32 and bool [B, T]."""
     bound = predictor(objective, network.bind(params))
-    given = dict(zip(names, arrays))
-    at_BxT, targets_BxT, tokens_BxL = given.pop("at"), given.pop("targets"), given.pop("tokens")
+    inputs = dict(zip(names, arrays))
+    at_BxT, targets_BxT, tokens_BxL = inputs.pop("at"), inputs.pop("targets"), inputs.pop("tokens")
     if layout.permutes:
         # Without token types: types that are all equal add the same to all scores of a query.
-        chosen = bound.streams(tokens_BxL, **given, targets=at_BxT).hidden.query_BxPxD
+        chosen = bound.streams(tokens_BxL, **inputs, targets=at_BxT).hidden.query_BxPxD
         return token_log_probs(bound.lm_states(chosen), bound.output_projection(), targets_BxT)
     at: dict[str, jax.Array] = {}
     if network.config.family == "encoder":
         if "at_BxT" in inspect.signature(type(network.model).encode).parameters:
             at = {"at_BxT": at_BxT}
-        hidden = bound.encode(tokens_BxL, token_types=jnp.zeros_like(tokens_BxL), **given, **at).hidden
+        hidden = bound.encode(tokens_BxL, token_types=jnp.zeros_like(tokens_BxL), **inputs, **at).hidden
     elif network.config.family == "decoder":
-        prefix = {"prefix": given.pop("prefix") > 0} if "prefix" in given else {}
-        hidden = bound.decode(tokens_BxL, **given, **prefix).hidden
+        prefix = {"prefix": inputs.pop("prefix") > 0} if "prefix" in inputs else {}
+        hidden = bound.decode(tokens_BxL, **inputs, **prefix).hidden
     else:
-        segments, encoder = given.pop("encoder_segment_ids"), given.pop("encoder_tokens")
-        encoded = bound.encode(encoder, segment_ids=segments, positions=given.pop("encoder_positions")).hidden
-        hidden = bound.decode(tokens_BxL, encoded, encoder_segment_ids=segments, **given).hidden
+        segments, encoder = inputs.pop("encoder_segment_ids"), inputs.pop("encoder_tokens")
+        encoded = bound.encode(encoder, segment_ids=segments, positions=inputs.pop("encoder_positions")).hidden
+        hidden = bound.decode(tokens_BxL, encoded, encoder_segment_ids=segments, **inputs).hidden
     chosen = hidden if at else jnp.take_along_axis(hidden, at_BxT[..., None], axis=1)
     return token_log_probs(bound.lm_states(chosen), bound.output_projection(), targets_BxT)

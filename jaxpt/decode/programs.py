@@ -79,8 +79,8 @@ def layer_parts(network: Network) -> parts.Parts:
     """
     if compiler.platform() != "cpu" or pipeline.stages() > 1:
         return {}
-    found = parts.one_by_one(network.shapes(), network.logical_axes())
-    return {path: layers for path, layers in found.items() if "/decoder/" in path} or found  # shared
+    all_parts = parts.one_by_one(network.shapes(), network.logical_axes())
+    return {path: layers for path, layers in all_parts.items() if "/decoder/" in path} or all_parts  # shared
 
 
 def stored(network: Network) -> tuple[Any, Any]:

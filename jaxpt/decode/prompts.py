@@ -75,8 +75,8 @@ class Reader:
         White space at the end of the context belongs to the continuation.
         """
         encode = self.tokenizer.encode
-        kept = context.rstrip()
-        context, continuation = kept, context[len(kept) :] + continuation
+        stripped = context.rstrip()
+        context, continuation = stripped, context[len(stripped) :] + continuation
         if self.model.family == "encoder_decoder":
             return encode(context, special=True), encode(continuation, special=True)
         if isinstance(self.objective, TextToText):
@@ -158,4 +158,4 @@ def _template(step: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     if step is None:
         return []
     steps: Iterable[Mapping[str, Any]] = step.get("processors", [step])
-    return next((one["single"] for one in steps if one.get("type") == "TemplateProcessing"), [])
+    return next((processor["single"] for processor in steps if processor.get("type") == "TemplateProcessing"), [])

@@ -61,8 +61,8 @@ def spans_of_target(target: Ids, spans: int, vocabulary: Vocabulary) -> list[lis
       >>> spans_of_target([99, 5, 6, 97, 7, 1], 3, Vocabulary(size=100, eos=1, sentinels=10))
       [[5, 6], [], [7]]
     """
-    found = split_spans(target, vocabulary)
-    return [found.get(vocabulary.first_sentinel - n, []) for n in range(spans)]
+    by_sentinel = split_spans(target, vocabulary)
+    return [by_sentinel.get(vocabulary.first_sentinel - n, []) for n in range(spans)]
 
 
 def split_spans(target: Ids, vocabulary: Vocabulary) -> dict[int, list[int]]:

@@ -31,8 +31,8 @@ class StopStrings:
 
     def first(self, text: str) -> int | None:
         """Where the first complete stop string begins; None where there is none."""
-        found = [(start + len(stop), start) for stop in self.strings if (start := text.find(stop)) >= 0]
-        return min(found)[1] if found else None
+        matches = [(start + len(stop), start) for stop in self.strings if (start := text.find(stop)) >= 0]
+        return min(matches)[1] if matches else None
 
     def cut(self, text: str) -> str:
         """The text before the first complete stop string."""

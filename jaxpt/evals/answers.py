@@ -31,9 +31,9 @@ class Answers(Evaluator):
             if loss is None:
                 return Result({})
             if measure is not None and not base:
-                if (found := measure(stop)) is None:
+                if (base_nats := measure(stop)) is None:
                     return None
-                base.append(found)
+                base.append(base_nats)
             metrics = {"nats": loss, "perplexity": _perplexity(loss)}
             line = f"{self.called}: {loss:.4f} nats per answer token, perplexity {metrics['perplexity']:.2f}"
             if base:

@@ -64,8 +64,8 @@ def baseline(config: Config, data: Data) -> float:
     if judge.baseline != "unigram":
         return judge.baseline_loss(batches(config, data))
     targets_name = "masked_targets" if objective.family == "encoder" else "decoder_target_tokens"
-    found = [(b[targets_name], b["eval_mask"]) for b in batches(config, data)]
-    targets, weights = (np.concatenate(x) for x in zip(*found))
+    pairs = [(b[targets_name], b["eval_mask"]) for b in batches(config, data)]
+    targets, weights = (np.concatenate(x) for x in zip(*pairs))
     return unigram(targets, weights)
 
 
@@ -124,11 +124,11 @@ class Bigram:
         """−ln p(right | left) for each pair, in nats."""
         codes = left.astype(np.int64) * self.vocab_size + right
         at = np.minimum(np.searchsorted(self.codes, codes), max(len(self.codes) - 1, 0))
-        found = self.counts[at] * (self.codes[at] == codes)
+        pair_counts = self.counts[at] * (self.codes[at] == codes)
         total = np.maximum(self.left_counts[left], 1)
-        seen = self.left_counts[left] > 0
-        backoff = np.where(seen, self.discount * self.successors[left] / total, 1.0)
-        p = np.maximum(found - self.discount, 0) / total + backoff * self.unigram[right]
+        is_known = self.left_counts[left] > 0
+        backoff = np.where(is_known, self.discount * self.successors[left] / total, 1.0)
+        p = np.maximum(pair_counts - self.discount, 0) / total + backoff * self.unigram[right]
         return -np.log(p)
 
 

@@ -73,22 +73,22 @@ def lay(
     elif config.model.family == "decoder" and bos is not None:
         before = (bos,)
     tokens, types = np.full((len(texts), length), -1, np.int32), np.zeros((len(texts), length), np.int32)
-    most = 1 if words is None else max(map(len, words), default=1)
-    ranges = np.zeros((len(texts), most, 2), np.int32)
+    max_ranges = 1 if words is None else max(map(len, words), default=1)
+    ranges = np.zeros((len(texts), max_ranges, 2), np.int32)
     is_first = layout is None or layout.cls == "first"
     for n, ids in enumerate(texts):
-        kept = list(ids[: length - len(before) - len(after)])
-        row = [*before, *kept, *after]
+        text_ids = list(ids[: length - len(before) - len(after)])
+        row = [*before, *text_ids, *after]
         tokens[n, : len(row)] = row
         if layout is not None:
             types[n, : len(row)] = layout.token_types(len(row))
         at = 0 if pooling == "cls" and is_first else max(len(row) - 1, 0)
         ranges[n, 0] = (0, len(row)) if pooling == "mean" else (at, at + 1)
         if words is not None:
-            here = np.asarray(words[n], np.int32).reshape(-1, 2)
-            is_there = (here[:, 1] <= len(kept)) & (here[:, 0] < here[:, 1])
+            word_ranges = np.asarray(words[n], np.int32).reshape(-1, 2)
+            is_there = (word_ranges[:, 1] <= len(text_ids)) & (word_ranges[:, 0] < word_ranges[:, 1])
             ranges[n] = 0
-            ranges[n, : len(here)] = np.where(is_there[:, None], here + len(before), 0)
+            ranges[n, : len(word_ranges)] = np.where(is_there[:, None], word_ranges + len(before), 0)
     return Rows(tokens, types, ranges)
 
 
@@ -130,8 +130,8 @@ class Features:
             padded = (np.pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1)) for part in (tokens + 1, types, ranges))
             tokens, types, ranges = padded
             with self._setup.use():
-                found_KxBxWxD = to_host(self._program(params, tokens - 1, types, ranges))
-            parts.append(found_KxBxWxD[:, : len(real_NxW)][:, real_NxW])
+                features_KxBxWxD = to_host(self._program(params, tokens - 1, types, ranges))
+            parts.append(features_KxBxWxD[:, : len(real_NxW)][:, real_NxW])
             if stop():
                 return None
         return np.concatenate(parts, 1)
@@ -155,8 +155,8 @@ def means(
       float32 [K, B, W, D].
     """
     lengths_B = (tokens_BxL >= 0).sum(1)
-    found = states(network.bind(params), jnp.maximum(tokens_BxL, 0), lengths_B, types_BxL, layer)
-    states_KxBxLxD = found[None] if found.ndim == 3 else found
+    hidden_states = states(network.bind(params), jnp.maximum(tokens_BxL, 0), lengths_B, types_BxL, layer)
+    states_KxBxLxD = hidden_states[None] if hidden_states.ndim == 3 else hidden_states
     at_L = jnp.arange(tokens_BxL.shape[1])
     start_BxWx1, end_BxWx1 = ranges_BxWx2[..., :1], ranges_BxWx2[..., 1:]
     is_in_BxWxL = (at_L >= start_BxWx1) & (at_L < end_BxWx1)

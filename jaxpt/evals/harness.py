@@ -54,8 +54,10 @@ class Harness(Evaluator):
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         config = setup.config
         tasks = task.load_all(self.tasks, self.set)
-        found = [(one, examples(one, self.shots, self.limit, self.data, self.seed)) for one in tasks]
-        constant = {one.name: baselines.baselines(one, of_task) for one, of_task in found}
+        task_examples = [
+            (eval_task, examples(eval_task, self.shots, self.limit, self.data, self.seed)) for eval_task in tasks
+        ]
+        constant = {eval_task.name: baselines.baselines(eval_task, of_task) for eval_task, of_task in task_examples}
         folder, languages = prompts.tokenizer_folder(config.run_dir), data.tokenizer.vocabulary.languages
         reader = prompts.Reader(
             config.model, config.objective, data.tokenizer, prompts.bos_of(data.tokenizer, folder),
@@ -65,28 +67,28 @@ class Harness(Evaluator):
             data.tokenizer, folder, generation.read(origin.folder_of(config.run_dir), config.model.vocab_size).eos
         )
 
-        def asked(params: Any) -> NetworkModel:
+        def build_model(params: Any) -> NetworkModel:
             return NetworkModel(
                 setup.network, params, reader, _complete(texts, params, reader, ends), form=self.form, unit=self.unit,
                 current=setup.use,
             )  # fmt: skip
 
-        for one in tasks:
-            asked(None).check(one)
+        for eval_task in tasks:
+            build_model(None).check(eval_task)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            model = asked(params)
+            model = build_model(params)
             metrics: dict[str, float] = {}
             lines = []
-            for one, of_task in found:
+            for eval_task, of_task in task_examples:
                 outcomes: list[scoring.Outcome] = []
                 for first in range(0, len(of_task), CHUNK):
-                    outcomes += scoring.score(one, model, of_task[first : first + CHUNK])
+                    outcomes += scoring.score(eval_task, model, of_task[first : first + CHUNK])
                     if stop():
                         return None
-                values = measures.measure(one, outcomes)
-                metrics |= {f"{one.name}/{name}": value.value for name, value in values.items()}
-                lines.append(f"{self.called}: {line_of(one, values, constant[one.name])}")
+                values = measures.measure(eval_task, outcomes)
+                metrics |= {f"{eval_task.name}/{name}": value.value for name, value in values.items()}
+                lines.append(f"{self.called}: {line_of(eval_task, values, constant[eval_task.name])}")
             return Result(metrics, tuple(lines))
 
         return evaluate
@@ -103,10 +105,12 @@ def line_of(one: task.HarnessTask, values: Values, constant: Mapping[str, Values
     Returns:
       A line.
     """
-    told = "  ".join(f"{name} {shown(name, value)}" for name, value in values.items())
+    summary = "  ".join(f"{name} {shown(name, value)}" for name, value in values.items())
     first = next(iter(values))  # of squad: exact_match
-    trivial = ", ".join(f"{name} {shown(first, of[first])}" for name, of in constant.items() if first in of)
-    return f"{one.name}: {told}" + (f" ({trivial})" if trivial else "")
+    trivial = ", ".join(
+        f"{name} {shown(first, metrics[first])}" for name, metrics in constant.items() if first in metrics
+    )
+    return f"{one.name}: {summary}" + (f" ({trivial})" if trivial else "")
 
 
 def _complete(texts: predictors.Generation, params: Any, reader: prompts.Reader, ends: tuple[int, ...]) -> Complete:
@@ -114,8 +118,8 @@ def _complete(texts: predictors.Generation, params: Any, reader: prompts.Reader,
 
     def complete(prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
         options = Options(max_new_tokens=max_new_tokens, eos=ends)
-        found = texts(params, list(prompts), options)
-        written = [reader.tokenizer.decode([i for i in ids if i not in ends]) for ids in found]
+        answer_ids = texts(params, list(prompts), options)
+        written = [reader.tokenizer.decode([i for i in ids if i not in ends]) for ids in answer_ids]
         return [StopStrings(stop).cut(text) for text in written]
 
     return complete

@@ -74,8 +74,8 @@ def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[st
             mask = config.objective.judge.eval_mask(batch, data.vocabulary)
             shape, count = np.shape(mask), next(iter(batch.values())).shape[:1]
             if mask is None or shape[:1] != count:
-                given = f"{'None' if mask is None else f'an array {list(shape)}'} for {count[0]} rows"
-                raise UserError(f"objective.kind: {config.objective.kind}: Judge.eval_mask returns {given}")
+                actual = f"{'None' if mask is None else f'an array {list(shape)}'} for {count[0]} rows"
+                raise UserError(f"objective.kind: {config.objective.kind}: Judge.eval_mask returns {actual}")
             yield batch | {"eval_mask": np.asarray(mask, np.float32)}
 
     return {name: batches(stream) for name, stream in data.validation.each().items()}
@@ -113,8 +113,8 @@ def validate(
         for task, feed in feeds.items():
             carry = setup.empty_carry()
             for batch in feed:
-                found, carry = eval_step(params, steps.put(batch, setup), carry, *setup.teacher_params())
-                for name, sums in jax.device_get(found).items():
+                step_sums, carry = eval_step(params, steps.put(batch, setup), carry, *setup.teacher_params())
+                for name, sums in jax.device_get(step_sums).items():
                     totals[task][name] = totals[task].get(name, 0.0) + np.array(sums, np.float64)
                 if stop():
                     return None
@@ -122,8 +122,8 @@ def validate(
     means = _means(objective, of_all)
     if len(totals) > 1:
         for task, of_task in totals.items():
-            own = {name: sums for name, sums in of_task.items() if sums[1] > 0}  # heads of other tasks have none
-            means |= {f"{task}/{name}": value for name, value in _means(objective, own).items()}
+            weighted = {name: sums for name, sums in of_task.items() if sums[1] > 0}  # heads of other tasks have none
+            means |= {f"{task}/{name}": value for name, value in _means(objective, weighted).items()}
     return means
 
 

@@ -35,7 +35,7 @@ def details(
     Returns:
       Confusion matrix and worst rows; of each row {"id", "target", "prediction", "loss"}.
     """
-    found = tuple(
+    records = tuple(
         {
             "id": task.row_id(row.row),
             "target": task.named(target, row.row, row.where),
@@ -49,11 +49,11 @@ def details(
     worst = sorted(range(len(rows)), key=lambda number: -losses[number])
     for number in worst[:WORST]:
         row, where = rows[number].row, rows[number].where
-        said = task.difference(targets[number], predictions[number], row, where)
-        text = cut(f"{losses[number]:8.4f}  {found[number]['id']}: {said}", _WIDTH // 2)
+        difference = task.difference(targets[number], predictions[number], row, where)
+        text = cut(f"{losses[number]:8.4f}  {records[number]['id']}: {difference}", _WIDTH // 2)
         lines.append(f"{text}  {cut(task.text_of(row, where), _WIDTH - len(text))}")
     texts = (task.text_of(rows[number].row, rows[number].where)[:_MOST_LETTERS] for number in worst[:KEPT])
-    return Details(tuple(lines), found, ({"worst": [found[n] | {"text": text} for n, text in zip(worst, texts)]},))
+    return Details(tuple(lines), records, ({"worst": [records[n] | {"text": text} for n, text in zip(worst, texts)]},))
 
 
 def label_counts(task: Task, rows: Sequence[LocatedRow]) -> dict[str, int]:

@@ -40,7 +40,7 @@ def build(setup: Setup, tokenizer: Tokenizer, others: Sequence[Any] = ()) -> Any
     if isinstance(objective, TextToText):
         return TextPredictor(setup, tokenizer, next(iter(others), None))
     head = getattr(objective.task, "head", None)
-    return Predictor(setup, tokenizer.vocabulary, next((one for one in others if one.head == head), None))
+    return Predictor(setup, tokenizer.vocabulary, next((other for other in others if other.head == head), None))
 
 
 Record = Mapping[str, np.ndarray]
@@ -111,17 +111,19 @@ class Predictor:
         Returns:
           For each record its outputs, float32; None if stopped.
         """
-        found: list[Any] = [None] * len(records)
+        all_outputs: list[Any] = [None] * len(records)
         with self._setup.use():
             self.compile(records)
             for length, chosen in self._chunks(records):
                 outputs = self._compiled[length](params, self._put(records, chosen, length))
-                own = np.asarray(outputs)[..., self._own_outputs]
-                for index, one in zip(chosen, self._batches.split(own, [records[i] for i in chosen])):
-                    found[index] = one
+                task_outputs = np.asarray(outputs)[..., self._own_outputs]
+                for index, record_outputs in zip(
+                    chosen, self._batches.split(task_outputs, [records[i] for i in chosen])
+                ):
+                    all_outputs[index] = record_outputs
                 if stop():
                     return None
-        return found
+        return all_outputs
 
     def losses(
         self, params: Any, records: Sequence[Record], outputs: Sequence[Sequence[Any]], targets: Sequence[Any]
@@ -142,17 +144,17 @@ class Predictor:
         limit = self._batches.longest(self._setup.config.data.length)
         lengths = [power_of_two(len(record["tokens"]), limit, LEAST) for record in records]
         for length in sorted(set(lengths)):
-            same = [index for index, one in enumerate(lengths) if one == length]
+            same = [index for index, record_length in enumerate(lengths) if record_length == length]
             for first in range(0, len(same), self._size):
                 yield length, same[first : first + self._size]
 
     def _put(self, records: Sequence[Record], chosen: Sequence[int], length: int) -> dict[str, jax.Array]:
         """This process's rows of a batch as global arrays; rows without an example are zeros."""
-        made = self._rows([records[i] for i in chosen], length)
-        made.pop("labels", None)  # of another type in each kind of task
-        padded = {name: np.pad(x, [(0, self._size - len(x))] + [(0, 0)] * (x.ndim - 1)) for name, x in made.items()}
-        own = {name: x[self._own] for name, x in padded.items()}
-        return distributed.put(own, self._setup.mesh, self._size)
+        batch = self._rows([records[i] for i in chosen], length)
+        batch.pop("labels", None)  # of another type in each kind of task
+        padded = {name: np.pad(x, [(0, self._size - len(x))] + [(0, 0)] * (x.ndim - 1)) for name, x in batch.items()}
+        local_arrays = {name: x[self._own] for name, x in padded.items()}
+        return distributed.put(local_arrays, self._setup.mesh, self._size)
 
 
 class TextPredictor:
@@ -198,10 +200,10 @@ class TextPredictor:
         if self._words:
             return self._likelihoods(params, records, stop)
         eos = self._tokenizer.vocabulary.eos
-        found = self._texts(params, [self._prompt(record) for record in records], self._options(), stop)
-        if found is None:
+        answer_ids = self._texts(params, [self._prompt(record) for record in records], self._options(), stop)
+        if answer_ids is None:
             return None
-        return [self._tokenizer.decode(ids[:-1] if ids[-1:] == [eos] else ids) for ids in found]
+        return [self._tokenizer.decode(ids[:-1] if ids[-1:] == [eos] else ids) for ids in answer_ids]
 
     def losses(
         self, params: Any, records: Sequence[Record], outputs: Sequence[Sequence[Any]], targets: Sequence[Any]
@@ -216,17 +218,17 @@ class TextPredictor:
         """
         if self._words:
             task = self._setup.config.task
-            return [task.loss([one[None]], target) for (one,), target in zip(outputs, targets, strict=True)]
-        found = self._scores(params, [self._with_target(record) for record in records])
-        return [-float(one.mean(dtype=np.float64)) for one in found]
+            return [task.loss([output[None]], target) for (output,), target in zip(outputs, targets, strict=True)]
+        log_probs = self._scores(params, [self._with_target(record) for record in records])
+        return [-float(x.mean(dtype=np.float64)) for x in log_probs]
 
     def _likelihoods(self, params: Any, records: Sequence[Record], stop: Callable[[], bool]) -> list[np.ndarray] | None:
         """Σ log p of the tokens of each label word and its end; divided by their number with `normalize`."""
         rows = [row for record in records for row in self._rows(record)]
-        found = self._scores(params, rows, stop)
-        if found is None:
+        log_probs = self._scores(params, rows, stop)
+        if log_probs is None:
             return None
-        totals = np.array([one.sum(dtype=np.float64) for one in found]).reshape(len(records), len(self._words))
+        totals = np.array([x.sum(dtype=np.float64) for x in log_probs]).reshape(len(records), len(self._words))
         if self._objective.normalize:
             totals /= [len(word) for word in self._words]
         return list(totals)
@@ -236,12 +238,12 @@ class TextPredictor:
         before, after = self._objective.ends(self._tokenizer.vocabulary)
         room = self._objective.targets_length - (0 if self._objective.family == "decoder" else len(before))
         words = self._objective.task.candidates()
-        ids = [[*own, *after] for own in self._tokenizer.encode_batch(list(words))]
-        for word, own in zip(words, ids):
-            if len(own) > room:
+        ids = [[*word_ids, *after] for word_ids in self._tokenizer.encode_batch(list(words))]
+        for word, word_ids in zip(words, ids):
+            if len(word_ids) > room:
                 raise UserError(
-                    f"objective.targets_length: {self._objective.targets_length}: label word {word!r} has {len(own)} "
-                    f"tokens with its end, there is room for {room}"
+                    f"objective.targets_length: {self._objective.targets_length}: label word {word!r} has "
+                    f"{len(word_ids)} tokens with its end, there is room for {room}"
                 )
         return ids
 
@@ -257,8 +259,8 @@ class TextPredictor:
         return Scored(prompt.tokens, ids.tolist(), prompt.encoder)
 
     def _options(self) -> Options:
-        given, eos = self._objective.decoding, self._tokenizer.vocabulary.eos
-        return search_options(given, given.max_new_tokens or self._objective.targets_length, eos)
+        decoding, eos = self._objective.decoding, self._tokenizer.vocabulary.eos
+        return search_options(decoding, decoding.max_new_tokens or self._objective.targets_length, eos)
 
     def _prompt(self, record: Record) -> Prompt:
         if "tokens" in record:
@@ -300,16 +302,16 @@ class Generation:
         """
         engine = self._made()
         engine.load(params)
-        found: list[list[int]] = [[] for _ in prompts]  # beam search may find none
+        answer_ids: list[list[int]] = [[] for _ in prompts]  # beam search may find none
         try:
             # Rows end after the same step in all processes, so results come in the same order.
-            for done, one in enumerate(engine.generate(prompts, options), 1):
-                found[one.index] = one.tokens
+            for done, generated in enumerate(engine.generate(prompts, options), 1):
+                answer_ids[generated.index] = generated.tokens
                 if done % ASK == 0 and stop():
                     return None
         finally:
             engine.load(self._setup.placed_shapes().params)  # lets go of the copy
-        return found
+        return answer_ids
 
     def _made(self) -> Engine:
         if self._engine is None:
@@ -329,7 +331,7 @@ def search_options(decoding: Decoding, max_new_tokens: int, eos: int) -> Options
       max_new_tokens: most tokens of an answer.
       eos: the id that ends one.
     """
-    own = decoding.model_dump() | {"max_new_tokens": max_new_tokens}
+    settings = decoding.model_dump() | {"max_new_tokens": max_new_tokens}
     if decoding.beams == 1:
-        own = {name: value for name, value in own.items() if name not in ("length_penalty", "early_stopping")}
-    return Options(**own, eos=(eos,))
+        settings = {name: value for name, value in settings.items() if name not in ("length_penalty", "early_stopping")}
+    return Options(**settings, eos=(eos,))

@@ -53,11 +53,13 @@ class LinearProbe(Evaluator, Probe):
         accuracies = _accuracies(setup.for_evaluation(), task, self)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            found = accuracies(params, stop)
-            if found is None:
+            layer_accuracies = accuracies(params, stop)
+            if layer_accuracies is None:
                 return None
-            layers = {f"layer_{n}": one for n, one in enumerate(found)} if self.layer == "all" else {}
-            return Result({"accuracy": found[-1], "most_frequent": task.baseline} | layers)
+            layers = (
+                {f"layer_{n}": accuracy for n, accuracy in enumerate(layer_accuracies)} if self.layer == "all" else {}
+            )
+            return Result({"accuracy": layer_accuracies[-1], "most_frequent": task.baseline} | layers)
 
         return evaluate
 
@@ -96,14 +98,16 @@ def task_of(settings: Probe, tokenizer: Tokenizer, config: Config) -> Task:
     Raises:
       UserError: a file cannot be read, or `data.length` has no room for a word.
     """
-    laid = [_laid(read(path, settings, most), tokenizer, config) for path, most in (
+    laid = [_laid(read(path, settings, max_words), tokenizer, config) for path, max_words in (
         (settings.path, settings.max_words), (settings.test_path, None)
     )]  # fmt: skip
     (rows, units, names), (test_rows, test_units, test_names) = laid
     numbers = {name: n for n, name in enumerate(sorted(set(names)))}
     labels = tuple(np.array([numbers.get(name, -1) for name in of_file]) for of_file in (names, test_names))
-    most = max(rows.ranges.shape[1], test_rows.ranges.shape[1])  # one program reads both
-    both = tuple(one._replace(ranges=_widened(one.ranges, most)) for one in (rows, test_rows))
+    max_ranges = max(rows.ranges.shape[1], test_rows.ranges.shape[1])  # one program reads both
+    both = tuple(
+        split_rows._replace(ranges=_widened(split_rows.ranges, max_ranges)) for split_rows in (rows, test_rows)
+    )
     baseline = _most_frequent((units, names), test_units)
     hits = [guess == name for guess, name in zip(baseline, test_names, strict=True)]
     return Task(both, labels, len(numbers), float(np.mean(hits)))
@@ -118,8 +122,8 @@ def _laid(found: Labelled, tokenizer: Tokenizer, config: Config) -> tuple[Rows, 
         rows.ranges[~has_range, 0] = (0, 1)
         return rows, [""] * len(found.texts), [name for (name,) in found.labels]
     encoded = tokenizer.encode_with_offsets(found.texts)
-    words = [tokens_of(one.offsets, spans) for one, spans in zip(encoded, found.spans)]
-    rows = lay([one.ids for one in encoded], config, tokenizer.vocabulary, words=words, bos=bos)
+    words = [tokens_of(encoding.offsets, spans) for encoding, spans in zip(encoded, found.spans)]
+    rows = lay([encoding.ids for encoding in encoded], config, tokenizer.vocabulary, words=words, bos=bos)
     units, names = [], []
     for text, spans, labels, ranges in zip(found.texts, found.spans, found.labels, rows.ranges):
         for (start, end), name, (first, stop) in zip(spans, labels, ranges):
@@ -157,10 +161,10 @@ def _accuracies(setup: Setup, task: Task, settings: Probe) -> Callable[[Any, Cal
     fit = _fit.lower(x, jax.ShapeDtypeStruct(y_train.shape, jnp.int32), task.classes, settings.l2).compile()
 
     def accuracies(params: Any, stop: Callable[[], bool] = lambda: False) -> list[float] | None:
-        found = [features(params, rows, stop) for rows in task.rows]
-        if any(states is None for states in found):
+        split_features = [features(params, rows, stop) for rows in task.rows]
+        if any(states is None for states in split_features):
             return None
-        layers = zip(*found)
+        layers = zip(*split_features)
         guesses = (classify(train, y_train, test, task.classes, settings.l2, fit) for train, test in layers)
         return [float((guess == y_test).mean()) for guess in guesses]
 
@@ -222,7 +226,7 @@ def lines(title: str, settings: Probe, task: Task, trained: Sequence[float], unt
     if settings.layer != "all":
         means = f"accuracy {trained[0]:.1%}, untrained model {untrained[0]:.1%}"
         return [f"{head}{means}, {baseline} {task.baseline:.1%}"]
-    table = [f"{n:>8}{one:>12.1%}{other:>12.1%}" for n, (one, other) in enumerate(zip(trained, untrained))]
+    table = [f"{n:>8}{accuracy:>12.1%}{other:>12.1%}" for n, (accuracy, other) in enumerate(zip(trained, untrained))]
     return [f"{head}{baseline} {task.baseline:.1%}", f"{'layer':>8}{'accuracy':>12}{'untrained':>12}", *table]
 
 
@@ -256,8 +260,8 @@ def classify(
     """
     centre, scale = x_train.mean(0), x_train.std(0) + 1e-6
     x, y = ((x_train - centre) / scale).astype(np.float32), y_train.astype(np.int32)
-    found = jax.device_get(fit(x, y, l2) if fit else _fit(x, y, classes, l2))
-    return (((x_test - centre) / scale) @ found["w"] + found["b"]).argmax(1)
+    weights = jax.device_get(fit(x, y, l2) if fit else _fit(x, y, classes, l2))
+    return (((x_test - centre) / scale) @ weights["w"] + weights["b"]).argmax(1)
 
 
 @functools.partial(jax.jit, static_argnames="classes")
@@ -275,8 +279,8 @@ def _fit(x: jax.Array, y: jax.Array, classes: int, l2: float) -> dict[str, jax.A
         return (optax.apply_updates(p, updates), opt), None
 
     start = {"w": jnp.zeros((x.shape[1], classes)), "b": jnp.zeros(classes)}
-    (found, _), _ = jax.lax.scan(step, (start, solver.init(start)), None, length=_ITERATIONS)
-    return found
+    (weights, _), _ = jax.lax.scan(step, (start, solver.init(start)), None, length=_ITERATIONS)
+    return weights
 
 
 # ---- labelled texts -------------------------------------------------------------------------------------------------
@@ -298,36 +302,36 @@ def read(path: str, settings: Probe, most: int | None = None) -> Labelled:
     """
     is_text = settings.unit == "text"
     field = settings.text or ("text" if is_text else "tokens")
-    found = Labelled([], None if is_text else [], [])
+    labelled = Labelled([], None if is_text else [], [])
     words = 0
     for row in tables.read(str(path)):
         place = where(str(path), row)
         if is_text:
-            found.texts.append(tables.text(row, field, place, as_text=True))
-            found.labels.append([_label(column(row, settings.label, place), settings, place)])
+            labelled.texts.append(tables.text(row, field, place, as_text=True))
+            labelled.labels.append([_label(column(row, settings.label, place), settings, place)])
             continue
         texts, names = [*map(str, _words(row, field, place))], _words(row, settings.label, place)
         labels = [_label(name, settings, place) for name in names]
         if len(texts) != len(labels):
             raise UserError(f"{place}: {len(texts)} words in {field!r}, {len(labels)} labels in {settings.label!r}")
         ends = np.cumsum([len(word) + 1 for word in texts], dtype=np.int64) - 1
-        found.texts.append(" ".join(texts))
-        found.spans.append(np.stack([ends - [len(word) for word in texts], ends], -1))
-        found.labels.append(labels)
+        labelled.texts.append(" ".join(texts))
+        labelled.spans.append(np.stack([ends - [len(word) for word in texts], ends], -1))
+        labelled.labels.append(labels)
         words += len(texts)
         if most is not None and words >= most:
             break
-    return found
+    return labelled
 
 
 def _label(value: Any, settings: Probe, place: str) -> str:
-    if not (found := label(value)):
+    if not (label_text := label(value)):
         raise UserError(f"{place}: column {settings.label!r}: empty label; give it a label or take the row out")
-    return found
+    return label_text
 
 
 def _words(row: Row, field: str, place: str) -> list[Any]:
     values = column(row, field, place)
-    if not isinstance(values, list) or not values or any(isinstance(one, list | dict) for one in values):
+    if not isinstance(values, list) or not values or any(isinstance(word, list | dict) for word in values):
         raise UserError(f"{place}: column {field!r} wants a list, one for each word, got {values!r:.40}")
     return values

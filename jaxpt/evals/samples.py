@@ -43,8 +43,8 @@ class Samples(Evaluator):
             return lambda *_: Result(lines=())
         # Outside of `setup.use()`: few rows are not sharded.
         answers = compiler.jit(answers_of(setup, batch, data)).lower(setup.placed_shapes().params).compile()
-        shown = {"encoder": _masks, "decoder": _continuations, "encoder_decoder": _spans}
-        show = shown[family]
+        formatters = {"encoder": _masks, "decoder": _continuations, "encoder_decoder": _spans}
+        show = formatters[family]
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result:
             return Result(lines=("a few validation examples:", *show(to_host(answers(params)), batch, data)))
@@ -154,8 +154,8 @@ def _masks(guesses: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Ite
             pieces[batch["masked_positions"][row][batch["masked_weights"][row] > 0]] = "⟨?⟩"
         yield f"  text   {' '.join(pieces[batch['encoder_segment_ids'][row] > 0])[:300]} …"
         for index in np.flatnonzero(batch["masked_weights"][row])[:5]:
-            says, right = data.tokenizer.tokens([int(guess[index]), int(batch["masked_targets"][row, index])])
-            yield f"    at {batch['masked_positions'][row, index]}:  model: {says!r}   target: {right!r}"
+            predicted, right = data.tokenizer.tokens([int(guess[index]), int(batch["masked_targets"][row, index])])
+            yield f"    at {batch['masked_positions'][row, index]}:  model: {predicted!r}   target: {right!r}"
 
 
 def _continuations(said: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:

@@ -39,10 +39,12 @@ class SeqioTask(Evaluator):
         mixed = parts.parts(config)
         if not isinstance(objective, Seq2Seq) or any(part.config.data.source != "task" for part in mixed):
             raise UserError("evals: seqio_task needs data.source: task and objective.kind: seq2seq; remove it")
-        most = objective.targets_length or config.data.length
-        tasks = {part.name: TaskMetrics(part.config.data, most, self.split, self.examples) for part in mixed}
+        targets_length = objective.targets_length or config.data.length
+        tasks = {part.name: TaskMetrics(part.config.data, targets_length, self.split, self.examples) for part in mixed}
         vocabulary = data.vocabulary
-        options = predictors.search_options(self.decoding, self.decoding.max_new_tokens or most, vocabulary.eos)
+        options = predictors.search_options(
+            self.decoding, self.decoding.max_new_tokens or targets_length, vocabulary.eos
+        )
         texts, targets = predictors.Generation(setup), TargetScores(setup)
         for task in tasks.values():
             if task.wants_predictions:

@@ -49,10 +49,10 @@ class SentenceSimilarity(Evaluator):
         features = Features(setup, self.layer, 1)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            found_KxUxD = features(params, rows, stop)
-            if found_KxUxD is None:
+            vectors_KxUxD = features(params, rows, stop)
+            if vectors_KxUxD is None:
                 return None
-            layers = [correlations(*np.split(of_layer, 2), pairs.scores) for of_layer in found_KxUxD]
+            layers = [correlations(*np.split(of_layer, 2), pairs.scores) for of_layer in vectors_KxUxD]
             metrics = dict(layers[-1])
             if self.layer == "all":
                 metrics |= {f"layer_{n}": of_layer["spearman"] for n, of_layer in enumerate(layers)}

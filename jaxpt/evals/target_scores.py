@@ -73,30 +73,30 @@ class TargetScores:
           For each row float32 [targets], in nats; None if stopped.
         """
         self.compile(rows)
-        found: list[Any] = [None] * len(rows)
+        all_log_probs: list[Any] = [None] * len(rows)
         with self._setup.use():
             for sizes, chosen in self._chunks(rows):
                 log_probs = np.asarray(self._compiled[sizes](params, self._put([rows[i] for i in chosen], sizes)))
                 for index, of_row in zip(chosen, log_probs):
-                    found[index] = of_row[: len(rows[index].targets)]
+                    all_log_probs[index] = of_row[: len(rows[index].targets)]
                 if stop():
                     return None
-        return found
+        return all_log_probs
 
     def _chunks(self, rows: Sequence[Scored]) -> Iterator[tuple[Sizes, list[int]]]:
         """(lengths of encoder, decoder and targets, numbers of the rows) of each batch, short ones first."""
         limit = self._setup.network.config.position_limit
-        most = batching.power_of_two(max((len(row.targets) for row in rows), default=1))
+        max_targets = batching.power_of_two(max((len(row.targets) for row in rows), default=1))
         sizes = [
             (
                 0 if row.encoder is None else batching.power_of_two(len(row.encoder), limit, batching.LEAST),
                 batching.power_of_two(len(row.prompt) + len(row.targets) - 1, limit, batching.LEAST),
-                batching.power_of_two(len(row.targets), least=min(most, _TARGETS)),
+                batching.power_of_two(len(row.targets), least=min(max_targets, _TARGETS)),
             )
             for row in rows
         ]
         for of_batch in sorted(set(sizes)):
-            same = [index for index, one in enumerate(sizes) if one == of_batch]
+            same = [index for index, row_sizes in enumerate(sizes) if row_sizes == of_batch]
             for first in range(0, len(same), self._size):
                 yield of_batch, same[first : first + self._size]
 
@@ -109,11 +109,11 @@ class TargetScores:
         }
         if sizes[0]:
             columns["encoder"] = ([row.encoder for row in rows], sizes[0])
-        own: dict[str, np.ndarray] = {}
+        local_arrays: dict[str, np.ndarray] = {}
         for name, (ids, length) in columns.items():
             tokens, lengths = batching.padded_with_lengths(ids, self._size, length)
-            own |= {name: tokens[self._own], f"{name}_lengths": lengths[self._own]}
-        return distributed.put(own, self._setup.mesh, self._size)
+            local_arrays |= {name: tokens[self._own], f"{name}_lengths": lengths[self._own]}
+        return distributed.put(local_arrays, self._setup.mesh, self._size)
 
 
 def _score(network: Network, params: Any, batch: dict[str, jax.Array]) -> jax.Array:

@@ -43,25 +43,25 @@ class TaskMetrics(Evaluator):
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             metrics: dict[str, float] = {}
-            said: list[str] = []
-            told: dict[str, Tell] = {}
+            report_lines: list[str] = []
+            tells: dict[str, Tell] = {}
             constants: dict[str, float] = {}
             computed: dict[str, str] = {}
             for name, task in tasks.items():
-                found = task.measure(params, earlier if not name else of_part(earlier, name), stop)
-                if found is None:
+                measurement = task.measure(params, earlier if not name else of_part(earlier, name), stop)
+                if measurement is None:
                     return None
-                own, told[name] = found
-                said += task.lines(f"{self.called}/{name}" if name else self.called, own)
+                task_metrics, tells[name] = measurement
+                report_lines += task.lines(f"{self.called}/{name}" if name else self.called, task_metrics)
                 computed |= _prefixed(name, task.computed)
-                metrics |= _prefixed(name, own)
+                metrics |= _prefixed(name, task_metrics)
                 constants |= _prefixed(name, task.majority)
             if "" not in tasks and len(tasks) == len(setup.config.task.tasks):
                 average = setup.config.task.average(metrics)
-                said += lines(self.called, average) if average else []
+                report_lines += lines(self.called, average) if average else []
                 metrics = {**average, **metrics}
-            said += features.report_lines(params)
-            return Result(metrics, tuple(said), functools.partial(_details, told), constants, computed)
+            report_lines += features.report_lines(params)
+            return Result(metrics, tuple(report_lines), functools.partial(_details, tells), constants, computed)
 
         return evaluate
 
@@ -83,7 +83,8 @@ class _OneTask:
         self.computed = {metric: how for metric, how in of_metrics if how is not None}
         self.majority = constant(config, trained, rows, self._targets)
         self._labels = {
-            name: mistakes.label_counts(config.task, of) for name, of in (("train", trained), (split, rows))
+            name: mistakes.label_counts(config.task, split_rows)
+            for name, split_rows in (("train", trained), (split, rows))
         }
         self.predictor = predictors.build(setup, data.tokenizer, others)
         self.predictor.compile(self._found.records)
@@ -106,8 +107,8 @@ class _OneTask:
         def details(params: Any, measured: Mapping[str, float]) -> Details:
             losses = self.predictor.losses(params, self._found.records, of_rows, self._targets)
             task = with_measured(self._config, measured).task
-            found = mistakes.details(task, rows, self._targets, predictions, losses)
-            return found._replace(parts=tuple({"labels": self._labels, **part} for part in found.parts))
+            task_details = mistakes.details(task, rows, self._targets, predictions, losses)
+            return task_details._replace(parts=tuple({"labels": self._labels, **part} for part in task_details.parts))
 
         return measured(config, predictions, self._targets), details
 
@@ -123,10 +124,10 @@ def _details(told: Mapping[str, Tell], params: Any, measured: Mapping[str, float
     rows: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for name, tell in told.items():
-        found = tell(params, of_part(measured, name) if name else measured)
-        lines += ([f"{name}:"] if name else []) + list(found.lines)
-        rows += [{"task": name, **row} for row in found.rows] if name else found.rows
-        parts += [{"task": name, **part} for part in found.parts]
+        task_details = tell(params, of_part(measured, name) if name else measured)
+        lines += ([f"{name}:"] if name else []) + list(task_details.lines)
+        rows += [{"task": name, **row} for row in task_details.rows] if name else task_details.rows
+        parts += [{"task": name, **part} for part in task_details.parts]
     return Details(tuple(lines), tuple(rows), tuple(parts))
 
 
@@ -160,10 +161,10 @@ def constant(
     config: Config, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
 ) -> dict[str, float]:
     """The metrics of the best trivial prediction from the training set: {name: value}."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for metric in config.task.scored:
-        found |= config.task.majority(metric, trained, rows, targets) or {}
-    return found
+        metrics |= config.task.majority(metric, trained, rows, targets) or {}
+    return metrics
 
 
 def lines(
@@ -187,10 +188,10 @@ def lines(
       ['task: f1 0.5000 (constant 0.2500)  [f1: of the label yes]']
     """
     majority, baseline_names = majority or {}, baseline_names or {}
-    shown = [
+    entries = [
         f"{value} {number:.4f}"
         + (f" ({baseline_names.get(value, 'constant')} {majority[value]:.4f})" if value in majority else "")
         for value, number in metrics.items()
     ]
     notes = [f"[{metric}: {how}]" for metric, how in (computed or {}).items()]
-    return [f"{name}: {'  '.join([*shown, *notes])}"]
+    return [f"{name}: {'  '.join([*entries, *notes])}"]

@@ -85,8 +85,8 @@ def import_weights(
         pieces, factors = opened.pieces(), {}
         if adapter is not None:
             pieces = itertools.chain(pieces, adapter.saved)
-            for path, of in adapter.factors.items():
-                factors |= {f"{lora.ADAPTER}/{path}/a": of.a, f"{lora.ADAPTER}/{path}/b": of.b}
+            for path, pair in adapter.factors.items():
+                factors |= {f"{lora.ADAPTER}/{path}/a": pair.a, f"{lora.ADAPTER}/{path}/b": pair.b}
         lacking = weights.write(temporary, opened.network, opened.dtypes(), pieces, adapter=factors)
         if source.is_dir():
             origin.keep(source, temporary)
@@ -134,13 +134,15 @@ def export(
     saved = weights.Saved(run_dir, step)
     network, summands, left_out = exported(config.objective.loss.network(config.model))
     summands = {path: tuple(renamed(p) for p in paths) for path, paths in summands.items()}
-    kept = origin.read(run_dir / origin.FOLDER, origin.CONFIG)
-    family = hf.family_of(network.config, (kept or {}).get("model_type"))
+    origin_config = origin.read(run_dir / origin.FOLDER, origin.CONFIG)
+    family = hf.family_of(network.config, (origin_config or {}).get("model_type"))
     dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
     with _created(out) as temporary:
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
         ids = _special_ids(config, run_dir)
-        hf.write(temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config), origin=kept)
+        hf.write(
+            temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config), origin=origin_config
+        )
         if (settings := run_dir / origin.FOLDER / origin.GENERATION).is_file():
             shutil.copyfile(settings, temporary / origin.GENERATION)
         vocabularies.give(run_dir, temporary)
@@ -212,12 +214,12 @@ def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], lis
     if network.config.adapter is not None:
         raise UserError("model.adapter: Hugging Face's classes do not support adapters in their layers")
     known = hf.family_of(network.config).known(network.heads)
-    kept = dataclasses.replace(network, heads={name: network.heads[name] for name in known}, deltas={})
-    paths = {path: (path,) for path in stored.stored_params(kept)}
+    exported_network = dataclasses.replace(network, heads={name: network.heads[name] for name in known}, deltas={})
+    paths = {path: (path,) for path in stored.stored_params(exported_network)}
     for name, head in network.deltas.items():
         prefix = f"model/{name}/"
         paths |= {path: (path, f"heads/{head}/{path}") for path in paths if path.startswith(prefix)}
-    return kept, paths, [name for name in network.heads if name not in known]
+    return exported_network, paths, [name for name in network.heads if name not in known]
 
 
 @contextlib.contextmanager
@@ -282,12 +284,12 @@ def _of_task(config: Config, name: str | None) -> tuple[Config, Callable[[str], 
     if name not in config.task.task_names:
         raise UserError(f"--task NAME chooses one of {', '.join(config.task.task_names)}"
                         + (" and is missing" if name is None else f", not {name}"))  # fmt: skip
-    one = each_task(config)[name]
-    head = one.task.head
-    own = one.objective.model_copy(update={"part": None})
+    task_config = each_task(config)[name]
+    head = task_config.task.head
+    objective = task_config.objective.model_copy(update={"part": None})
     prefix, theirs = f"heads/{head}/", f"heads/{classes.called(head, name)}/"
-    return one.model_copy(
-        update={"objective": own}
+    return task_config.model_copy(
+        update={"objective": objective}
     ), lambda path: theirs + path.removeprefix(prefix) if path.startswith(prefix) else path
 
 
@@ -317,10 +319,10 @@ def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
         return opened
     settings = imported.objective_of(model, heads)
     objective = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
-    wanted = objective.loss.heads(model)
-    if set(wanted) == set(heads):
+    objective_heads = objective.loss.heads(model)
+    if set(objective_heads) == set(heads):
         return opened
-    return hf.open_directory(source, partial=partial, ignore=ignore, heads=wanted)
+    return hf.open_directory(source, partial=partial, ignore=ignore, heads=objective_heads)
 
 
 def _vocabulary(config: Config, run_dir: Path) -> Vocabulary:
@@ -336,13 +338,15 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
         return {}
     vocabulary_files.verify(directory)
     try:
-        found = _vocabulary(config, run_dir)
+        vocabulary = _vocabulary(config, run_dir)
     except UserError:
         return {}
-    if found.size > config.model.vocab_size:
-        raise UserError(f"{directory}: {found.size} token ids, but model.vocab_size is {config.model.vocab_size}")
-    bos, eos = (a if a is not None else b for a, b in ((found.bos, found.cls), (found.eos, found.sep)))
-    ids = {"pad": found.pad, "bos": bos, "eos": eos}
+    if vocabulary.size > config.model.vocab_size:
+        raise UserError(f"{directory}: {vocabulary.size} token ids, but model.vocab_size is {config.model.vocab_size}")
+    bos, eos = (
+        a if a is not None else b for a, b in ((vocabulary.bos, vocabulary.cls), (vocabulary.eos, vocabulary.sep))
+    )
+    ids = {"pad": vocabulary.pad, "bos": bos, "eos": eos}
     if config.model.kind == "bart":
         ids["forced_eos"] = eos
     if config.model.kind == "bart" and not config.model.pre_norm:  # mBART's is a language
@@ -352,21 +356,21 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
 
 def _partial_report(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
     """Report lines of a partial import."""
-    for what, names in (
+    for outcome, names in (
         ("initialised at random", lacking),
         ("skipped, of another shape", opened.found.mismatched),
         ("skipped, unknown", opened.found.unexpected),
     ):
         if names:
-            yield printable(f"{what}: {', '.join(names)}", 10_000)
+            yield printable(f"{outcome}: {', '.join(names)}", 10_000)
 
 
 def _rates_report(source: Path, model: ModelConfig) -> Iterator[str]:
     """Report lines about rates of dropout that are others than the one of ours."""
     if not source.is_dir():
         return
-    given, family = hf.read_config(source)
-    others = {key: given[key] for key in family.dropouts if given.get(key, model.dropout) != model.dropout}
+    keys, family = hf.read_config(source)
+    others = {key: keys[key] for key in family.dropouts if keys.get(key, model.dropout) != model.dropout}
     for key, rate in others.items():
         yield f"{key}: {shown(rate)} is kept for the export; training here has one rate, model.dropout: {model.dropout}"
 
@@ -381,10 +385,10 @@ def report_differences(differences: Mapping[str, Difference], report: Report) ->
     Raises:
       UserError: one of them is more than rounding.
     """
-    for name, found in differences.items():
+    for name, difference in differences.items():
         report(
-            f"  {name:14} max difference {found.largest:.2e}, max value {found.scale:.3g} (relative "
-            f"{found.relative:.1e})"
+            f"  {name:14} max difference {difference.largest:.2e}, max value {difference.scale:.3g} (relative "
+            f"{difference.relative:.1e})"
         )
     wrong = [name for name, difference in differences.items() if not difference.equal]
     if wrong:

@@ -83,32 +83,32 @@ def open_directory(
         `Source.pieces` raises it for NaN or infinity.
     """
     path = Path(directory)
-    given, family = read_config(path)
+    keys, family = read_config(path)
     files.note_changes(path, weights=False)
     tensors = files.Tensors(path)
     try:
-        config = from_json(family, given, tensors, tuple(ignore))
+        config = from_json(family, keys, tensors, tuple(ignore))
         config = type(config)(**{**dict(config), **(change or {})})
-        tuned, outputs = _fine_tuned(family, tensors.shapes, given)
+        tuned, outputs = _fine_tuned(family, tensors.shapes, keys)
         if heads is None:
             heads = _heads(family, config, tensors.shapes) if tuned is None else (tuned,)
         network = family.network(config, heads, None if isinstance(heads, Mapping) else outputs or None)
         table = family.table_of(network)
-        found = mapping.find(tensors.shapes, table, network)
+        comparison = mapping.find(tensors.shapes, table, network)
         if not partial:
-            found.raise_on_mismatch(network)
-        elif not mapping.any_complete(found, table, network):
+            comparison.raise_on_mismatch(network)
+        elif not mapping.any_complete(comparison, table, network):
             raise UserError(
-                f"weights: no tensor matches a parameter, the whole model would be random: {found.why(network)}"
+                f"weights: no tensor matches a parameter, the whole model would be random: {comparison.why(network)}"
             )
-        for name in found.names.values():
+        for name in comparison.names.values():
             if kind := tensors.others.get(name):
                 raise UserError(f"weights: {name} has type {kind}, supported types are {', '.join(files.TYPES)}")
-        labels = tasks.labels_from_json(tuned, outputs, given)
-        problem = tasks.problem_from_json(tuned, outputs, given)
+        labels = tasks.labels_from_json(tuned, outputs, keys)
+        problem = tasks.problem_from_json(tuned, outputs, keys)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    return Source(path, family, network, tensors, table, found, labels, problem)
+    return Source(path, family, network, tensors, table, comparison, labels, problem)
 
 
 def read_config(directory: Path) -> tuple[dict[str, Any], Family]:
@@ -123,14 +123,14 @@ def read_config(directory: Path) -> tuple[dict[str, Any], Family]:
     Raises:
       UserError: no such directory, or unknown model_type.
     """
-    given, known = _read_json(directory / "config.json"), families()
-    model_type = given.get("model_type")
+    keys, known = _read_json(directory / "config.json"), families()
+    model_type = keys.get("model_type")
     if not isinstance(model_type, str) or model_type not in known:
         raise UserError(
             f"{directory / 'config.json'}: model_type {shown(model_type)} is not supported, "
             f"only {', '.join(sorted(known))}"
         )
-    return given, known[model_type]
+    return keys, known[model_type]
 
 
 def _fine_tuned(
@@ -155,8 +155,10 @@ def _heads(family: Family, config: ModelConfig, names: Mapping[str, Any]) -> tup
     if isinstance(family.classes, str):
         return ()
     whole = family.network(config, family.heads)
-    there = mapping.canonical_names(names, family.table_of(whole), whole)
-    present = {name for name in family.heads if any(row.theirs in there for row in family.heads[name](config).rows)}
+    file_names = mapping.canonical_names(names, family.table_of(whole), whole)
+    present = {
+        name for name in family.heads if any(row.theirs in file_names for row in family.heads[name](config).rows)
+    }
     return max((heads for heads in family.classes if present.issuperset(heads)), key=len)
 
 
@@ -201,8 +203,8 @@ def fill(network: Network, params: Mapping[str, Any], seed: int = 0) -> dict[str
     import jax
 
     have = traverse_util.flatten_dict(dict(params), sep="/")
-    wanted = list(traverse_util.flatten_dict(network.shapes(), sep="/"))
-    lacking = [path for path in wanted if path not in have]
+    paths = list(traverse_util.flatten_dict(network.shapes(), sep="/"))
+    lacking = [path for path in paths if path not in have]
     if lacking:
 
         def draw(key: jax.Array) -> dict[str, jax.Array]:
@@ -210,7 +212,7 @@ def fill(network: Network, params: Mapping[str, Any], seed: int = 0) -> dict[str
             return {path: flat[path] for path in lacking}
 
         have |= {path: np.asarray(x) for path, x in jax.jit(draw)(jax.random.key(seed)).items()}
-    return traverse_util.unflatten_dict({path: have[path] for path in wanted}, sep="/")
+    return traverse_util.unflatten_dict({path: have[path] for path in paths}, sep="/")
 
 
 def save(
@@ -359,10 +361,10 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists() and not path.is_symlink():
         words = foreign.describe(directory) if directory.is_dir() else None
         raise UserError(f"{directory}: {words or 'no config.json; expected a Hugging Face directory'}")
-    given = read_json(path)
-    if not isinstance(given, dict):
+    content = read_json(path)
+    if not isinstance(content, dict):
         raise UserError(f"{path}: expected a JSON object")
-    return given
+    return content
 
 
 def _map(function: Callable[[np.ndarray], np.ndarray], tree: Any) -> Any:

@@ -86,11 +86,11 @@ def _changed(directory: Path, is_wanted: Callable[[str], bool]) -> Iterator[Path
 
 
 def _crc32(path: Path) -> str:
-    found = 0
+    checksum = 0
     with path.open("rb") as file:
         while piece := file.read(_READ_AT_ONCE):
-            found = zlib.crc32(piece, found)
-    return f"{found:08x}"
+            checksum = zlib.crc32(piece, checksum)
+    return f"{checksum:08x}"
 
 
 class Tensors(Mapping[str, np.ndarray]):
@@ -159,9 +159,9 @@ class Tensors(Mapping[str, np.ndarray]):
         except OSError:
             raise
         except Exception as error:  # of any class: the file is a program for the unpickler
-            if found := re.search(r"GLOBAL (\S+)", str(error)):
+            if match := re.search(r"GLOBAL (\S+)", str(error)):
                 raise UserError(
-                    f"{path}: refused: besides tensors it contains {found[1]}, and reading that could run code; save "
+                    f"{path}: refused: besides tensors it contains {match[1]}, and reading that could run code; save "
                     "the state_dict alone, as .safetensors"
                 ) from None
             raise UserError(f"{path}: not a valid file of torch weights") from None
@@ -224,8 +224,8 @@ def _weight_files(directory: Path, stems: tuple[str, ...]) -> list[Path]:
 
 def _shards(index: Path, suffix: str) -> list[str]:
     """Names of the files that an index lists; all are in its directory."""
-    given = read_json(index)
-    places = given.get("weight_map") if isinstance(given, dict) else None
+    content = read_json(index)
+    places = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise UserError(f"{index}: not a weight index; expected {{weight_map: {{tensor: file}}}}")
     names = sorted(set(places.values()))

@@ -66,9 +66,9 @@ def describe(path: Path) -> str | None:
         return None
     if _is_t5x(path):
         return f"is a checkpoint of T5X; {_T5X}"
-    for name, what, advice in _CONTENTS:
+    for name, description, advice in _CONTENTS:
         if (path / name).exists():
-            return f"{what}; {advice}"
+            return f"{description}; {advice}"
     files = sorted(file for file in path.iterdir() if file.is_file())
     return next((f"{file.name}: {words}" for file in files if (words := of_suffix(file))), None)
 

@@ -65,16 +65,16 @@ def read(folder: Path, vocab_size: int) -> Generation:
     if not sources:
         return Generation()
     first = sources[0]
-    options = {ours: found for theirs, ours in _FORCED.items() if (found := first.ids(theirs))}
+    options = {ours: forced_ids for theirs, ours in _FORCED.items() if (forced_ids := first.ids(theirs))}
     options |= {"forced_first": first.one("forced_bos_token_id")} if "forced_first" in options else {}
     options |= {"bad_words": words} if (words := first.words("bad_words_ids")) else {}
-    given = {key: first.keys.get(key, plain) for key, plain in _SEARCH.items()}
+    settings = {key: first.keys.get(key, plain) for key, plain in _SEARCH.items()}
     return Generation(
         eos=next((ids for source in sources if (ids := source.ids("eos_token_id"))), ()),
         bos=next((i for source in sources if (i := source.one("bos_token_id")) is not None), None),
         decoder_start=next((i for source in sources if (i := source.one("decoder_start_token_id")) is not None), None),
         options=options,
-        search=tuple(f"{key}: {json.dumps(x)}" for key, x in given.items() if x not in (None, _SEARCH[key])),
+        search=tuple(f"{key}: {json.dumps(x)}" for key, x in settings.items() if x not in (None, _SEARCH[key])),
     )
 
 
@@ -97,17 +97,17 @@ class _File:
         Raises:
           UserError: there are several.
         """
-        found = self.ids(key)
-        if len(found) > 1:
-            raise UserError(f"{self.path}: {key}: wants one id, got {shown(list(found))}")
-        return found[0] if found else None
+        ids = self.ids(key)
+        if len(ids) > 1:
+            raise UserError(f"{self.path}: {key}: wants one id, got {shown(list(ids))}")
+        return ids[0] if ids else None
 
     def words(self, key: str) -> tuple[tuple[int, ...], ...]:
         """Sequences of ids; those of which the model has all ids."""
-        given = self.keys.get(key) or []
-        if not isinstance(given, list) or not all(isinstance(word, list) and word for word in given):
-            raise UserError(f"{self.path}: {key}: wants a list of lists of ids, got {shown(given)}")
-        return tuple(tuple(word) for word in given if len(self._known(key, word)) == len(word))
+        words = self.keys.get(key) or []
+        if not isinstance(words, list) or not all(isinstance(word, list) and word for word in words):
+            raise UserError(f"{self.path}: {key}: wants a list of lists of ids, got {shown(words)}")
+        return tuple(tuple(word) for word in words if len(self._known(key, word)) == len(word))
 
     def _known(self, key: str, values: list[Any]) -> list[int]:
         values = [value for value in values if value is not None]

@@ -244,9 +244,9 @@ def from_hf(state: Mapping[str, Any], table: Table, network: Network) -> dict[st
     Raises:
       UserError: a tensor is missing, unexpected, of another shape, or differs from a tied one.
     """
-    found = find({name: tuple(x.shape) for name, x in state.items()}, table, network)
-    found.raise_on_mismatch(network)
-    return gather(pieces(state, found, table, network), stored_params(network))
+    comparison = find({name: tuple(x.shape) for name, x in state.items()}, table, network)
+    comparison.raise_on_mismatch(network)
+    return gather(pieces(state, comparison, table, network), stored_params(network))
 
 
 def find(shapes: Mapping[str, tuple[int, ...]], table: Table, network: Network) -> Found:
@@ -260,19 +260,19 @@ def find(shapes: Mapping[str, tuple[int, ...]], table: Table, network: Network) 
     Returns:
       The present, missing, mismatched and unexpected tensors.
     """
-    wanted = _wanted(table, network)
-    there = canonical_names(shapes, table, network)
+    specs = _wanted(table, network)
+    file_names = canonical_names(shapes, table, network)
     for row in table.rows:  # a tied tensor may be stored under any of its names
-        once = [name for name in row.tied if name in there]
-        if once and row.theirs not in there:
-            there[row.theirs] = there[once[0]]
-    mismatched = {name for name, file in there.items() if name in wanted and shapes[file] != wanted[name][0]}
+        once = [name for name in row.tied if name in file_names]
+        if once and row.theirs not in file_names:
+            file_names[row.theirs] = file_names[once[0]]
+    mismatched = {name for name, file in file_names.items() if name in specs and shapes[file] != specs[name][0]}
     message = "{} has shape {}, this configuration expects {}"
     return Found(
-        names={name: file for name, file in there.items() if name in wanted and name not in mismatched},
-        missing=tuple(name for name, (_, optional) in wanted.items() if not optional and name not in there),
-        mismatched=tuple(message.format(name, shapes[there[name]], wanted[name][0]) for name in sorted(mismatched)),
-        unexpected=tuple(sorted(set(there) - set(wanted))),
+        names={name: file for name, file in file_names.items() if name in specs and name not in mismatched},
+        missing=tuple(name for name, (_, optional) in specs.items() if not optional and name not in file_names),
+        mismatched=tuple(message.format(name, shapes[file_names[name]], specs[name][0]) for name in sorted(mismatched)),
+        unexpected=tuple(sorted(set(file_names) - set(specs))),
     )
 
 
@@ -348,13 +348,13 @@ def _their_shape(row: Row, expected: Mapping[str, StoredParam], network: Network
 def _wanted(table: Table, network: Network) -> dict[str, tuple[tuple[int, ...], bool]]:
     """{their name: (shape, is_optional)}."""
     expected = params_of(table, network)
-    wanted = {
+    specs = {
         name.format(layer=layer): (_their_shape(row, expected, network), bool(index))
         for row in table.rows
         for index, name in enumerate((row.theirs, *row.tied))
         for layer in layers(row, expected)
     }
-    return wanted | {name: (shape, True) for name, shape in table.zeros.items()}
+    return specs | {name: (shape, True) for name, shape in table.zeros.items()}
 
 
 def canonical_names(names: Iterable[str], table: Table, network: Network) -> dict[str, str]:
@@ -368,19 +368,19 @@ def canonical_names(names: Iterable[str], table: Table, network: Network) -> dic
     Returns:
       {name in the table: name in the file}, without tensors that are not weights.
     """
-    names, wanted = tuple(names), _wanted(table, network)
+    names, specs = tuple(names), _wanted(table, network)
     bare = table.prefix and not any(name.startswith(table.prefix) for name in names)
-    there = {}
+    file_names = {}
     for file in names:
         name = file
         for pattern, replacement in table.renamed:
             name = re.sub(pattern, replacement, name)
-        if bare and table.prefix + name in wanted:
+        if bare and table.prefix + name in specs:
             name = table.prefix + name
         body = table.prefix + name if bare else name
-        if name in wanted or not any(re.fullmatch(pattern, x) for pattern in table.ignored for x in (name, body)):
-            there[name] = file
-    return there
+        if name in specs or not any(re.fullmatch(pattern, x) for pattern in table.ignored for x in (name, body)):
+            file_names[name] = file
+    return file_names
 
 
 def _strip(x: np.ndarray, axes: tuple[str, ...], vocab_size: int) -> np.ndarray:

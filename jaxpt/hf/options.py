@@ -242,10 +242,12 @@ def _check_types(given: Mapping[str, Any]) -> None:
         raise UserError(
             "config.json: quantization_config: quantized weights are not supported; import the unquantized model"
         )
-    for key, wanted in TYPES.items():
+    for key, expected in TYPES.items():
         value = given.get(key)
-        if value is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
-            names = wanted if isinstance(wanted, tuple) else (wanted,)
+        if value is not None and (
+            not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool)
+        ):
+            names = expected if isinstance(expected, tuple) else (expected,)
             wants = " or ".join(_WORDS[name] for name in names if name is not int or float not in names)
             raise UserError(f"config.json: {key}: wants {wants}, got {shown(value)}")
     if not all(isinstance(name, str) for name in given.get("architectures") or ()):
@@ -273,7 +275,7 @@ def _in_their_words(message: str, family: Family) -> str:
     """A message about our fields with the keys of config.json in their place."""
     theirs = {option.ours: option.theirs for option in family.options}
     # A field without an underscore may be a common word: it is a key only in front of a colon.
-    return re.sub(r"[a-z]\w*_\w+|[a-z]\w*(?=:)", lambda found: theirs.get(found[0], found[0]), message)
+    return re.sub(r"[a-z]\w*_\w+|[a-z]\w*(?=:)", lambda match: theirs.get(match[0], match[0]), message)
 
 
 def to_json(
@@ -321,18 +323,18 @@ def with_origin(keys: Mapping[str, Any], origin: Mapping[str, Any], family: Fami
     ours = {key: keys[key] for key in ("architectures", "dtype", *family.decided) if key in keys}
     if not any(key.endswith("_token_id") and x is not None for key, x in origin.items()):
         ours |= {key: x for key, x in keys.items() if key.endswith("_token_id") and x is not None}
-    kept = {key: x for key, x in origin.items() if key not in NOT_CARRIED}
+    carried = {key: x for key, x in origin.items() if key not in NOT_CARRIED}
     if not _has_labels_of(keys, origin, network):
-        kept = {key: x for key, x in kept.items() if key not in LABELS}
+        carried = {key: x for key, x in carried.items() if key not in LABELS}
         ours |= {key: x for key, x in keys.items() if key in LABELS}
-    read = dict(leaves(family.read(dict(kept))))
+    read = dict(leaves(family.read(dict(carried))))
     theirs = {option.ours: _ours(option, read.get(option.theirs, option.default)) for option in family.options}
     changed = {name for name, value in theirs.items() if value != getattr(network.config, name)}
     if not changed:
-        return kept | ours
+        return carried | ours
     known = {option.theirs.partition(".")[0] for option in family.options} | set(family.fixed)
     lost = {*known, *(family.dropouts if "dropout" in changed else ())}
-    others = {key: x for key, x in kept.items() if key in {*HARMLESS, *family.harmless} or _is_rate(key)}
+    others = {key: x for key, x in carried.items() if key in {*HARMLESS, *family.harmless} or _is_rate(key)}
     return dict(keys) | {key: x for key, x in others.items() if key not in lost} | ours
 
 

@@ -83,11 +83,11 @@ def carry(source: str | Path, run_dir: Path, *, eos: int | None, start: Sequence
     config, generation = read(folder, CONFIG), read(folder, GENERATION)
     if config is None or (run_dir / FOLDER).exists():
         return
-    kept = {CONFIG: config} | ({} if generation is None else {GENERATION: generation})
+    contents = {CONFIG: config} | ({} if generation is None else {GENERATION: generation})
     if not same_tokenizer:
-        kept = {CONFIG: {key: value for key, value in config.items() if not _is_of_ids(key)}}
+        contents = {CONFIG: {key: value for key, value in config.items() if not _is_of_ids(key)}}
     (run_dir / FOLDER).mkdir(parents=True)
-    for name, keys in kept.items():
+    for name, keys in contents.items():
         trained = _as_trained(keys, eos, start)
         write_text(run_dir / FOLDER / name, json.dumps(trained, indent=2, ensure_ascii=False) + "\n")
     files.write_checksums(run_dir / FOLDER)
@@ -99,8 +99,8 @@ def _is_of_ids(key: str) -> bool:
 
 def _as_trained(keys: Mapping[str, Any], eos: int | None, start: Sequence[int]) -> dict[str, Any]:
     keys = dict(keys)
-    ends = given if isinstance(given := keys.get("eos_token_id"), list) else [given]
-    if given is not None and eos is not None and eos not in ends:
+    ends = origin_eos if isinstance(origin_eos := keys.get("eos_token_id"), list) else [origin_eos]
+    if origin_eos is not None and eos is not None and eos not in ends:
         keys["eos_token_id"] = [eos, *ends]
     if start and keys.get("decoder_start_token_id") not in (None, start[0]):
         keys["decoder_start_token_id"] = start[0]

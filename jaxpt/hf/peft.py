@@ -113,19 +113,19 @@ def write(
     if both := [name for name in saved if name in parts]:
         raise UserError(f"train.trainable: {both[0]} has a low-rank adapter, and is trained besides; peft has no such")
     tensors |= {f"{PREFIX}{name}": x for name, x in whole.items()}
-    most = max(parts.values())
+    max_parts = max(parts.values())
     conv1d = any(row.transform == "identity" for row in table.rows if set(row.paths) & set(factors))
     class_name = family.class_of(network)
     settings = {
         "peft_type": "LORA",
         "task_type": next((task for end, task in TASKS.items() if class_name.endswith(end)), None),
         "base_model_name_or_path": base,
-        "r": most * config.rank,
-        "lora_alpha": most * config.alpha,
+        "r": max_parts * config.rank,
+        "lora_alpha": max_parts * config.alpha,
         "lora_dropout": config.dropout,
         "target_modules": sorted(parts),
-        "rank_pattern": {name: count * config.rank for name, count in parts.items() if count != most},
-        "alpha_pattern": {name: count * config.alpha for name, count in parts.items() if count != most},
+        "rank_pattern": {name: count * config.rank for name, count in parts.items() if count != max_parts},
+        "alpha_pattern": {name: count * config.alpha for name, count in parts.items() if count != max_parts},
         "modules_to_save": saved or None,
         "fan_in_fan_out": conv1d,
         "bias": "none",
@@ -161,11 +161,11 @@ def _joined(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(lora_A [K · R, I], lora_B [O, K · R]) of one layer of a row, K of whose parts have an adapter."""
     widths = [expected[path].unpadded_shape(network.config.vocab_size)[-1] for path in row.paths]
-    a = [factors[path].a[index].T for path, there in zip(row.paths, chosen) if there]
+    a = [factors[path].a[index].T for path, is_chosen in zip(row.paths, chosen) if is_chosen]
     rank, at, column = len(a[0]), 0, 0
     b = np.zeros((sum(widths), rank * len(a)), a[0].dtype)
-    for path, width, there in zip(row.paths, widths, chosen):
-        if there:
+    for path, width, is_chosen in zip(row.paths, widths, chosen):
+        if is_chosen:
             b[at : at + width, column : column + rank] = factors[path].b[index].T[:width]
             column += rank
         at += width
@@ -180,15 +180,17 @@ def _whole_modules(
     params: Mapping[str, Any],
 ) -> Iterator[tuple[str, np.ndarray]]:
     """All tensors of the modules of which something was trained besides the adapter."""
-    wanted = set()
+    module_names = set()
     for row in table.rows:
         for name, index in modules(row, expected):
             moved = [path for path in row.paths if path in trained and trained[path][index].all()]
             if moved and (row.tied or not row.theirs.endswith((".weight", ".bias"))):
                 raise UserError(f"train.trainable: {moved[0]} is tied or no module of its own, peft cannot save it")
-            wanted |= {name} if moved else set()
-    rows = [row for row in table.rows if any(name in wanted for name, _ in modules(row, expected))]
-    yield from ((n, x) for n, x in mapping.tensors(params, table, network, rows) if n.rpartition(".")[0] in wanted)
+            module_names |= {name} if moved else set()
+    rows = [row for row in table.rows if any(name in module_names for name, _ in modules(row, expected))]
+    yield from (
+        (n, x) for n, x in mapping.tensors(params, table, network, rows) if n.rpartition(".")[0] in module_names
+    )
 
 
 # ---- from peft ------------------------------------------------------------------------------------------------------
@@ -206,27 +208,27 @@ def settings_of(source: Path) -> dict[str, Any]:
       UserError: it is of another kind than W + s · A · B.
     """
     file = source / CONFIG
-    given = read_json(file)
-    if not isinstance(given, dict):
+    settings = read_json(file)
+    if not isinstance(settings, dict):
         raise UserError(f"{file}: expected a JSON object")
-    if given.get("peft_type") != "LORA":
-        raise UserError(f"{file}: peft_type: {shown(given.get('peft_type'))} is not supported, only 'LORA'")
-    _check_numbers(file, given)
-    for key, value in given.items():
+    if settings.get("peft_type") != "LORA":
+        raise UserError(f"{file}: peft_type: {shown(settings.get('peft_type'))} is not supported, only 'LORA'")
+    _check_numbers(file, settings)
+    for key, value in settings.items():
         if key not in _READ | _HARMLESS and value not in (None, False, [], {}):
             raise UserError(
                 f"{file}: {printable(key, 80)}: {shown(value)} is not supported: it may change what the adapter does; "
                 f"{_MERGE}"
             )
-    if given.get("bias", "none") not in ("none", None):
-        raise UserError(f'{file}: bias: {shown(given["bias"])} is not supported, only "none"; {_MERGE}')
-    start = given.get("init_lora_weights")
+    if settings.get("bias", "none") not in ("none", None):
+        raise UserError(f'{file}: bias: {shown(settings["bias"])} is not supported, only "none"; {_MERGE}')
+    start = settings.get("init_lora_weights")
     if (start.lower() if isinstance(start, str) else start) not in _PLAIN_STARTS:
         raise UserError(
             f"{file}: init_lora_weights: {shown(start)} is not supported: its factors belong to a changed base; save "
             f"it with path_initial_model_for_weight_conversion, as a plain adapter; or {_MERGE}"
         )
-    return given
+    return settings
 
 
 _MERGE = "merge it with peft (merge_and_unload, save_pretrained) and import the merged model"
@@ -242,7 +244,7 @@ def _check_numbers(file: Path, given: Mapping[str, Any]) -> None:
         return x is None or (isinstance(x, dict) and all(map(is_number, x.values())))
 
     base, modules = given.get("base_model_name_or_path"), given.get("modules_to_save")
-    for key, wanted, is_right in (
+    for key, expected, is_right in (
         ("base_model_name_or_path", "a string", base is None or isinstance(base, str)),
         ("r", "a number", is_number(given.get("r", 8))),
         ("lora_alpha", "a number", is_number(given.get("lora_alpha", 8))),
@@ -253,7 +255,7 @@ def _check_numbers(file: Path, given: Mapping[str, Any]) -> None:
         ("rank_pattern", "a mapping of modules to numbers", is_numbers(given.get("rank_pattern"))),
     ):  # fmt: skip
         if not is_right:
-            raise UserError(f"{file}: {key}: wants {wanted}, got {shown(given[key])}")
+            raise UserError(f"{file}: {key}: wants {expected}, got {shown(given[key])}")
     for key in ("alpha_pattern", "rank_pattern"):
         for pattern in given.get(key) or {}:
             linear_regex.check(pattern, f"{file}: {key}")
@@ -273,13 +275,13 @@ def read(source: str | Path, network: Network) -> Adapter:
       UserError: it is of another kind, or of modules that the model has not.
     """
     source = Path(source)
-    given, tensors = settings_of(source), files.Tensors(source, (WEIGHTS, "adapter_model.bin"))
+    settings, tensors = settings_of(source), files.Tensors(source, (WEIGHTS, "adapter_model.bin"))
     table, expected = hf.family_of(network.config).table_of(network), stored.stored_params(network)
     adapted, others = _sorted(source, tensors)
     names = mapping.canonical_names([*(f"{name}.weight" for name in adapted), *others], table, network)
     rows = {f"{name}.weight": (row, at) for row in table.rows for name, at in modules(row, expected)
             if row.theirs.endswith(".weight")}  # fmt: skip
-    found: dict[str, dict[Any, tuple[np.ndarray, np.ndarray, float]]] = {}
+    layer_factors: dict[str, dict[Any, tuple[np.ndarray, np.ndarray, float]]] = {}
     for name, in_file in names.items():
         if (module := in_file.removesuffix(".weight")) not in adapted or in_file in others:
             continue
@@ -292,19 +294,19 @@ def read(source: str | Path, network: Network) -> Adapter:
         rows_of_w = expected[row.paths[0]].unpadded_shape(network.config.vocab_size)[-2]
         if a.shape[1:] != (rows_of_w,) or b.shape != (sum(widths), len(a)):
             raise UserError(f"{source}: {module}: lora_A {a.shape} and lora_B {b.shape} do not fit the model")
-        if (rank := _of_module(given, "rank_pattern", "r", module)) != len(a):
+        if (rank := _of_module(settings, "rank_pattern", "r", module)) != len(a):
             raise UserError(f"{source}: {module}: lora_A has rank {len(a)}, but {CONFIG} says {shown(rank)}")
         for path, (own_a, own_b) in _cut(row.paths, widths, a, b).items():
-            found.setdefault(path, {})[at] = own_a.T, own_b.T, _scale(given, module, len(a))
-    if not found:
+            layer_factors.setdefault(path, {})[at] = own_a.T, own_b.T, _scale(settings, module, len(a))
+    if not layer_factors:
         raise UserError(f"{source}: has no low-rank adapter")
-    _check_saved(source, given, table, names)
-    kept = mapping.find({name: tensors.shapes[others[name]] for name in others}, table, network)
-    if kept.mismatched or kept.unexpected:
-        raise UserError(f"{source}: modules_to_save: {kept.why(network)}")
+    _check_saved(source, settings, table, names)
+    comparison = mapping.find({name: tensors.shapes[others[name]] for name in others}, table, network)
+    if comparison.mismatched or comparison.unexpected:
+        raise UserError(f"{source}: modules_to_save: {comparison.why(network)}")
     state = {name: tensors[key] for name, key in others.items()}
-    config, factors = _uniform(found, expected, given)
-    return Adapter(config, factors, tuple(mapping.pieces(state, kept, table, network)))
+    config, factors = _uniform(layer_factors, expected, settings)
+    return Adapter(config, factors, tuple(mapping.pieces(state, comparison, table, network)))
 
 
 def _sorted(source: Path, tensors: files.Tensors) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
@@ -366,14 +368,14 @@ def _uniform(
     given: Mapping[str, Any],
 ) -> tuple[LoraConfig, dict[str, Factors]]:
     """One rank and one scale for all, in the shapes of storage."""
-    every = [factors for of in found.values() for factors in of.values()]
+    every = [factors for layers in found.values() for factors in layers.values()]
     rank, scale = max(a.shape[1] for a, _, _ in every), max(scale for _, _, scale in every)
     factors = {}
-    for path, of in found.items():
+    for path, layers in found.items():
         *stack, rows, columns = expected[path].shape
         a = np.zeros((*stack, rows, rank), np.float32)
         b = np.zeros((*stack, rank, columns), np.float32)
-        for at, (own_a, own_b, own_scale) in of.items():
+        for at, (own_a, own_b, own_scale) in layers.items():
             a[at][:, : own_a.shape[1]] = own_a
             b[at][: len(own_b), : own_b.shape[1]] = own_b * (own_scale / scale)
         factors[path] = Factors(np.ones(stack, bool), a, b)

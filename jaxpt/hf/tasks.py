@@ -114,13 +114,13 @@ def tasks(
         "classes": ("SequenceClassification", classes), "tags": ("TokenClassification", tags),
         "span": ("QuestionAnswering", span), "choice": ("MultipleChoice", choice),
     }  # fmt: skip
-    found = {}
+    by_head = {}
     for head, (kind, names) in kinds.items():
         if names is not None:
             pooler, classifier = (None, names) if isinstance(names, str) else names
-            own = {"fixed": fixed} if fixed and head in ("classes", "choice") else {}
-            found[head] = Task(f"{name}For{kind}", classifier, pooler, **own, **more)
-    return found
+            fields = {"fixed": fixed} if fixed and head in ("classes", "choice") else {}
+            by_head[head] = Task(f"{name}For{kind}", classifier, pooler, **fields, **more)
+    return by_head
 
 
 # ---- labels ---------------------------------------------------------------------------------------------------------

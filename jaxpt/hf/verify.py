@@ -149,14 +149,14 @@ def theirs(model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
     names = {
         "tokens": "input_ids", "segments": "attention_mask", "types": "token_type_ids", "targets": "decoder_input_ids",
     }  # fmt: skip
-    given = {names[name]: torch.from_numpy(x).long() for name, x in inputs.items() if name in names}
+    model_inputs = {names[name]: torch.from_numpy(x).long() for name, x in inputs.items() if name in names}
     if "ranks" in inputs:
         ranks = torch.from_numpy(inputs["ranks"])
-        given["perm_mask"] = (ranks[:, :, None] <= ranks[:, None, :]).float() * (ranks[:, None, :] >= 0)
-        given["target_mapping"] = torch.nn.functional.one_hot(
+        model_inputs["perm_mask"] = (ranks[:, :, None] <= ranks[:, None, :]).float() * (ranks[:, None, :] >= 0)
+        model_inputs["target_mapping"] = torch.nn.functional.one_hot(
             torch.from_numpy(inputs["queries"]).long(), ranks.shape[1]
         ).float()
-    got = model(**given, output_hidden_states=True)
+    got = model(**model_inputs, output_hidden_states=True)
     scores = [got[name] for name in ("prediction_logits", "logits") if name in got]
     out = {"logits": scores[0]} if scores else {}
 
@@ -204,8 +204,8 @@ def differences(
         got = real(name, np.asarray(x, np.float32), inputs)
         want = real(name, other[name].detach().float().numpy(), inputs)
         layers = zip(*(np.moveaxis(x, 2, 0) if name.endswith("states") else x[None] for x in (got, want)), strict=True)
-        found = [Difference(float(np.abs(a - b).max()), float(np.abs(b).max())) for a, b in layers]
-        out[name] = max(found, key=lambda difference: difference.relative)
+        layer_differences = [Difference(float(np.abs(a - b).max()), float(np.abs(b).max())) for a, b in layers]
+        out[name] = max(layer_differences, key=lambda difference: difference.relative)
     return out
 
 

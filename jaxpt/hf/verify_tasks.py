@@ -130,6 +130,6 @@ def theirs(name: str, model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str,
     for key, value in ids.items():
         setattr(model.config, key, value)
     names = {"tokens": "input_ids", "segments": "attention_mask", "types": "token_type_ids"}
-    given = {names[key]: torch.from_numpy(x).long() for key, x in inputs.items() if key in names}
-    got = model(**{key: x[None] for key, x in given.items()} if name == "choice" else given)
+    model_inputs = {names[key]: torch.from_numpy(x).long() for key, x in inputs.items() if key in names}
+    got = model(**{key: x[None] for key, x in model_inputs.items()} if name == "choice" else model_inputs)
     return {"logits": torch.stack((got.start_logits, got.end_logits), -1) if name == "span" else got.logits}

@@ -54,16 +54,16 @@ def take(source: Path, out: Path, limits: dict[str, Any], report: Callable[[str]
         else:
             shutil.copy(source / name, out / name)
     try:
-        found = tokenizers.load(source, **limits)
-        _name_class(found, out)
+        vocabulary = tokenizers.load(source, **limits)
+        _name_class(vocabulary, out)
     except UserError as error:
         report(printable(f"vocabulary: copied, but not usable for training in jaxpt: {error}"))
         return {"kind": "sentencepiece"}
     finally:
         vocabulary_files.write_checksums(out, [str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()])
-    if found.assumed:
-        report(f"vocabulary: {found.assumed}")
-    return {"kind": found.kind, "lowercase": found.lowercase, "extra_ids": limits["extra_ids"]}
+    if vocabulary.assumed:
+        report(f"vocabulary: {vocabulary.assumed}")
+    return {"kind": vocabulary.kind, "lowercase": vocabulary.lowercase, "extra_ids": limits["extra_ids"]}
 
 
 def _check_copied(directory: Path, file: Path) -> None:
@@ -85,8 +85,8 @@ def give(run_dir: Path, out: Path) -> None:
 
 def _files(directory: Path) -> list[str]:
     """Names of the files of a vocabulary and of the templates of dialogues in a directory."""
-    found = [name for name in FILES if os.path.lexists(directory / name)]
-    return found + vocabulary_files.chat_template_files(directory)
+    names = [name for name in FILES if os.path.lexists(directory / name)]
+    return names + vocabulary_files.chat_template_files(directory)
 
 
 def _name_class(tokenizer: Any, directory: Path) -> None:

@@ -56,11 +56,11 @@ class Fills:
     fields = ("fills",)
 
     def values(self) -> dict[str, Any]:
-        return {"fills": [[{"text": text, "probability": p} for text, p in found] for found in self.missing]}
+        return {"fills": [[{"text": text, "probability": p} for text, p in candidates] for candidates in self.missing]}
 
     def lines(self) -> list[str]:
-        shown = (", ".join(f"{text!r} {p:.3f}" for text, p in found) for found in self.missing)
-        return [f"{n}: {line}" for n, line in enumerate(shown, 1)]
+        lines = (", ".join(f"{text!r} {p:.3f}" for text, p in candidates) for candidates in self.missing)
+        return [f"{n}: {line}" for n, line in enumerate(lines, 1)]
 
 
 class Answers:
@@ -115,9 +115,9 @@ class Answers:
         filling.check(model)  # which says why a model predicts no tokens
         if not model.fills(text):
             mask = model.vocabulary.mask
-            wanted = "" if mask is None else f": write {model.tokenizer.tokens([mask])[0]} where a word is missing"
+            hint = "" if mask is None else f": write {model.tokenizer.tokens([mask])[0]} where a word is missing"
             raise UserError(
-                f"has no mask, and {self.name} is an encoder, which fills masks and does not generate{wanted}"
+                f"has no mask, and {self.name} is an encoder, which fills masks and does not generate{hint}"
             )
         size = len(model.reader.format().wrap(model.tokenizer.encode(text, special=True)))
         limit = model.network.config.position_limit
@@ -151,13 +151,13 @@ class Answers:
         is_filled = [model.fills(text) for text in texts]
         blanks = [i for i, filled in enumerate(is_filled) if filled]
         others = [i for i, filled in enumerate(is_filled) if not filled]
-        for i, found in zip(blanks, self._fill([texts[i] for i in blanks])):
-            yield i, Fills(found)
+        for i, fills in zip(blanks, self._fill([texts[i] for i in blanks])):
+            yield i, Fills(fills)
         if not others:
             return
         prompts: list[Prompt] = [model.prompt_ids(texts[i])._replace(row=first + i) for i in others]
-        shown = None if on_text is None else lambda n, sample, text: on_text(others[n], sample, text)
-        for n, completions in model.generate_iter(prompts, self._options, on_text=shown):
+        callback = None if on_text is None else lambda n, sample, text: on_text(others[n], sample, text)
+        for n, completions in model.generate_iter(prompts, self._options, on_text=callback):
             yield others[n], Texts(completions)
 
     def _fill(self, texts: list[str]) -> list[list[Candidates]]:

@@ -46,8 +46,8 @@ def chat(path: str, *, system: str | None = None, template: str | None = None, s
     model = loaded.load(path, batch_size=1)
     if model.family == "encoder":
         raise UserError(f"{path}: is an encoder, which does not generate; wants a dialogue model")
-    found = chat_template.load(_folder(Path(path)), model.tokenizer, template)
-    session = Chat(model, found, {"max_new_tokens": MAX_NEW_TOKENS, **settings}, system)
+    dialogue_template = chat_template.load(_folder(Path(path)), model.tokenizer, template)
+    session = Chat(model, dialogue_template, {"max_new_tokens": MAX_NEW_TOKENS, **settings}, system)
     for line in _lines():
         try:
             session.answer(line)
@@ -129,16 +129,16 @@ class Chat:
         Raises:
           UserError: the message alone is too long; the dialogue is as it was before.
         """
-        kept = self._fitting([*self.messages, {"role": "user", "content": text}])
+        messages = self._fitting([*self.messages, {"role": "user", "content": text}])
         seed = (self._options.seed + self._turns) % 2**32
         options = dataclasses.replace(self._options, seed=seed)
 
         def show(prompt: int, sample: int, piece: str) -> None:
             print(piece, end="", flush=True)
 
-        ((_, (completion, *_)),) = self._model.generate_iter([self._ids(kept)], options, on_text=show, every=1)
+        ((_, (completion, *_)),) = self._model.generate_iter([self._ids(messages)], options, on_text=show, every=1)
         print(flush=True)
-        self.messages = [*kept, {"role": "assistant", "content": completion.text}]
+        self.messages = [*messages, {"role": "assistant", "content": completion.text}]
         self._turns += 1
         return completion.text
 
@@ -156,8 +156,8 @@ class Chat:
         if size > limit:
             raise UserError(f"the message needs {size} tokens, but the model has {limit} positions; shorten it")
         if dropped:
-            what = "turn is" if dropped == 1 else f"{dropped} turns are"
-            print(f"jaxpt: note: the oldest {what} forgotten: the model has {limit} positions", file=sys.stderr)
+            phrase = "turn is" if dropped == 1 else f"{dropped} turns are"
+            print(f"jaxpt: note: the oldest {phrase} forgotten: the model has {limit} positions", file=sys.stderr)
         return [*head, *turns]
 
     def _ids(self, messages: Dialogue) -> Prompt:

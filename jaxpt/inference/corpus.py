@@ -43,12 +43,12 @@ def texts(path: str, field: str | None = None) -> Iterator[Text]:
     if path.removesuffix(".gz").endswith(".txt"):
         if field is not None:
             raise UserError(f"{path}: --field is the column of a .jsonl, .tsv, … file; a .txt has a text a line")
-        found = 0
+        num_texts = 0
         for number, line in read_lines(path):
             if line.strip():
-                found += 1
+                num_texts += 1
                 yield Text(line.rstrip("\r\n"), None, {}, f"{path}: line {number}")
-        if not found:
+        if not num_texts:
             raise UserError(f"{path}: is empty; wants a text a line")
         return
     kind = tables.file_format(path)

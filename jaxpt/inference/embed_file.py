@@ -56,8 +56,8 @@ def embed_file(
     written = _Writer(Path(out), chosen, pool, {"model": str(path), "layer": layer, "pool": pool})
     with shown_progress() as say, written:
         pace = corpus.Pace(say, total)
-        most = CHARACTERS_OF_UNITS if pool in UNITS else CHARACTERS
-        for first, chunk in _numbered(corpus.chunks(corpus.texts(file, field), most)):
+        max_characters = CHARACTERS_OF_UNITS if pool in UNITS else CHARACTERS
+        for first, chunk in _numbered(corpus.chunks(corpus.texts(file, field), max_characters)):
             written.add(first, *_vectors(model, chunk, chosen, pool, normalize))
             pace.add(len(chunk))
     print(f"{out}: {written.rows:,} rows, vectors of {written.width} numbers")
@@ -76,15 +76,17 @@ def _vectors(
     model: Loaded, chunk: Sequence[Text], layer: Layer, pool: str, normalize: bool
 ) -> tuple[list[words.Words] | list[np.ndarray], int]:
     """The words of each text, or its vector; the number of texts that were truncated."""
-    texts = [one.text for one in chunk]
+    texts = [text.text for text in chunk]
     if pool not in UNITS:
-        found = words.pooled(model, texts, pool, layer, normalize)
-        return found.vectors, found.truncated
-    given = [one.spans if one.spans is not None else words.words_of(one.text) for one in chunk]
-    made = model.embed_words(texts, layer, pool, given if pool == "word" else None)
+        pooled = words.pooled(model, texts, pool, layer, normalize)
+        return pooled.vectors, pooled.truncated
+    spans = [text.spans if text.spans is not None else words.words_of(text.text) for text in chunk]
+    words_by_text = model.embed_words(texts, layer, pool, spans if pool == "word" else None)
     if normalize:
-        made = [one._replace(vectors=words.normalized(one.vectors)) for one in made]
-    return made, sum(one.is_cut for one in made)
+        words_by_text = [
+            text_words._replace(vectors=words.normalized(text_words.vectors)) for text_words in words_by_text
+        ]
+    return words_by_text, sum(text_words.is_cut for text_words in words_by_text)
 
 
 class _Writer:
@@ -119,12 +121,12 @@ class _Writer:
 
         columns: dict[str, Any] = {"text": np.arange(first, first + len(found))}
         if self._pool in UNITS:
-            counts = [len(one.texts) for one in found]
+            counts = [len(text_words.texts) for text_words in found]
             columns["text"] = np.repeat(columns["text"], counts)
-            columns[self._pool] = pa.array([name for one in found for name in one.texts], pa.string())
-            spans_Wx2 = np.concatenate([one.spans for one in found]).astype(np.int32)
+            columns[self._pool] = pa.array([name for text_words in found for name in text_words.texts], pa.string())
+            spans_Wx2 = np.concatenate([text_words.spans for text_words in found]).astype(np.int32)
             columns |= {"start": spans_Wx2[:, 0], "end": spans_Wx2[:, 1]}
-            vectors = np.concatenate([one.vectors for one in found], -2)
+            vectors = np.concatenate([text_words.vectors for text_words in found], -2)
         else:
             vectors = np.stack(found, -2)  # [texts, D], of several layers [K, texts, D]
         names = self._names(len(vectors)) if vectors.ndim == 3 else ["vector"]

@@ -82,10 +82,13 @@ def evaluate(
       UserError: a task, its data or the model is not as it must be.
     """
     tasks = task.load_all(names, overrides)
-    wanted = [(one, n) for one in tasks for n in dict.fromkeys(map(one.shown, shots or [None]))]
-    found = [(one, n, examples(one, n, limit, data, seed)) for one, n in wanted]
-    for one, _, of_task in found:
-        measures.computed(one, [{"gold": example.gold} for example in of_task])  # what is not installed is said now
+    task_shots = [
+        (harness_task, n) for harness_task in tasks for n in dict.fromkeys(map(harness_task.shown, shots or [None]))
+    ]
+    task_examples = [(harness_task, n, examples(harness_task, n, limit, data, seed)) for harness_task, n in task_shots]
+    for harness_task, _, of_task in task_examples:
+        # What is not installed is said now.
+        measures.computed(harness_task, [{"gold": example.gold} for example in of_task])
     ngrams = None if corpus is None else NGrams(_corpus(corpus))
     processes.start(DistributedConfig())
     console.quiet = not is_primary()
@@ -93,8 +96,8 @@ def evaluate(
     chosen, step = opening.fixed(path)
     model = loaded.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
     asks = asked(model, form, unit)
-    for one in tasks:
-        asks.check(one)
+    for harness_task in tasks:
+        asks.check(harness_task)
     folder = Path(out) if out else results_folder(Path(path), chosen, step)
     earlier = _earlier(folder)
     say(f"{path}: {model.network.config.kind}, {asks.says}")
@@ -102,27 +105,39 @@ def evaluate(
         "model": str(Path(path).resolve()), "step": step, "seed": seed, "form": form, "unit": unit,
         "dtype": jnp.dtype(compute_dtype(model.network.config)).name,
     }  # fmt: skip
-    made = []
-    for one, n, of_task in found:
+    task_results = []
+    for harness_task, n, of_task in task_examples:
         if is_primary():
-            _replace(_path(folder, one.name, n), one, len(of_task), settings, earlier.get((one.name, n)))
-        chunk = min(CHUNK, 4 * batch_size) if one.form == "generation" else CHUNK
-        outcomes = _outcomes(asks, one, n, of_task, folder, settings, chunk)
+            _replace(
+                _path(folder, harness_task.name, n),
+                harness_task,
+                len(of_task),
+                settings,
+                earlier.get((harness_task.name, n)),
+            )
+        chunk = min(CHUNK, 4 * batch_size) if harness_task.form == "generation" else CHUNK
+        outcomes = _outcomes(asks, harness_task, n, of_task, folder, settings, chunk)
         if not is_primary():
             continue
-        made.append(results.result(one, n, outcomes, baselines.baselines(one, of_task, ngrams)))
+        task_results.append(
+            results.result(harness_task, n, outcomes, baselines.baselines(harness_task, of_task, ngrams))
+        )
     if not is_primary():
         return []
     if asks.truncated:
         say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
-    console.print(results.table(made), width=None if console.is_terminal else 140)  # a log has no width
-    for line in dict.fromkeys(f"{one.task.name}: {m}: {how}" for one in made for m, how in one.computed.items()):
+    console.print(results.table(task_results), width=None if console.is_terminal else 140)  # a log has no width
+    for line in dict.fromkeys(
+        f"{task_result.task.name}: {m}: {how}"
+        for task_result in task_results
+        for m, how in task_result.computed.items()
+    ):
         say(line)
-    _write_summary(folder, earlier, made, {"run": settings, "scored_by": asks.says})
-    for one, n, _ in found:
-        files.state_of(_path(folder, one.name, n)).unlink(missing_ok=True)
+    _write_summary(folder, earlier, task_results, {"run": settings, "scored_by": asks.says})
+    for harness_task, n, _ in task_examples:
+        files.state_of(_path(folder, harness_task.name, n)).unlink(missing_ok=True)
     say(f"{folder}: results.json, and each example")
-    return made
+    return task_results
 
 
 def asked(model: Loaded, form: Literal["plain", "span"] | None, unit: Literal["piece", "word"]) -> NetworkModel:
@@ -135,8 +150,8 @@ def asked(model: Loaded, form: Literal["plain", "span"] | None, unit: Literal["p
     """
 
     def complete(prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
-        found = model.generate(list(prompts), max_new_tokens=max_new_tokens, stop=tuple(stop))
-        return [samples[0].text if samples else "" for samples in found]
+        completions = model.generate(list(prompts), max_new_tokens=max_new_tokens, stop=tuple(stop))
+        return [samples[0].text if samples else "" for samples in completions]
 
     writes = None if model.family == "encoder" else complete
     return NetworkModel(model.network, model.params, model.reader, writes, form=form, unit=unit, current=model.current)
@@ -162,24 +177,24 @@ def _outcomes(
     ]
     identity = {**settings, "task": one.model_dump(mode="json", exclude={"source"}), "shots": shots}
     with contextlib.ExitStack() as stack:
-        kept = None
+        results_file = None
         if is_primary():
             say = stack.enter_context(files.shown_progress())
-            kept = stack.enter_context(
+            results_file = stack.enter_context(
                 files.Results(path, rows, identity, ["outcome"], say, "scoring", "examples", keeps_state=True)
             )
-        done = int(_of_first(np.int32(kept.done if kept else 0)))
+        done = int(_of_first(np.int32(results_file.done if results_file else 0)))
         for first in range(0, len(of_task), size):
             if first + size <= done or done == len(of_task):
                 continue
             chunk = of_task[first : first + size]
-            if kept:
-                asks.progress = functools.partial(_show, kept, first, len(chunk))
-            found = scoring.score(one, asks, chunk)
-            for number, outcome in enumerate(found, first):
-                if kept and number in kept.remaining():
-                    kept.write(number, {"outcome": outcome})
-    if kept is None:
+            if results_file:
+                asks.progress = functools.partial(_show, results_file, first, len(chunk))
+            outcomes = scoring.score(one, asks, chunk)
+            for number, outcome in enumerate(outcomes, first):
+                if results_file and number in results_file.remaining():
+                    results_file.write(number, {"outcome": outcome})
+    if results_file is None:
         return []
     return [json.loads(line)["outcome"] for line in path.read_bytes().splitlines()]  # text has other ends of lines
 
@@ -208,8 +223,8 @@ def _earlier(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """What `results.json` has of earlier commands, by task and number of shots."""
     path = folder / "results.json"
     try:
-        found = json.loads(path.read_text("utf-8"))["results"]
-        return {(entry["task"], entry["shots"]): entry for entry in found}
+        entries = json.loads(path.read_text("utf-8"))["results"]
+        return {(entry["task"], entry["shots"]): entry for entry in entries}
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError):
@@ -226,8 +241,8 @@ def _replace(path: Path, one: HarnessTask, count: int, settings: dict[str, Any],
     old = _told(one, before.get("run", settings), before["settings"], before["examples"])
     new = _told(one, settings, results.settings(one), count)
     wrong = [name for name in new | old if old.get(name) != new.get(name)]
-    if told := "; ".join(f"{name} {json.dumps(old.get(name))}, now {json.dumps(new.get(name))}" for name in wrong):
-        say(f"{path}: replaces results of other settings: {told}")
+    if changes := "; ".join(f"{name} {json.dumps(old.get(name))}, now {json.dumps(new.get(name))}" for name in wrong):
+        say(f"{path}: replaces results of other settings: {changes}")
 
 
 def _told(one: HarnessTask, run: dict[str, Any], keys: dict[str, Any], count: int) -> dict[str, Any]:
@@ -239,9 +254,9 @@ def _write_summary(
     folder: Path, earlier: dict[tuple[str, int], dict[str, Any]], made: list[Result], more: dict[str, Any]
 ) -> None:
     """Writes `results.json`: what was made, and what earlier commands left."""
-    kept = {key: entry for key, entry in earlier.items() if files.is_complete(_path(folder, *key))}
-    kept |= {(one.task.name, one.shots): {**one.plain(), **more} for one in made}
-    text = json.dumps({"results": list(kept.values())}, indent=1, ensure_ascii=False)
+    entries = {key: entry for key, entry in earlier.items() if files.is_complete(_path(folder, *key))}
+    entries |= {(task_result.task.name, task_result.shots): {**task_result.plain(), **more} for task_result in made}
+    text = json.dumps({"results": list(entries.values())}, indent=1, ensure_ascii=False)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "results.json", f"{text}\n")
 

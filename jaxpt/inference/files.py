@@ -255,8 +255,8 @@ class Results:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{self._state}: is damaged; delete it and {self.path.name}") from None
         if name := next((name for name in names if old.get(name) != new.get(name)), None):
-            said = f"{name} {json.dumps(old.get(name))}, now it is {json.dumps(new.get(name))}"
-            raise UserError(f"{self.path}: was begun with {said}; {resolve}")
+            change = f"{name} {json.dumps(old.get(name))}, now it is {json.dumps(new.get(name))}"
+            raise UserError(f"{self.path}: was begun with {change}; {resolve}")
         if digest != identity["digest"]:
             counts = f"{count:,} rows then, {identity['prompts']:,} now"
             raise UserError(f"{self.path}: was begun with other prompts ({counts}); {resolve}")
@@ -276,8 +276,8 @@ class Results:
                 row = json.loads(line)
             except ValueError:
                 row = None
-            wanted, checksum = self._prompts[number], checksums[number] if number + 1 < len(checksums) else None
-            is_row = isinstance(row, dict) and _line({key: row.get(key) for key in wanted}) == _line(wanted)
+            prompt, checksum = self._prompts[number], checksums[number] if number + 1 < len(checksums) else None
+            is_row = isinstance(row, dict) and _line({key: row.get(key) for key in prompt}) == _line(prompt)
             if not is_row or checksum not in (None, _checksum(line)):
                 raise UserError(
                     f"{where}: is not the row of this prompt; delete it and the lines after it to generate them again"

@@ -92,13 +92,16 @@ def _masks(model: Loaded, texts: Sequence[str], k: int) -> list[list[Candidates]
     tokenizer = model.tokenizer
     ids = [tokenizer.encode(text, special=True) for text in texts]
     with model.current():
-        found = masks.fill_masks(model.network, model.params, model.objective, model.vocabulary, ids, k=k)
+        filled = masks.fill_masks(model.network, model.params, model.objective, model.vocabulary, ids, k=k)
     return [
         [
-            [(tokenizer.decode([i]) or tokenizer.tokens([i])[0], float(p)) for i, p in zip(one.ids, one.probabilities)]
-            for one in of_text
+            [
+                (tokenizer.decode([i]) or tokenizer.tokens([i])[0], float(p))
+                for i, p in zip(mask.ids, mask.probabilities)
+            ]
+            for mask in of_text
         ]
-        for of_text in found
+        for of_text in filled
     ]
 
 
@@ -119,14 +122,14 @@ def _spans(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list
     options = model.options(**keys)
     completed = dict(model.generate_iter(prompts, options))
 
-    def found(number: int, one: Completion) -> list[list[int]]:
+    def spans_of(number: int, one: Completion) -> list[list[int]]:
         ids = [i for i in one.tokens if i not in options.eos]
         if blank == "sentinels":
             return spans.spans_of_target(ids, counts[number], v)
         return _aligned(prompts[number].encoder, ids, model.reader.format(), mask_id(v, model.objective.kind))
 
     return [
-        _candidates(model, [found(number, one) for one in completed[number]], completed[number])
+        _candidates(model, [spans_of(number, completion) for completion in completed[number]], completed[number])
         for number in range(len(texts))
     ]
 
@@ -147,13 +150,16 @@ def _middles(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> li
         encoded = (model.tokenizer.encode(part, special=True) for part in (prefix, others[0]))
         prompts.append(Prompt(spans.infilling_prompt(*encoded, model.vocabulary)))
     completed = dict(model.generate_iter(prompts, model.options(**keys)))
-    return [[[(one.text, _probability(one)) for one in completed[number]]] for number in range(len(texts))]
+    return [
+        [[(completion.text, _probability(completion)) for completion in completed[number]]]
+        for number in range(len(texts))
+    ]
 
 
 def _candidates(model: Loaded, found: list[list[list[int]]], completed: list[Completion]) -> list[Candidates]:
     """Of each span its candidates, from the spans of each candidate."""
     return [
-        [(model.tokenizer.decode(span), _probability(one)) for span, one in zip(of_span, completed)]
+        [(model.tokenizer.decode(span), _probability(completion)) for span, completion in zip(of_span, completed)]
         for of_span in zip(*found)
     ]
 

@@ -27,10 +27,10 @@ class Submission:
           UserError: the task is none of GLUE's, or its labels are not.
         """
         self._name, self._labels = glue_test(config.task.name, file), None
-        wanted = "classification" if GLUE[self._name].labels else "regression"
-        if config.task.kind != wanted:
-            raise UserError(f"task.kind: {config.task.kind}: {GLUE[self._name].submission} wants {wanted}")
-        if wanted == "classification":
+        expected_kind = "classification" if GLUE[self._name].labels else "regression"
+        if config.task.kind != expected_kind:
+            raise UserError(f"task.kind: {config.task.kind}: {GLUE[self._name].submission} wants {expected_kind}")
+        if expected_kind == "classification":
             self._labels = glue_labels(self._name, config.task.labels, config.task.names)
         # GLUE's test sets have a line of names, also where its training set has none.
         self.task: Task = config.task.model_copy(update={"header": None})
@@ -41,12 +41,12 @@ class Submission:
 
     def lines(self, rows: Sequence[LocatedRow], predictions: Iterable[Any]) -> Iterator[str]:
         """The lines of the file; a generated text that is no label counts as the first label, and is said."""
-        found = list(predictions)
+        predicted = list(predictions)
         if self._labels is not None:
-            if none := sum(one < 0 for one in found):
+            if none := sum(index < 0 for index in predicted):
                 say(f"texts that are no label: {none:,}, written as {self._labels[0]}")
-            found = [self._labels[max(one, 0)] for one in found]
+            predicted = [self._labels[max(index, 0)] for index in predicted]
         names = ("id", "idx", "index") if self.task.id is None else (self.task.id,)
         has_ids = any(name in rows[0].row.values for name in names)
         ids = [self.task.row_id(row.row) if has_ids else number for number, row in enumerate(rows)]
-        yield from glue_submission(self._name, ids, found)
+        yield from glue_submission(self._name, ids, predicted)

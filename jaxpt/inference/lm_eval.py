@@ -72,13 +72,13 @@ class JaxptLM(LM):
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(Σ log p, whether each token is the first choice) of each (context, continuation)."""
-        found = self._asks.likelihoods(*_columns(requests, 2))
-        return self._kept("loglikelihood", requests, [_answer(one) for one in found])
+        likelihoods = self._asks.likelihoods(*_columns(requests, 2))
+        return self._kept("loglikelihood", requests, [_answer(likelihood) for likelihood in likelihoods])
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Σ log p of each text, each token once."""
-        found = self._asks.rolling(*_columns(requests, 1))
-        return self._kept("loglikelihood_rolling", requests, [one.log_prob for one in found])
+        likelihoods = self._asks.rolling(*_columns(requests, 1))
+        return self._kept("loglikelihood_rolling", requests, [likelihood.log_prob for likelihood in likelihoods])
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """A text for each (prompt, options); requests of the same options are generated together."""
@@ -120,8 +120,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     samples, temperature = left.pop("do_sample", None), left.pop("temperature", None)
     if samples is False or (samples is None and not temperature):
         temperature = 0.0
-    found: dict[str, Any] = {
-        "stop": tuple(one for one in ([until] if isinstance(until, str) else until) if one),
+    options: dict[str, Any] = {
+        "stop": tuple(stop for stop in ([until] if isinstance(until, str) else until) if stop),
         "max_new_tokens": limits[0] if limits else _NEW_TOKENS,
         "temperature": 1.0 if temperature is None else float(temperature),
     }
@@ -129,8 +129,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in _OPTIONS:
             known = ", ".join(["until", "do_sample", "temperature", *_LIMITS, *_OPTIONS])
             raise UserError(f"generation_kwargs: {name}: wants {known}")
-        found[_OPTIONS[name]] = value
-    return found
+        options[_OPTIONS[name]] = value
+    return options
 
 
 def main() -> int:

@@ -189,7 +189,9 @@ class Loaded:
           UserError: as `generate`.
         """
         self._check_writes()
-        self._engine.check([self.prompt_ids(one) if isinstance(one, str) else one for one in prompts], options)
+        self._engine.check(
+            [self.prompt_ids(prompt) if isinstance(prompt, str) else prompt for prompt in prompts], options
+        )
 
     def generate(self, texts: Sequence[str | Prompt], **keys: Any) -> list[list[Completion]]:
         """Generates for each prompt.
@@ -204,8 +206,8 @@ class Loaded:
         Raises:
           UserError: a prompt or an option is not as it must be, or the model is an encoder.
         """
-        found = dict(self.generate_iter(texts, self.options(**keys)))
-        return [found.get(number, []) for number in range(len(texts))]  # beam search may find none
+        completions = dict(self.generate_iter(texts, self.options(**keys)))
+        return [completions.get(number, []) for number in range(len(texts))]  # beam search may find none
 
     def generate_iter(
         self,
@@ -230,15 +232,15 @@ class Loaded:
         """
         self._check_writes()
         options = self.options() if options is None else options
-        read = [self.prompt_ids(one) if isinstance(one, str) else one for one in prompts]
+        read = [self.prompt_ids(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
         texts = _Texts(self.tokenizer, read, options, on_text)
         watch = texts.watch if on_text is not None or options.stop else None
         waiting: dict[int, list[tuple[int, Completion]]] = {}
-        for one in self._engine.generate(read, options, watch=watch, every=every):
-            samples = waiting.setdefault(one.index, [])
-            samples.append((one.sample, texts.completed(one)))
+        for generated in self._engine.generate(read, options, watch=watch, every=every):
+            samples = waiting.setdefault(generated.index, [])
+            samples.append((generated.sample, texts.completed(generated)))
             if len(samples) == options.samples:
-                yield one.index, _in_order(waiting.pop(one.index))
+                yield generated.index, _in_order(waiting.pop(generated.index))
         for index, samples in waiting.items():  # beam search may find fewer than are wanted
             yield index, _in_order(samples)
 
@@ -274,12 +276,12 @@ class Loaded:
             filling.check(self)
         pairs = [self.reader.pair(*pair) for pair in zip(contexts, continuations)]
         with self.current():
-            found = likelihood.loglikelihood(
+            likelihoods = likelihood.loglikelihood(
                 self.network, self.params, self.objective, self.vocabulary, *map(list, zip(*pairs)), form=form,
                 unit=unit, word_starts=self.tokenizer.word_starts() if unit == "word" else None, language=self.language,
             ) if pairs else likelihood.Likelihoods([], 0)  # fmt: skip
-        _warn_of_truncated(found.truncated, "contexts were truncated from the left")
-        return found.items
+        _warn_of_truncated(likelihoods.truncated, "contexts were truncated from the left")
+        return likelihoods.items
 
     def fills(self, text: str) -> bool:
         """Whether the text has a mask, a sentinel or `<FILL>` that this model fills."""
@@ -319,11 +321,11 @@ class Loaded:
         Raises:
           UserError: no such layer or pooling.
         """
-        found = words.pooled(self, texts, pooling, layer, normalize)
-        _warn_of_truncated(found.truncated, "texts were truncated")
+        pooled = words.pooled(self, texts, pooling, layer, normalize)
+        _warn_of_truncated(pooled.truncated, "texts were truncated")
         if pooling == "none":
-            return found.vectors
-        return np.stack(found.vectors) if found.vectors else np.zeros((0, self.network.config.embed_dim), np.float32)
+            return pooled.vectors
+        return np.stack(pooled.vectors) if pooled.vectors else np.zeros((0, self.network.config.embed_dim), np.float32)
 
     def embed_words(
         self,
@@ -376,8 +378,8 @@ class _Texts:
 
     def watch(self, index: int, sample: int, ids: list[int]) -> bool:
         """Takes the new ids of a row; True if a stop string is complete."""
-        stream, pieces, seen = self._rows.get((index, sample)) or (self._stream(self._prompts[index]), [], 0)
-        text = stream.push(i for i in ids[seen:] if i not in self._options.eos)
+        stream, pieces, num_ids = self._rows.get((index, sample)) or (self._stream(self._prompts[index]), [], 0)
+        text = stream.push(i for i in ids[num_ids:] if i not in self._options.eos)
         self._say(index, sample, text)
         self._rows[index, sample] = (stream, [*pieces, text], len(ids))
         return stream.is_stopped
@@ -394,9 +396,9 @@ class _Texts:
         text = "".join([*pieces, rest])
         if not stream.is_stopped:
             return Completion(text, one.tokens, one.finish, one.logprobs, one.score)
-        kept = stream.kept()
-        logprobs = None if one.logprobs is None else one.logprobs[:kept]
-        return Completion(text, one.tokens[:kept], "stop", logprobs, one.score)
+        num_tokens = stream.kept()
+        logprobs = None if one.logprobs is None else one.logprobs[:num_tokens]
+        return Completion(text, one.tokens[:num_tokens], "stop", logprobs, one.score)
 
     def _say(self, index: int, sample: int, text: str) -> None:
         if text and self._on_text is not None:

@@ -74,7 +74,7 @@ def neighbours(
             raise UserError(f"{name}: wants a file F{suffix}, got {file}")
     chosen = words.parse_layer(layer)
     if Path(path).is_file():
-        found = _of_static(StaticVectors(path), query, word, corpus, k or 10)
+        nearest = _of_static(StaticVectors(path), query, word, corpus, k or 10)
     elif corpus is None:
         raise UserError("--corpus FILE: give the file in which uses of the word are looked for")
     elif query is None:
@@ -85,20 +85,20 @@ def neighbours(
         _senses(path, corpus, field, label, chosen, k or 3, limit, html or png)
         return
     else:
-        asked = _query(query, word)
-        found = _of_corpus(path, asked, corpora.texts(corpus, field), label, chosen, k or 10, limit, corpus)
-    _print(found)
+        query_use = _query(query, word)
+        nearest = _of_corpus(path, query_use, corpora.texts(corpus, field), label, chosen, k or 10, limit, corpus)
+    _print(nearest)
     if html or png:
-        _draw(found, html, png)
+        _draw(nearest, html, png)
 
 
 def _query(query: str, word: str | None) -> Use:
     if word is None:
         return uses.marked(query)
-    found = next(uses.places(query, word), None)
-    if found is None:
+    match = next(uses.places(query, word), None)
+    if match is None:
         raise UserError(f"--word {word}: is not in the query")
-    return Use(query, *found.span())
+    return Use(query, *match.span())
 
 
 def _of_corpus(
@@ -109,16 +109,16 @@ def _of_corpus(
     if layer == "all" or isinstance(layer, tuple):
         raise UserError("--layer: a query wants one layer, or mix")
     others = (use for use in uses.of_corpus(texts, query.word, label) if use[:2] != query[:2])
-    found = [*itertools.islice(others, limit + 1)]
-    if not found:
+    corpus_uses = [*itertools.islice(others, limit + 1)]
+    if not corpus_uses:
         raise UserError(f"{corpus}: has no use of {query.word!r}")
-    is_more, found = len(found) > limit, found[:limit]
-    vectors = _vectors(load(path), [query, *found], layer)
+    is_more, corpus_uses = len(corpus_uses) > limit, corpus_uses[:limit]
+    vectors = _vectors(load(path), [query, *corpus_uses], layer)
     order, cosines = uses.nearest(vectors[0], vectors[1:], k)
-    count = f"{'the first ' * is_more}{len(found):,} uses in {corpus}"
+    count = f"{'the first ' * is_more}{len(corpus_uses):,} uses in {corpus}"
     where = {"mix": "mean of all layers", -1: "last layer"}.get(layer, f"layer {layer}")
     title = f"{query.word}: nearest of {count}, {where} of {path}"
-    return Found(title, query, vectors[0], found, vectors[1:], order, cosines)
+    return Found(title, query, vectors[0], corpus_uses, vectors[1:], order, cosines)
 
 
 def _vectors(model: Loaded, found: Sequence[Use], layer: Layer) -> np.ndarray:
@@ -141,9 +141,9 @@ def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus
     if query is None and word is None:
         raise UserError(f"{model.path}: wants a word, such as bank")
     text = word or (uses.marked(query).word if "*" in query else query)
-    found = model.nearest(text, k)
-    names = [Use(name, 0, len(name)) for name, _, _ in found]
-    vectors, cosines = np.stack([vector for _, _, vector in found]), np.array([cosine for _, cosine, _ in found])
+    ranked = model.nearest(text, k)
+    names = [Use(name, 0, len(name)) for name, _, _ in ranked]
+    vectors, cosines = np.stack([vector for _, _, vector in ranked]), np.array([cosine for _, cosine, _ in ranked])
     title = f"{names[0].word}: nearest of {len(model.words):,} words in {model.path}"
     return Found(title, names[0], vectors[0], names[1:], vectors[1:], np.arange(len(names) - 1), cosines[1:])
 
@@ -165,10 +165,10 @@ def _draw(found: Found, html: str | None, png: str | None) -> None:
     """Writes the picture, and the page."""
     rest = np.setdiff1d(np.arange(len(found.others)), found.order)
     rest = rest[np.linspace(0, len(rest) - 1, min(len(rest), _SHOWN)).astype(int)]
-    shown = [*found.order, *rest]
-    places, share = points.project(words.normalized(np.stack([found.query_D, *found.vectors_UxD[shown]])))
+    indices = [*found.order, *rest]
+    places, share = points.project(words.normalized(np.stack([found.query_D, *found.vectors_UxD[indices]])))
     marks = [Point(*places[0], found.query.snippet(), "", is_query=True)]
-    for rank, (n, place) in enumerate(zip(shown, places[1:]), 1):
+    for rank, (n, place) in enumerate(zip(indices, places[1:]), 1):
         name = f"{rank}  {found.others[n].snippet()}" if rank <= len(found.order) else ""
         marks.append(Point(*place, name, found.others[n].label))
     note = f"the plane of the two main axes (PCA): {share:.0%} of the variance of the shown vectors"
@@ -195,23 +195,23 @@ def _senses(
         raise UserError("wants a query, such as 'the *bank* of the river', or --label NAME: the column with the senses")
     if picture:
         raise UserError("--html and --png show one query; give it")
-    found = uses.labelled(itertools.islice(corpora.texts(corpus, field), limit + 1), label)
-    is_more, found = len(found) > limit, found[:limit]
+    labelled = uses.labelled(itertools.islice(corpora.texts(corpus, field), limit + 1), label)
+    is_more, labelled = len(labelled) > limit, labelled[:limit]
     groups: dict[str, list[int]] = {}
-    for n, use in enumerate(found):
+    for n, use in enumerate(labelled):
         groups.setdefault(use.word.lower(), []).append(n)
     for word, group in groups.items():
-        if len({found[n].label for n in group}) < 2:
+        if len({labelled[n].label for n in group}) < 2:
             raise UserError(f"{corpus}: wants two labels or more of {word!r}, and two texts or more of each")
-    vectors = _vectors(load(path), found, layer)
+    vectors = _vectors(load(path), labelled, layer)
     names = [str(layer)] if vectors.ndim == 2 else [*map(str, range(len(vectors)) if layer == "all" else layer)]
     first = f"the first {limit:,} uses in " if is_more else ""
     print(f"label of a use by its {k} nearest other uses (cosine), {path}, {first}{corpus}")
     print("".join(f"{name:>12}" for name in ("layer", *groups, "all")))
-    majority = {w: collections.Counter(found[n].label for n in g).most_common(1)[0][1] for w, g in groups.items()}
+    majority = {w: collections.Counter(labelled[n].label for n in g).most_common(1)[0][1] for w, g in groups.items()}
     rows = {"majority": [majority[word] / len(group) for word, group in groups.items()]}
     for name, of_layer_UxD in zip(names, vectors.reshape(-1, *vectors.shape[-2:])):
-        rows[name] = [uses.leave_one_out(of_layer_UxD[g], [found[n].label for n in g], k) for g in groups.values()]
+        rows[name] = [uses.leave_one_out(of_layer_UxD[g], [labelled[n].label for n in g], k) for g in groups.values()]
     sizes = [len(group) for group in groups.values()]
     for name, accuracies in rows.items():
         print(f"{name:>12}" + "".join(f"{a:12.1%}" for a in (*accuracies, np.average(accuracies, weights=sizes))))

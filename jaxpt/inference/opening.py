@@ -74,8 +74,8 @@ def open_model(
     config = configs.load(run_dir)
     network = config.objective.loss.network(config.model)
     opened = _tokenizer(tokenizer, run_dir, config)
-    found = _objective(objective) or configs.at_phase(config, configs.phase_of(config, step)).objective
-    return _complete(path, network, weights.read(run_dir, step), found, opened, _folder(run_dir, tokenizer))
+    model_objective = _objective(objective) or configs.at_phase(config, configs.phase_of(config, step)).objective
+    return _complete(path, network, weights.read(run_dir, step), model_objective, opened, _folder(run_dir, tokenizer))
 
 
 def fixed(path: str | Path) -> tuple[Path, int | None]:
@@ -100,12 +100,12 @@ def _is_hf(path: Path) -> bool:
 
 def _of_hf(path: Path, tokenizer: str | Path | Tokenizer | None, objective: Any) -> Opened:
     network, params = hf.load(path)
-    found = _objective(objective) or _objective(imported.objective_of(network.config, network.heads))
+    model_objective = _objective(objective) or _objective(imported.objective_of(network.config, network.heads))
     # Of Hugging Face's own, only T5 adds sentinels to its SentencePiece model.
     may_extend = network.config.kind == "t5" or tokenizer is not None
     limits = {"extra_ids": None if may_extend else 0, "max_size": network.config.vocab_size}
     opened = _opened_tokenizer(tokenizer, path, limits)
-    return _complete(path, network, params, found, opened, _folder(path, tokenizer))
+    return _complete(path, network, params, model_objective, opened, _folder(path, tokenizer))
 
 
 def _complete(
@@ -117,14 +117,14 @@ def _complete(
     folder: Path,
 ) -> Opened:
     """With what the tokenizer's files, in `folder`, and the model's say of generation."""
-    said = generation.read(origin.folder_of(path), network.config.vocab_size)
+    settings = generation.read(origin.folder_of(path), network.config.vocab_size)
     language = None
     if objective.kind == "mbart":
-        tokenizer, language = _with_languages(tokenizer, said.decoder_start)
-    bos, eos = prompts.bos_of(tokenizer, folder), prompts.eos_of(tokenizer, folder, said.eos)
-    start = said.decoder_start if network.config.family == "encoder_decoder" else said.bos
-    options = dict(said.options)
-    return Opened(path, network, params, objective, tokenizer, bos, eos, options, language, start, said.search)
+        tokenizer, language = _with_languages(tokenizer, settings.decoder_start)
+    bos, eos = prompts.bos_of(tokenizer, folder), prompts.eos_of(tokenizer, folder, settings.eos)
+    start = settings.decoder_start if network.config.family == "encoder_decoder" else settings.bos
+    options = dict(settings.options)
+    return Opened(path, network, params, objective, tokenizer, bos, eos, options, language, start, settings.search)
 
 
 def _objective(given: str | Mapping[str, Any] | Objective | None) -> Objective | None:
@@ -141,8 +141,8 @@ def _folder(path: Path, tokenizer: str | Path | Tokenizer | None) -> Path:
     """Where tokenizer_config.json is looked for."""
     if tokenizer is None or isinstance(tokenizer, Tokenizer):
         return path / "tokenizer" if (path / "tokenizer").is_dir() else path
-    given = Path(tokenizer)
-    return given if given.is_dir() else given.parent
+    tokenizer_path = Path(tokenizer)
+    return tokenizer_path if tokenizer_path.is_dir() else tokenizer_path.parent
 
 
 def _opened_tokenizer(given: str | Path | Tokenizer | None, own: Path, limits: Mapping[str, Any]) -> Tokenizer:
@@ -157,14 +157,14 @@ def _opened_tokenizer(given: str | Path | Tokenizer | None, own: Path, limits: M
 
 def _tokenizer(given: str | Path | Tokenizer | None, run_dir: Path, config: Config) -> Tokenizer:
     """A run's tokenizer, with the tokens of its languages."""
-    data, settings, own = config.data, config.data.tokenizer, run_dir / "tokenizer"
+    data, settings, tokenizer_dir = config.data, config.data.tokenizer, run_dir / "tokenizer"
     limits: dict[str, Any] = {"extra_ids": settings.extra_ids, "max_size": config.model.vocab_size}
     if given is None:
         languages = dict.fromkeys(source.language for source in (data, *data.mixture) if source.language is not None)
         limits |= {"kind": settings.kind, "lowercase": settings.lowercase, "languages": tuple(languages)}
-    if given is None and not own.is_dir() and settings.path is not None:
+    if given is None and not tokenizer_dir.is_dir() and settings.path is not None:
         given, limits["add_tokens"] = settings.path, settings.add_tokens
-    return _opened_tokenizer(given, own, limits)
+    return _opened_tokenizer(given, tokenizer_dir, limits)
 
 
 def _with_languages(tokenizer: Tokenizer, start: int | None) -> tuple[Tokenizer, int | None]:

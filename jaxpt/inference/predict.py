@@ -60,12 +60,12 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue:
     to = submission.file(out) if submission else Path(out)
     if to.exists():
         raise UserError(f"{to}: already exists; choose a new file")
-    files = [RowFile(one) for one in tables.expand(file, "FILE")]
+    files = [RowFile(file_path) for file_path in tables.expand(file, "FILE")]
     rows = examples.read(submission.task if submission else task, files)
     if not rows:
         raise UserError(f"{file}: has no rows")
-    found = predicted(config, run_dir, step, rows, "decide" if glue else "answer")
-    lines = submission.lines(rows, found) if submission else _lines(task, rows, found)
+    predictions = predicted(config, run_dir, step, rows, "decide" if glue else "answer")
+    lines = submission.lines(rows, predictions) if submission else _lines(task, rows, predictions)
     if checkpoint.is_primary():
         _write(to, lines)
     else:
@@ -102,14 +102,14 @@ def predicted(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRo
     params: Any = reader.restore_params(setup, step)
     metrics = reader.metrics(step)
     reader.close()
-    one = chosen_task(config)
-    config = with_measured(one, metrics if one is config else of_part(metrics, one.task.name))
+    task_config = chosen_task(config)
+    config = with_measured(task_config, metrics if task_config is config else of_part(metrics, task_config.task.name))
     settings = config.data.tokenizer
     tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)
     predictor = predictors.build(dataclasses.replace(setup, config=config), tokenizer)
     say = getattr(config.objective, how)
     for first in range(0, len(rows), CHUNK):
-        found = examples.examples(config, tokenizer, rows[first : first + CHUNK], has_targets=False)
-        outputs = predictor(params, found.records)
-        for row, of_row in zip(found.rows, examples.by_row(found, outputs), strict=True):
+        encoded = examples.examples(config, tokenizer, rows[first : first + CHUNK], has_targets=False)
+        outputs = predictor(params, encoded.records)
+        for row, of_row in zip(encoded.rows, examples.by_row(encoded, outputs), strict=True):
             yield say(of_row, row.row, row.where)

@@ -39,11 +39,11 @@ class StaticVectors:
           UserError: names the line that is not as it must be.
         """
         self.path = Path(path)
-        found: dict[str, np.ndarray] = {}
+        vectors: dict[str, np.ndarray] = {}
         for word, vector in _lines(str(path)):
-            found.setdefault(word, vector)  # of a word that is there twice the first
-        self.words = [*found]
-        self.vectors_VxD = np.stack([*found.values()])
+            vectors.setdefault(word, vector)  # of a word that is there twice the first
+        self.words = [*vectors]
+        self.vectors_VxD = np.stack([*vectors.values()])
         self._rows = {word: row for row, word in enumerate(self.words)}
 
     def row(self, word: str) -> int | None:
@@ -90,13 +90,13 @@ def open_vectors(path: str | Path) -> Loaded | StaticVectors:
 
 def _lines(path: str) -> Iterator[tuple[str, np.ndarray]]:
     """(word, vector) of each line."""
-    said = width = None
+    total = width = None
     count = 0
     for number, line in read_lines(path):
         fields = line.rstrip().split(" ")
         place = f"{path}: line {number}"
         if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
-            said, width = map(int, fields)
+            total, width = map(int, fields)
             continue
         width = len(fields) - 1 if width is None else width
         if width < 1 or len(fields) <= width:
@@ -110,6 +110,6 @@ def _lines(path: str) -> Iterator[tuple[str, np.ndarray]]:
             raise UserError(f"{place}: a number that is not finite")
         yield " ".join(fields[:-width]), np.array(values, np.float32)  # GloVe has words with spaces
         count += 1
-    if not count or said not in (None, count):
-        wants = "a word and its numbers a line" if said is None else f"the {said:,} words that its first line says"
+    if not count or total not in (None, count):
+        wants = "a word and its numbers a line" if total is None else f"the {total:,} words that its first line says"
         raise UserError(f"{path}: {count:,} words, wants {wants}")

@@ -28,7 +28,7 @@ def sts(path: str, file: str, *, layer: str = "all", pool: str = "mean", columns
     chosen, names, poolings = words.parse_layer(layer), tuple(columns.split(",")), pool.split(",")
     if len(names) != 3:
         raise UserError(f"--columns: wants three names, as {','.join(COLUMNS)}, got {columns}")
-    if wrong := [one for one in poolings if one not in POOLINGS]:
+    if wrong := [name for name in poolings if name not in POOLINGS]:
         raise UserError(f"--pool: {wrong[0]!r} is none of {', '.join(POOLINGS)}")
     pairs = read(file, names)
     model = open_vectors(path)
@@ -39,13 +39,13 @@ def sts(path: str, file: str, *, layer: str = "all", pool: str = "mean", columns
         _print("words", "mean", model.embed(sentences), pairs.scores)
         return
     for pooling in poolings:
-        found = model.embed(sentences, pooling, chosen)
-        layers = np.moveaxis(found, 1, 0) if found.ndim == 3 else [found]
+        embeddings = model.embed(sentences, pooling, chosen)
+        layers = np.moveaxis(embeddings, 1, 0) if embeddings.ndim == 3 else [embeddings]
         numbers = range(len(layers)) if chosen == "all" else chosen if isinstance(chosen, tuple) else [chosen]
         for number, vectors in zip(numbers, layers):
             _print(number, pooling, vectors, pairs.scores)
 
 
 def _print(layer: int | str, pooling: str, vectors: np.ndarray, scores: list[float]) -> None:
-    found = correlations(*np.split(vectors, 2), scores)
-    print(f"{layer:>8}{pooling:>8}{100 * found['spearman']:10.1f}{100 * found['pearson']:10.1f}")
+    coefficients = correlations(*np.split(vectors, 2), scores)
+    print(f"{layer:>8}{pooling:>8}{100 * coefficients['spearman']:10.1f}{100 * coefficients['pearson']:10.1f}")

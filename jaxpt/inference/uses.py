@@ -69,11 +69,11 @@ def marked(text: str, place: str = "the query") -> Use:
       >>> marked("The *bank* of the river.")
       Use(text='The bank of the river.', start=4, end=8, label='')
     """
-    found = [*_MARKED.finditer(text)]
-    if len(found) != 1:
-        raise UserError(f"{place}: {len(found) or 'no'} words are marked, wants one, as in 'the *bank* of the river'")
-    start, end = found[0].span()
-    return Use(text[:start] + found[0][1] + text[end:], start, end - 2)
+    matches = [*_MARKED.finditer(text)]
+    if len(matches) != 1:
+        raise UserError(f"{place}: {len(matches) or 'no'} words are marked, wants one, as in 'the *bank* of the river'")
+    start, end = matches[0].span()
+    return Use(text[:start] + matches[0][1] + text[end:], start, end - 2)
 
 
 def find(text: str, word: str) -> Iterator[Use]:
@@ -87,8 +87,8 @@ def find(text: str, word: str) -> Iterator[Use]:
       >>> [use.marked for use in find("He sat. The Bank is shut! Banking is dull.", "bank")]
       ['The *Bank* is shut!']
     """
-    for found in places(text, word):
-        yield _sentence(text, *found.span())
+    for match in places(text, word):
+        yield _sentence(text, *match.span())
 
 
 def places(text: str, word: str) -> Iterator[re.Match[str]]:
@@ -109,7 +109,7 @@ def places(text: str, word: str) -> Iterator[re.Match[str]]:
 def _sentence(text: str, start: int, end: int) -> Use:
     """The sentence of a word, at most `_ROOM` characters on each side, cut between words."""
     left, right = max(0, start - _ROOM), min(len(text), end + _ROOM)
-    first = max((found.end() for found in _END.finditer(text, left, start)), default=None)
+    first = max((match.end() for match in _END.finditer(text, left, start)), default=None)
     if first is None:
         space = text.find(" ", left, start)
         first = 0 if left == 0 else start if space < 0 else space + 1
@@ -130,13 +130,13 @@ def of_corpus(texts: Iterable[Text], word: str, label_field: str | None = None) 
     Raises:
       UserError: a row has no such column.
     """
-    seen: set[tuple[str, int]] = set()
-    for one in texts:
-        said = _label(one, label_field)
-        for use in find(_MARKED.sub(r"\1", one.text), word):
-            if (use.text, use.start) not in seen:
-                seen.add((use.text, use.start))
-                yield use._replace(label=said)
+    yielded: set[tuple[str, int]] = set()
+    for text in texts:
+        text_label = _label(text, label_field)
+        for use in find(_MARKED.sub(r"\1", text.text), word):
+            if (use.text, use.start) not in yielded:
+                yielded.add((use.text, use.start))
+                yield use._replace(label=text_label)
 
 
 def labelled(texts: Iterable[Text], label_field: str) -> list[Use]:
@@ -145,16 +145,16 @@ def labelled(texts: Iterable[Text], label_field: str) -> list[Use]:
     Raises:
       UserError: a text has no marked word, or no label.
     """
-    return [marked(one.text, one.place)._replace(label=_label(one, label_field)) for one in texts]
+    return [marked(text.text, text.place)._replace(label=_label(text, label_field)) for text in texts]
 
 
 def _label(text: Text, field: str | None) -> str:
     if field is None:
         return ""
-    found = label(column(Row(0, text.values), field, text.place))
-    if not found.strip():
+    text_label = label(column(Row(0, text.values), field, text.place))
+    if not text_label.strip():
         raise UserError(f"{text.place}: column {field!r} is empty; wants a label")
-    return found
+    return text_label
 
 
 def vectors(model: Loaded, uses: Sequence[Use], layer: Layer = -1) -> np.ndarray:
@@ -171,11 +171,11 @@ def vectors(model: Loaded, uses: Sequence[Use], layer: Layer = -1) -> np.ndarray
     Raises:
       UserError: a word that the model cannot read, being beyond its positions.
     """
-    found = model.embed_words([use.text for use in uses], layer, spans=[[(use.start, use.end)] for use in uses])
-    for use, one in zip(uses, found):
-        if not one.texts:
+    words_by_use = model.embed_words([use.text for use in uses], layer, spans=[[(use.start, use.end)] for use in uses])
+    for use, use_words in zip(uses, words_by_use):
+        if not use_words.texts:
             raise UserError(f"{use.marked[:60]!r}…: the word is beyond the model's positions, or has no token")
-    return np.concatenate([one.vectors for one in found], -2)
+    return np.concatenate([use_words.vectors for use_words in words_by_use], -2)
 
 
 def nearest(query_D: np.ndarray, uses_UxD: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -52,7 +52,7 @@ def words_of(text: str) -> list[tuple[int, int]]:
       >>> [text[start:end] for start, end in words_of(text)]
       ['The', "bank's", '(', 'old', ')', 'safe', '—', 'gone', '.']
     """
-    return [span for found in _BETWEEN.finditer(text) for span in _parts(text, *found.span())]
+    return [span for match in _BETWEEN.finditer(text) for span in _parts(text, *match.span())]
 
 
 def _parts(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -116,21 +116,21 @@ def embed(
       UserError: no such layer, or a tokenizer that does not say which characters a token stands for.
     """
     encoded = model.tokenizer.encode_with_offsets(list(texts))
-    found = _states(model, [one.ids for one in encoded], "none", layer)
-    before, after = found.special
-    made = []
-    for number, (text, (ids, offsets), states) in enumerate(zip(texts, encoded, found.vectors, strict=True)):
+    hidden_states = _states(model, [encoding.ids for encoding in encoded], "none", layer)
+    before, after = hidden_states.special
+    words_by_text = []
+    for number, (text, (ids, offsets), states) in enumerate(zip(texts, encoded, hidden_states.vectors, strict=True)):
         first = before + len(_opened(model, ids)) - len(ids)  # the tokens before the text
-        kept = states.shape[-2] - first - after
-        states, is_cut = states[..., first : first + kept, :], kept < len(ids)
+        num_tokens = states.shape[-2] - first - after
+        states, is_cut = states[..., first : first + num_tokens, :], num_tokens < len(ids)
         if unit == "token" and spans is None:
             vectors = np.ascontiguousarray(states)
-            names = model.tokenizer.tokens(ids[:kept])
-            made.append(Words(names, offsets[:kept], vectors, np.arange(kept), is_cut))
+            names = model.tokenizer.tokens(ids[:num_tokens])
+            words_by_text.append(Words(names, offsets[:num_tokens], vectors, np.arange(num_tokens), is_cut))
             continue
-        wanted = words_of(text) if spans is None else spans[number]
-        made.append(_averaged(text, np.reshape(wanted, (-1, 2)).astype(np.int64), offsets, states, is_cut))
-    return made
+        word_spans = words_of(text) if spans is None else spans[number]
+        words_by_text.append(_averaged(text, np.reshape(word_spans, (-1, 2)).astype(np.int64), offsets, states, is_cut))
+    return words_by_text
 
 
 def _averaged(text: str, spans_Wx2: np.ndarray, offsets_Nx2: np.ndarray, states_NxD: np.ndarray, is_cut: bool) -> Words:
@@ -150,7 +150,8 @@ def _states(
 ) -> Embeddings:
     with model.current():
         return embeddings.embed(
-            model.network, model.params, model.objective, model.vocabulary, [_opened(model, one) for one in ids],
+            model.network, model.params, model.objective, model.vocabulary,
+            [_opened(model, text_ids) for text_ids in ids],
             pooling=pooling, layer=layer, normalize=normalize, language=model.language,
         )  # fmt: skip
 

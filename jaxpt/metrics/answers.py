@@ -158,22 +158,22 @@ def squad_v2(
     normal = _normal_form(normalization)
     real = [[gold for gold in _listed(golds) if normal(gold)] or [""] for golds in targets]
     raw = dict(zip(("exact", "f1"), _best(predictions, real, normal, _overlap_or_both_empty)))
-    kept = raw
+    adjusted = raw
     if no_answer is not None:
-        kept = {
+        adjusted = {
             name: [float(not has) if na > threshold else x for x, na, has in zip(values, no_answer, answered)]
             for name, values in raw.items()
         }
-    scores = {name: 100.0 * sum(values) / len(values) for name, values in kept.items()}
-    for prefix, wanted in (("HasAns", True), ("NoAns", False)):
-        if wanted in answered:
-            for name, values in kept.items():
-                chosen = [x for x, has in zip(values, answered) if has == wanted]
+    scores = {name: 100.0 * sum(values) / len(values) for name, values in adjusted.items()}
+    for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
+        if has_answer in answered:
+            for name, values in adjusted.items():
+                chosen = [x for x, has in zip(values, answered) if has == has_answer]
                 scores[f"{prefix}_{name}"] = 100.0 * sum(chosen) / len(chosen)
     if best:
         for name, values in raw.items():
-            found = _best_threshold(predictions, values, no_answer, answered)
-            scores |= dict(zip((f"best_{name}", f"best_{name}_thresh"), found))
+            optimum = _best_threshold(predictions, values, no_answer, answered)
+            scores |= dict(zip((f"best_{name}", f"best_{name}_thresh"), optimum))
     return scores
 
 

@@ -81,9 +81,9 @@ def positive_label(classes: Labels, are_all: bool = True) -> Hashable:
     if len(classes) == 2 and (are_all or list(classes) == [0, 1]):
         return classes[1]
     named = ", ".join(map(str, classes))
-    what = "is of one of two labels, here are" if len(classes) > 2 else "is of one label, nothing says which of these"
+    reason = "is of one of two labels, here are" if len(classes) > 2 else "is of one label, nothing says which of these"
     raise UserError(
-        f"f1 {what} {len(classes)} ({named}): name it with `positive`, or take an average over "
+        f"f1 {reason} {len(classes)} ({named}): name it with `positive`, or take an average over "
         "the labels: macro_f1, micro_f1 or weighted_f1"
     )
 
@@ -244,13 +244,13 @@ def class_names(predictions: Labels, targets: Labels, labels: Labels | None) -> 
         if strange := [t for t in dict.fromkeys(targets) if t not in set(labels)]:
             raise UserError(f"the target {strange[0]!r} is none of the labels: {', '.join(map(str, labels))}")
         return list(labels)
-    found = set(targets) | (set(predictions) - set(UNPARSEABLE))
-    if found <= {0, 1}:
+    classes = set(targets) | (set(predictions) - set(UNPARSEABLE))
+    if classes <= {0, 1}:
         return [0, 1]
     try:
-        return sorted(found)
+        return sorted(classes)
     except TypeError:
-        raise UserError(f"labels are of one type, not {found!r}; `labels` gives their order") from None
+        raise UserError(f"labels are of one type, not {classes!r}; `labels` gives their order") from None
 
 
 def _ids(targets: Labels, predictions: Labels, labels: Labels | None) -> tuple[np.ndarray, np.ndarray]:

@@ -74,8 +74,11 @@ def label_errors(
     """
     import numpy as np
 
-    found_NxC, target_NxC = np.array(predictions, bool), np.array(targets, bool)
-    counts = [(x & y).sum(0) for x, y in ((found_NxC, target_NxC), (~found_NxC, target_NxC), (found_NxC, ~target_NxC))]
+    predicted_NxC, target_NxC = np.array(predictions, bool), np.array(targets, bool)
+    counts = [
+        (x & y).sum(0)
+        for x, y in ((predicted_NxC, target_NxC), (~predicted_NxC, target_NxC), (predicted_NxC, ~target_NxC))
+    ]
     lines = list(zip(names, *counts))
     if len(lines) > MOST:
         lines = sorted(lines, key=lambda line: -(line[2] + line[3]))[:MOST]

@@ -99,7 +99,7 @@ def glue_test(name: str | None, file: str) -> str:
         task = GLUE["mnli_mismatched"]
     elif task is GLUE["mnli_matched"] and last.startswith(("diagnostic", "ax")):
         task = GLUE["ax"]
-    return next(key for key, one in GLUE.items() if one is task)
+    return next(key for key, candidate in GLUE.items() if candidate is task)
 
 
 def glue_labels(name: str, labels: Sequence[str], names: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ def glue_labels(name: str, labels: Sequence[str], names: Sequence[str] | None = 
       >>> glue_labels("rte", ["0", "1"]), glue_labels("cola", ["no", "yes"], ["unacceptable", "acceptable"])
       (('entailment', 'not_entailment'), ('0', '1'))
     """
-    task, found = glue_task(name), []
+    task, leaderboard_labels = glue_task(name), []
     for label, named in zip(labels, names or labels):
         words = [value for value, word in zip(task.labels, task.words) if label == value or named in (value, word)]
         if not words and label.isdecimal() and int(label) < len(task.labels):
@@ -125,11 +125,11 @@ def glue_labels(name: str, labels: Sequence[str], names: Sequence[str] | None = 
         if not words:
             known = ", ".join(dict.fromkeys([*task.labels, *task.words]))
             raise UserError(f"task.labels: {label!r} is none of {task.submission}'s labels: {known}")
-        found += words[:1]
-    if sorted(found) != sorted(task.labels):
+        leaderboard_labels += words[:1]
+    if sorted(leaderboard_labels) != sorted(task.labels):
         raise UserError(f"task.labels: {', '.join(labels)} are not the labels of {task.submission}: "
                         f"{', '.join(task.labels)}")  # fmt: skip
-    return tuple(found)
+    return tuple(leaderboard_labels)
 
 
 def glue_submission(name: str, ids: Sequence, predictions: Sequence, default: str | None = None) -> list[str]:

@@ -33,7 +33,7 @@ class Metric:
 
 
 _ANSWERS = ("exact_match", "f1")
-_OF_EITHER = tuple(f"{of}_{value}" for of in ("HasAns", "NoAns", "best") for value in ("exact", "f1"))
+_OF_EITHER = tuple(f"{prefix}_{value}" for prefix in ("HasAns", "NoAns", "best") for value in ("exact", "f1"))
 _SQUAD = Metric(
     answers.squad, in_percent=True, values=_ANSWERS, selects="f1", is_mean=True, by_language=answers.squad_defaults
 )
@@ -135,19 +135,19 @@ def resolve(metric: str, targets: Sequence, language: str | None = None, **optio
       >>> resolve("bleu", ["今天下雨"]), resolve("bleu", ["今天下雨"], tokenize="char")
       ({'tokenize': 'zh'}, {'tokenize': 'char'})
     """
-    found = find(metric)
-    taken = [name for name in inspect.signature(found.function).parameters if name not in _POSITIONAL]
-    known_options = taken + (["language"] if found.by_language else [])
+    definition = find(metric)
+    taken = [name for name in inspect.signature(definition.function).parameters if name not in _POSITIONAL]
+    known_options = taken + (["language"] if definition.by_language else [])
     for name in (*options, *(["language"] if language else [])):
         if name not in known_options:
             raise UserError(f"{metric}: no option {name!r}{_one_of(name, known_options)}")
-    if found.by_language is None:
+    if definition.by_language is None:
         return options
     if language is None:
         references = ((target,) if isinstance(target, str) else target for target in targets)
         language = languages.language_of(text for texts in references for text in texts)
     try:
-        defaults = found.by_language(languages.primary(language))
+        defaults = definition.by_language(languages.primary(language))
     except UserError:
         if not options:
             raise
@@ -208,8 +208,8 @@ def selection_value(metric: str) -> tuple[str, Literal["min", "max"]]:
       >>> selection_value("rouge"), selection_value("ter")
       (('rouge2', 'max'), ('ter', 'min'))
     """
-    found = find(metric)
-    return found.selects or metric, "min" if found.lower_is_better else "max"
+    definition = find(metric)
+    return definition.selects or metric, "min" if definition.lower_is_better else "max"
 
 
 def in_percent(metric: str) -> bool:

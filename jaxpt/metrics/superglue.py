@@ -58,7 +58,9 @@ def axg(
       >>> axg([1, 1, 0, 1], [1, 1, 0, 0], groups=[1, 1, 2, 2])
       {'accuracy': 0.75, 'gender_parity': 0.5}
     """
-    given: dict[Hashable, set] = {}
+    by_group: dict[Hashable, set] = {}
     for p, group in zip(predictions, groups, strict=True):
-        given.setdefault(group, set()).add(p)
-    return accuracy(predictions, targets) | {"gender_parity": sum(len(x) == 1 for x in given.values()) / len(given)}
+        by_group.setdefault(group, set()).add(p)
+    return accuracy(predictions, targets) | {
+        "gender_parity": sum(len(x) == 1 for x in by_group.values()) / len(by_group)
+    }

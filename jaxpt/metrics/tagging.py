@@ -92,27 +92,27 @@ def span_f1(
     """
     _check_lengths(predictions, targets)
     tags = dict.fromkeys(tag for rows in (targets, predictions) for row in rows for tag in row)
-    found = scheme_of(tags)
+    detected_scheme = scheme_of(tags)
     if scheme is not None and (wrong := next((tag for tag in tags if tag[0] not in SCHEMES[scheme]), None)):
         raise UserError(f"span_f1: the tag {wrong!r} is none of the scheme {scheme}: {_schemes()}")
     from seqeval import scheme as schemes
     from seqeval.metrics import classification_report
 
-    scheme = scheme or found
-    rows = [[list(row) for row in of] for of in (targets, predictions)]
+    scheme = scheme or detected_scheme
+    rows = [[list(row) for row in tag_rows] for tag_rows in (targets, predictions)]
     options: dict[str, Any] = {}
     if strict:
         options = {"mode": "strict", "scheme": getattr(schemes, scheme)}
     elif scheme == "BILOU":  # conlleval's rules as seqeval has them know IOBES, but not L and U
-        rows = [[[_AS_IOBES.get(tag[0], tag[0]) + tag[1:] for tag in row] for row in of] for of in rows]
+        rows = [[[_AS_IOBES.get(tag[0], tag[0]) + tag[1:] for tag in row] for row in tag_rows] for tag_rows in rows]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no entities: 0
         report = classification_report(*rows, output_dict=True, zero_division=0, **options)
-    wanted = {"": "micro avg"}
+    kinds = {"": "micro avg"}
     if by_type:
-        wanted |= {f"{kind}/": kind for kind in report if not kind.endswith(" avg")}
+        kinds |= {f"{kind}/": kind for kind in report if not kind.endswith(" avg")}
     names = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
-    return {prefix + name: float(report[kind][key]) for prefix, kind in wanted.items() for name, key in names.items()}
+    return {prefix + name: float(report[kind][key]) for prefix, kind in kinds.items() for name, key in names.items()}
 
 
 def _schemes() -> str:

@@ -57,8 +57,8 @@ def bleu(
 
 def bleu_defaults(language: str) -> dict[str, Any]:
     """The tokenizer of a language, as sacrebleu chooses it; characters where it has none and no spaces part words."""
-    own = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-    return {"tokenize": own.get(language, "char" if language in WITHOUT_SPACES else "13a")}
+    tokenizers = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+    return {"tokenize": tokenizers.get(language, "char" if language in WITHOUT_SPACES else "13a")}
 
 
 def chrf(
@@ -221,9 +221,9 @@ def _scorer(metric: str, options: dict[str, Any]) -> SacreMetric:
     """
     import sacrebleu
 
-    made = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF, "ter": sacrebleu.TER}[metric]
+    scorer_class = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF, "ter": sacrebleu.TER}[metric]
     try:
-        return made(**options)
+        return scorer_class(**options)
     except (ImportError, RuntimeError, OSError) as error:
         name = options.get("tokenize")
         extra = {"ja-mecab": "pip install 'sacrebleu[ja]'", "ko-mecab": "pip install 'sacrebleu[ko]'"}.get(name)
@@ -263,8 +263,8 @@ _WORD_PATTERNS = {
 
 def _corpus_score(metric: str, predictions: Sequence[str], targets: References, options: dict[str, Any]) -> float:
     references = _references(targets)
-    most = max(map(len, references))
-    columns = [[row[i] if i < len(row) else None for row in references] for i in range(most)]
+    max_references = max(map(len, references))
+    columns = [[row[i] if i < len(row) else None for row in references] for i in range(max_references)]
     return _scorer(metric, options).corpus_score(list(predictions), columns).score
 
 

@@ -89,8 +89,8 @@ def names_referent(text: str, referent: str) -> int:
         return -1
     if ("'" in text) != ("'" in referent):
         return 0
-    said, wanted = set(text.split(" ")), set(referent.split(" "))
-    return int(said <= wanted or wanted <= said)
+    text_words, referent_words = set(text.split(" ")), set(referent.split(" "))
+    return int(text_words <= referent_words or referent_words <= text_words)
 
 
 def wnli_inputs(row: Row) -> str:
@@ -117,17 +117,17 @@ def wnli_referent(row: Row) -> str:
     hypothesis, (_, candidate) = row["sentence2"], _wnli_match(row)
     words = candidate.split(" ")
     words = words[max((words.index(article) for article in ("a", "an", "the") if article in words), default=0) :]
-    found = re.search(" ".join(rf"{re.escape(word)}(?:\.|,|\?|\!)?" for word in words), hypothesis, re.IGNORECASE)
-    if not found:
+    match = re.search(" ".join(rf"{re.escape(word)}(?:\.|,|\?|\!)?" for word in words), hypothesis, re.IGNORECASE)
+    if not match:
         raise UserError(f"wnli: {candidate!r} is not in the hypothesis {hypothesis!r}")
-    referent = re.sub(r"[.,!?]$", "", found[0])
+    referent = re.sub(r"[.,!?]$", "", match[0])
     return re.sub(r"('|'s)$", "", referent)
 
 
 def _mark(text: str, span: str, index: int, mark: str) -> str:
     """Puts a mark on both sides of a span that begins at a word; nothing where it does not."""
     pattern = rf"^((?:[^\t\n\f\r ]+[\t\n\f\r ]){{{index}}})({re.escape(span)})"
-    return re.sub(pattern, lambda found: f"{found[1]}{mark} {found[2]} {mark}", text)
+    return re.sub(pattern, lambda match: f"{match[1]}{mark} {match[2]} {mark}", text)
 
 
 def _content_words(text: str) -> str:
@@ -166,6 +166,6 @@ def _between(before: list[str], after: list[str], hypothesis: Sequence[str]) -> 
     """What the hypothesis has between two contexts; where it begins or ends there, before or after one of them."""
     text = " ".join(hypothesis)
     for pattern in ([*before, "(.+)", *after], ["^(.+)", *after], [*before, "(.+)$"]):
-        if found := re.search(" ".join(pattern), text):
-            return found[1]
+        if match := re.search(" ".join(pattern), text):
+            return match[1]
     return ""

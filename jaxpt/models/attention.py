@@ -135,7 +135,7 @@ def choose(
             "no ranks, branches or prefix": mask.has_segments_only,
             "queries and keys in order": mask.offset is None and mask.key_index_S is None,
             "as many key heads as heads": q_shape[2] == k_shape[2],
-            f"at most {(most := kernels.FUSED_KEYS[bias == 'terms'])} keys": most >= S,
+            f"at most {(max_keys := kernels.FUSED_KEYS[bias == 'terms'])} keys": max_keys >= S,
             "heads that fill registers of 128 lanes": kernels.fill_registers(heads, q_shape[3]),
             "mesh.context=1": not mesh_axes("length"),
             "heads that mesh.tensor divides": divide,
@@ -165,10 +165,13 @@ def choose(
             "heads that mesh.tensor divides": divide,
         },
     }
-    lacking = {name: [what for what, there in wanted.items() if not there] for name, wanted in lacks.items()}
+    lacking = {
+        name: [requirement for requirement, is_met in requirements.items() if not is_met]
+        for name, requirements in lacks.items()
+    }
     if implementation == "auto":
         # cuDNN supports a bias, but materialises its gradient as an array of all scores.
-        fitting = [name for name, what in lacking.items() if not what and not (bias and name == "cudnn")]
+        fitting = [name for name, missing in lacking.items() if not missing and not (bias and name == "cudnn")]
         fitting.sort(key=lambda name: name == "splash" and not mask.causal)  # it skips what a causal mask hides
         # cuDNN reads the mask of segments as an array. Of 4 rows and 12 heads on an H200, both passes: 512 long .43 ms
         # beside flash's .18, 1,024 long .45 beside .41; longer rows have not been measured.

@@ -90,7 +90,7 @@ class Block(nn.Module):
             Attention, heads, c.embed_dim // heads, dtype, INIT, INIT, dropout=c.dropout, implementation=c.attention
         )
 
-        kept = {}
+        key_values = {}
 
         def residual(name: str, x: jax.Array, f: Any) -> jax.Array:
             """x + f(LN(x)), or LN(x + f(x))."""
@@ -100,7 +100,7 @@ class Block(nn.Module):
 
         def attend(name: str, mask: Mask | None, memory_BxSxD: jax.Array | None = None) -> Any:
             def run(x: jax.Array) -> jax.Array:
-                y, kept[name] = attention(name=name)(x, mask, memory_BxSxD=memory_BxSxD, past=past.of(name))
+                y, key_values[name] = attention(name=name)(x, mask, memory_BxSxD=memory_BxSxD, past=past.of(name))
                 return y
 
             return run
@@ -111,7 +111,7 @@ class Block(nn.Module):
             x_BxLxD = residual("cross_attention", x_BxLxD, cross)
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
         x_BxLxD = residual("feed_forward", x_BxLxD, feed_forward)
-        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(**kept))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(**key_values))
 
 
 class Bart(LanguageModel):

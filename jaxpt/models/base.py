@@ -92,8 +92,10 @@ class Bound:
 
     def _embedded(self, tokens_BxL: jax.Array, **options: Any) -> jax.Array:
         """The sum of both models' embeddings. Summing the tables instead would read and write all of their rows."""
-        given = {name: options.get(name) for name in ("token_types", "positions")}
-        return self.embed(tokens_BxL, **given) + jax.lax.stop_gradient(self.added.embed(tokens_BxL, **given))
+        embed_options = {name: options.get(name) for name in ("token_types", "positions")}
+        return self.embed(tokens_BxL, **embed_options) + jax.lax.stop_gradient(
+            self.added.embed(tokens_BxL, **embed_options)
+        )
 
     def _apply(self, method: str, *args: Any, **options: Any) -> Any:
         if method == "encode" and self.added is not None:

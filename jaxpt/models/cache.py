@@ -255,8 +255,8 @@ class Step:
         if isinstance(self._cache, NewCache):
             ids = jnp.ones(self._shape, jnp.int32) if self.segment_ids is None else self.segment_ids
             length, slots = self._shape[1], self._cache.slots
-            kept = jnp.roll(ids[:, -slots:], length % slots, axis=1) if length > slots else ids
-            segments_BxS = jnp.pad(kept, ((0, 0), (0, max(slots - length, 0))))
+            slot_ids = jnp.roll(ids[:, -slots:], length % slots, axis=1) if length > slots else ids
+            segments_BxS = jnp.pad(slot_ids, ((0, 0), (0, max(slots - length, 0))))
             written = jnp.int32(length)
             cache = Cache(output.cache, segments_BxS, self._added_B, written, self.memory_segments)
         else:
@@ -270,8 +270,8 @@ class Step:
 
 def stored(**attentions: KeyValues | None) -> dict[str, KeyValues] | None:
     """`Output.cache` of a block: what its attentions store, None without a cache."""
-    kept = {name: kv for name, kv in attentions.items() if kv is not None}
-    return kept or None
+    key_values = {name: kv for name, kv in attentions.items() if kv is not None}
+    return key_values or None
 
 
 def _is_cross(path: Any) -> bool:

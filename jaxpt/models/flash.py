@@ -91,8 +91,8 @@ def _forward(form: Form, arrays: dict[str, jax.Array]) -> tuple[jax.Array, dict[
     q, v = arrays["q"], arrays["v"]
     (B, L, _), H = q.shape, form.heads
     outputs = {"y": jax.ShapeDtypeStruct(q.shape, v.dtype), "logs": jax.ShapeDtypeStruct((B, H, L), jnp.float32)}
-    found = _run(_forward_kernel, form, (L >> SHIFT, B, H), arrays, outputs, products=2)
-    return found["y"], arrays | found
+    output_arrays = _run(_forward_kernel, form, (L >> SHIFT, B, H), arrays, outputs, products=2)
+    return output_arrays["y"], arrays | output_arrays
 
 
 def _backward(form: Form, saved: dict[str, jax.Array], dy: jax.Array) -> tuple[dict[str, jax.Array | None]]:
@@ -102,10 +102,10 @@ def _backward(form: Form, saved: dict[str, jax.Array], dy: jax.Array) -> tuple[d
     arrays = {name: x for name, x in saved.items() if name != "y"} | {"dy": dy, "means": means_BxHxL}
     like = {f"d{name}": jax.ShapeDtypeStruct(saved[name].shape, saved[name].dtype) for name in ("q", "k", "v")}
     of_queries, of_keys = {"dq": like["dq"]}, {"dk": like["dk"], "dv": like["dv"]}
-    found = _run(_query_kernel, form, (L >> SHIFT, B, H), arrays, of_queries, products=3)
-    found |= _run(_key_kernel, form, (S >> SHIFT, B, H), arrays, of_keys, products=4)
+    dqkv = _run(_query_kernel, form, (L >> SHIFT, B, H), arrays, of_queries, products=3)
+    dqkv |= _run(_key_kernel, form, (S >> SHIFT, B, H), arrays, of_keys, products=4)
     gradients = dict.fromkeys(name for name in saved if name not in ("y", "logs"))
-    gradients |= {name: found[f"d{name}"] for name in ("q", "k", "v")}
+    gradients |= {name: dqkv[f"d{name}"] for name in ("q", "k", "v")}
     if (bias := saved.get("bias")) is not None:
         scores = {"ds": jax.ShapeDtypeStruct((H, L, S), jnp.float32)}
         ds_HxLxS = _run(_bias_kernel, form, (L >> SHIFT, S >> SHIFT, H), arrays, scores, products=2)["ds"]
@@ -144,7 +144,7 @@ def _run(
     (B, L, D), S = arrays["q"].shape, arrays["k"].shape[1]
     width = D // form.heads
     scores = B * form.heads * _blocks(form, L >> SHIFT, S >> SHIFT) * BLOCK**2
-    found = pl.pallas_call(
+    output_arrays = pl.pallas_call(
         lambda *refs: kernel(form, dict(zip(names, refs))),
         grid=grid,
         out_shape=list(outputs.values()),
@@ -158,7 +158,7 @@ def _run(
         interpret=form.interpret,
         name=f"flash_attention{kernel.__name__.removesuffix('_kernel')}",
     )(*arrays.values())
-    return dict(zip(outputs, found))
+    return dict(zip(outputs, output_arrays))
 
 
 def _blocks(form: Form, queries: int, keys: int) -> int:
@@ -203,14 +203,14 @@ def _forward_kernel(form: Form, ref: dict[str, Any]) -> None:
 
 def _query_kernel(form: Form, ref: dict[str, Any]) -> None:
     i, head = pl.program_id(0), _Head(form, ref, pl.program_id(1), pl.program_id(2))
-    own = head.of_queries(i)
+    query_block = head.of_queries(i)
 
     def step(j: jax.Array, dq: jax.Array) -> jax.Array:
         k = head.vectors("k", j)
-        _, ds = head.gradient(i, j, own, k, head.vectors("v", j))
+        _, ds = head.gradient(i, j, query_block, k, head.vectors("v", j))
         return dq + _dot(ds.astype(k.dtype), k)
 
-    zeros = jnp.zeros(own[0].shape, jnp.float32)
+    zeros = jnp.zeros(query_block[0].shape, jnp.float32)
     head.write("dq", i, jax.lax.fori_loop(*_visible(form, i, head.keys, "query"), step, zeros))
 
 
@@ -220,8 +220,8 @@ def _key_kernel(form: Form, ref: dict[str, Any]) -> None:
 
     def step(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         dk, dv = carry
-        q, dy, *_ = own = head.of_queries(i)
-        weights, ds = head.gradient(i, j, own, k, v)
+        q, dy, *_ = query_block = head.of_queries(i)
+        weights, ds = head.gradient(i, j, query_block, k, v)
         return dk + _dot(ds.astype(q.dtype), q, 0, 0), dv + _dot(weights.astype(dy.dtype), dy, 0, 0)
 
     zeros = jnp.zeros(k.shape, jnp.float32)

@@ -145,8 +145,8 @@ def _backward(form: Form, saved: tuple[Any, ...], dy: jax.Array) -> tuple[Any, .
         interpret=form.interpret,
         name="fused_attention_backward",
     )
-    dq, dk, dv, *found = run(*arrays, *more.given.values(), dy)
-    extra = {name: x.astype(sums[name].dtype) for name, x in zip(sums, found)}
+    dq, dk, dv, *extra_grads = run(*arrays, *more.given.values(), dy)
+    extra = {name: x.astype(sums[name].dtype) for name, x in zip(sums, extra_grads)}
     return dq, dk, dv, None, None, Extra(**extra)
 
 
@@ -166,8 +166,9 @@ class _Blocks:
         self.head_dim, self.heads = width // form.heads, _group(form, q_BxLxD)
         self.lanes = self.heads * self.head_dim
         self.length = length
-        most = TILE // self.key_count // (1 if more.of_queries is None else 2)  # scores by distance are twice as wide
-        sizes = [size for size in (512, 256, LANES) if length % size == 0 and size <= most]
+        # Scores by distance are twice as wide.
+        max_block = TILE // self.key_count // (1 if more.of_queries is None else 2)
+        sizes = [size for size in (512, 256, LANES) if length % size == 0 and size <= max_block]
         self.block = sizes[0] if sizes else LANES
         self.window = self.block + self.key_count
         self.grid = (width // self.lanes, rows, length // self.block)
@@ -201,8 +202,8 @@ def _forward_kernel(
     q, k, v = q_ref[0], k_ref[0], v_ref[0]
     y = jnp.zeros(q.shape, jnp.float32)
     for head in range(at.heads):
-        kept = weights.dropped(weights.softmax(head, _only(q, head, at), k), head)
-        y = jnp.where(_lanes(head, at), _dot(kept.astype(v.dtype), v), y)
+        dropped_p = weights.dropped(weights.softmax(head, _only(q, head, at), k), head)
+        y = jnp.where(_lanes(head, at), _dot(dropped_p.astype(v.dtype), v), y)
     y_ref[0] = y.astype(y_ref.dtype)
 
 
@@ -210,9 +211,9 @@ def _backward_kernel(
     form: Form, at: _Blocks, names: tuple[str, ...], q_ref: Any, k_ref: Any, v_ref: Any, *refs: Any
 ) -> None:
     count = 2 + len(names)
-    dy_ref, (dq_ref, dk_ref, dv_ref, *found), (dk_sum, dv_sum) = refs[count], refs[count + 1 : -2], refs[-2:]
+    dy_ref, (dq_ref, dk_ref, dv_ref, *sum_refs), (dk_sum, dv_sum) = refs[count], refs[count + 1 : -2], refs[-2:]
     weights = _Weights(form, at, names, *refs[:count])
-    sums = Extra(**dict(zip((name for name in names if name != "seeds"), found)))
+    sums = Extra(**dict(zip((name for name in names if name != "seeds"), sum_refs)))
     row, place = pl.program_id(1), pl.program_id(2)
 
     @pl.when(place == 0)
@@ -221,7 +222,7 @@ def _backward_kernel(
 
     @pl.when((place == 0) & (row == 0))
     def _() -> None:
-        for ref in found:
+        for ref in sum_refs:
             ref[...] = jnp.zeros_like(ref)
 
     q, k, v, dy = q_ref[0], k_ref[0], v_ref[0], dy_ref[0]

@@ -59,7 +59,7 @@ def differences(platform: str, interpret: bool = False) -> dict[str, float]:
         weights = jnp.where(keep, jax.nn.softmax(scores) / (1 - RATE), 0)
         return jnp.einsum("BHLS,BSHK->BLHK", weights, v.astype(jnp.float32), precision="highest")
 
-    of: dict[str, dict[str, tuple[Run, Run]]] = {
+    kernel_runs: dict[str, dict[str, tuple[Run, Run]]] = {
         "gpu": {
             "cudnn": (
                 lambda q, k, v, _: kernels.cudnn(q, k, v, mask, None, SCALE, "xla" if interpret else "cudnn"),
@@ -74,7 +74,7 @@ def differences(platform: str, interpret: bool = False) -> dict[str, float]:
     }
     return {
         name: _far(*(_values(run, dy, q, k, v, table_NxH) for run in both))
-        for name, both in of.get(platform, {}).items()
+        for name, both in kernel_runs.get(platform, {}).items()
     }
 
 

@@ -212,8 +212,8 @@ class Dropout(nn.Module):
             return x
         if self.rate == 1:  # 0 / 0 has no gradient
             return jnp.zeros_like(x)
-        kept = jax.random.bernoulli(self.make_rng("dropout"), 1.0 - self.rate, x.shape)
-        return jax.lax.select(kept, x / (1.0 - self.rate), jnp.zeros_like(x))
+        keep_mask = jax.random.bernoulli(self.make_rng("dropout"), 1.0 - self.rate, x.shape)
+        return jax.lax.select(keep_mask, x / (1.0 - self.rate), jnp.zeros_like(x))
 
 
 class LayerNorm(nn.Module):

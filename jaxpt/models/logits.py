@@ -205,17 +205,17 @@ def _scan(
     rows, length, _ = hidden_BxTxD.shape
     chunks = math.ceil(length / (chunk or chunk_length(rows, projection)))
     projection = projection.replace(kernel=projection.cast_kernel)  # once, not for each chunk
-    one = functools.partial(_one, score, gradient, projection, constants)
+    score_chunk = functools.partial(_one, score, gradient, projection, constants)
     if chunks <= 1:
-        sums, table, hidden_BxTxD = one(hidden_BxTxD, *arrays_BxT)
+        sums, table, hidden_BxTxD = score_chunk(hidden_BxTxD, *arrays_BxT)
         return sums, (table, hidden_BxTxD) if gradient else None
 
     def body(totals: Any, xs: tuple[jax.Array, ...]) -> tuple[Any, Any]:
-        sums, table, hidden_BxCxD = one(*xs)
+        sums, table, hidden_BxCxD = score_chunk(*xs)
         return jax.tree.map(jnp.add, totals, (sums, table)), hidden_BxCxD
 
     xs_NxBxC = tuple(_cut(x, chunks) for x in (hidden_BxTxD, *arrays_BxT))
-    sums, table, _ = jax.eval_shape(one, *[x[0] for x in xs_NxBxC])
+    sums, table, _ = jax.eval_shape(score_chunk, *[x[0] for x in xs_NxBxC])
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (sums, table))
     (sums, table), hidden_NxBxCxD = jax.lax.scan(body, zeros, xs_NxBxC)
     return sums, (table, _joined(hidden_NxBxCxD, length)) if gradient else None

@@ -127,12 +127,13 @@ class Network:
         return {"model": model, "heads": heads} if heads else {"model": model}
 
     def _bound(self, params: Any, rngs: Mapping[str, jax.Array], path: Path, outer: Any) -> Bound:
-        own = {**params["model"], **{name: outer[name] for name in self.shared}}
+        model_params = {**params["model"], **{name: outer[name] for name in self.shared}}
         heads = _Heads(
-            (name, head._bound(params["heads"][name], rngs, (*path, name), own)) for name, head in self.heads.items()
+            (name, head._bound(params["heads"][name], rngs, (*path, name), model_params))
+            for name, head in self.heads.items()
         )
         added = next((heads[name] for name in self.deltas.values()), None)
-        return Bound(self.model, own, _folded(rngs, path), heads, added)
+        return Bound(self.model, model_params, _folded(rngs, path), heads, added)
 
 
 class _Heads(dict[str, Bound]):

@@ -59,10 +59,10 @@ def places(path: str, parts: Parts) -> list[tuple[str, slice]]:
     Returns:
       [(path, layer slice)] for each part; [(path, all layers)] if the segment is not split.
     """
-    found = _SEGMENT.fullmatch(path)
-    if found is None or found[1] not in parts:
+    match = _SEGMENT.fullmatch(path)
+    if match is None or match[1] not in parts:
         return [(path, slice(None))]
-    return [(f"{found[1]}/{part.name}/{found[2]}", slice(part.start, part.stop)) for part in parts[found[1]]]
+    return [(f"{match[1]}/{part.name}/{match[2]}", slice(part.start, part.stop)) for part in parts[match[1]]]
 
 
 def one_by_one(shapes: Any, axes: Any) -> Parts:
@@ -72,12 +72,12 @@ def one_by_one(shapes: Any, axes: Any) -> Parts:
       shapes: nested dicts of arrays or `jax.ShapeDtypeStruct`s, not split.
       axes: their logical axes.
     """
-    names, found = traverse_util.flatten_dict(axes, sep="/"), {}
+    names, segment_parts = traverse_util.flatten_dict(axes, sep="/"), {}
     for path, x in traverse_util.flatten_dict(shapes, sep="/").items():
         segment = _SEGMENT.fullmatch(path)
         if segment is not None and names[path][0] == "layers":
-            found[segment[1]] = tuple(Part(f"layers_{i}-{i}", i, i + 1) for i in range(x.shape[0]))
-    return found
+            segment_parts[segment[1]] = tuple(Part(f"layers_{i}-{i}", i, i + 1) for i in range(x.shape[0]))
+    return segment_parts
 
 
 def split(tree: Any, parts: Parts) -> Any:
@@ -108,12 +108,12 @@ def cut(x: Any, layers: slice) -> Any:
 
 def gathered(paths: Iterable[str]) -> dict[str, list[str]]:
     """{path in the unsplit tree: the paths of its parts, in order}."""
-    found: dict[str, list[str]] = {}
+    pieces_by_path: dict[str, list[str]] = {}
     for path in paths:
-        found.setdefault(whole(path), []).append(path)
-    for pieces in found.values():
+        pieces_by_path.setdefault(whole(path), []).append(path)
+    for pieces in pieces_by_path.values():
         pieces.sort(key=lambda path: max((_first(name) for name in path.split("/")), default=0))
-    return found
+    return pieces_by_path
 
 
 def join(flat: Mapping[str, Any], concatenate: Callable[[list[Any]], Any]) -> dict[str, Any]:
@@ -131,5 +131,5 @@ def join(flat: Mapping[str, Any], concatenate: Callable[[list[Any]], Any]) -> di
 
 def _first(name: str) -> int:
     """Number of a part's first layer; −1 for other names."""
-    found = _PART.fullmatch(name)
-    return int(found[1]) if found else -1
+    match = _PART.fullmatch(name)
+    return int(match[1]) if match else -1

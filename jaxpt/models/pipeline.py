@@ -47,7 +47,7 @@ def run(
     """
 
     def chain(params: Any, own: Any, x: Any, shared: Any) -> tuple[Any, Any]:
-        return scan(lambda x, given: layer(x, (given[0], *given[1]), shared), x, (params, own))
+        return scan(lambda x, xs: layer(x, (xs[0], *xs[1]), shared), x, (params, own))
 
     run = jax.custom_batching.custom_vmap(chain)
 
@@ -93,21 +93,23 @@ def _staged(
         return jax.tree.map(lambda a, b: jnp.where(stage_S.reshape(S, *[1] * (a.ndim - 1)) == stage, a, b), a, b)
 
     params_SxR = jax.tree.map(lambda x: _on_stages(x.reshape(S, -1, *x.shape[1:])), params)
-    own_TxSxR = skewed(jax.tree.map(lambda x: x.reshape(M, S, -1, *x.shape[2:]), own_MxL), axis=1)
+    keys_and_past_TxSxR = skewed(jax.tree.map(lambda x: x.reshape(M, S, -1, *x.shape[2:]), own_MxL), axis=1)
     # Each stage gets a copy of inputs common to all microbatches, so their gradients are summed once, after the loop.
-    everyones_S = jax.tree.map(lambda own, x: None if own else spread(x), mapped, shared)
-    micros_TxS = jax.tree.map(lambda own, x: skewed(x) if own else None, mapped, shared)
+    everyones_S = jax.tree.map(lambda is_mapped, x: None if is_mapped else spread(x), mapped, shared)
+    micros_TxS = jax.tree.map(lambda is_mapped, x: skewed(x) if is_mapped else None, mapped, shared)
 
     def turn(x_S: Any, given: Any) -> tuple[Any, Any]:
-        fed_S, own_SxR, micros_S = given
+        fed_S, keys_and_past_SxR, micros_S = given
         shared_S = jax.tree.map(lambda a, b: b if a is None else a, everyones_S, micros_S, is_leaf=lambda x: x is None)
         x_S = at(0, fed_S, jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), x_S))
-        x_S, outputs_SxR = jax.vmap(chain, spmd_axis_name="pipeline")(params_SxR, own_SxR, _on_stages(x_S), shared_S)
+        x_S, outputs_SxR = jax.vmap(chain, spmd_axis_name="pipeline")(
+            params_SxR, keys_and_past_SxR, _on_stages(x_S), shared_S
+        )
         return x_S, (x_S, outputs_SxR)
 
     fed_TxS = skewed(x_M)
     nothing = jax.tree.map(lambda x: jnp.zeros_like(x[0]), fed_TxS)
-    _, (x_TxS, outputs_TxSxR) = jax.lax.scan(turn, nothing, (fed_TxS, own_TxSxR, micros_TxS))
+    _, (x_TxS, outputs_TxSxR) = jax.lax.scan(turn, nothing, (fed_TxS, keys_and_past_TxSxR, micros_TxS))
     # Broadcast the last stage's results: a sum in which those of the others are zero.
     out_M = jax.tree.map(lambda x: jax.vmap(lambda x: at(S - 1, x, jnp.zeros_like(x)).sum(0))(straight(x)), x_TxS)
     return out_M, jax.tree.map(lambda y: y.reshape(M, -1, *y.shape[3:]), straight(outputs_TxSxR))

@@ -60,8 +60,8 @@ class PositionTerms:
     def by_distance(self, queries: int, keys: int) -> tuple[jax.Array, jax.Array]:
         """([N, H·K] of j − i = −L … S − 1 for queries, [N, H·K] of i − j = −S … L − 1 for keys), N = L + S."""
         of_queries, of_keys = np.arange(queries, -keys, -1), np.arange(-keys, queries)
-        found = self.kr_RxHxK[self._rows(of_queries)], self.qr_RxHxK[self._rows(of_keys)]
-        return found[0].reshape(queries + keys, -1), found[1].reshape(queries + keys, -1)
+        terms = self.kr_RxHxK[self._rows(of_queries)], self.qr_RxHxK[self._rows(of_keys)]
+        return terms[0].reshape(queries + keys, -1), terms[1].reshape(queries + keys, -1)
 
     def _rows(self, distance: np.ndarray) -> np.ndarray:
         last = len(self.kr_RxHxK if self.qr_RxHxK is None else self.qr_RxHxK) - 1

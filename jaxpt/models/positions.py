@@ -270,8 +270,8 @@ class Rope(NamedTuple):
         if self.scaling == "linear":
             return (plain / self.factor).astype(np.float32)
         turns = self.original_positions * plain / (2 * np.pi)
-        kept = np.clip((turns - self.low_frequency) / (self.high_frequency - self.low_frequency), 0, 1)
-        return (kept * plain + (1 - kept) * plain / self.factor).astype(np.float32)
+        smooth_factor = np.clip((turns - self.low_frequency) / (self.high_frequency - self.low_frequency), 0, 1)
+        return (smooth_factor * plain + (1 - smooth_factor) * plain / self.factor).astype(np.float32)
 
     def rotation(self, positions_BxL: jax.Array, head_dim: int) -> Rotation:
         """The rotation of each position: [B, L] → cosines and sines, float32 [B, L, K]."""

@@ -54,11 +54,11 @@ class Split(NamedTuple):
             rest = tuple(axis for axis in self.rows if axis not in self.width)
             return jax.lax.psum(x, rest) if rest else x
 
-        given = [
-            PartitionSpec(self.rows, *[None] * (x.ndim - 2), self.other if of == 1 - self.dimension else None)
-            for x, of in zip(of_rows, dimensions)
+        in_specs = [
+            PartitionSpec(self.rows, *[None] * (x.ndim - 2), self.other if dimension == 1 - self.dimension else None)
+            for x, dimension in zip(of_rows, dimensions)
         ]
-        return self._map(part, tuple(given), self._weight(self.width))(*of_rows)
+        return self._map(part, tuple(in_specs), self._weight(self.width))(*of_rows)
 
     def _weight(self, width: tuple[str, ...] | None = None) -> PartitionSpec:
         return PartitionSpec(*((width, self.other) if self.dimension == 0 else (self.other, width)))

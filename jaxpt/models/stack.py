@@ -65,13 +65,13 @@ class _Pattern(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> tuple[jax.Array, Output]:
-        seen, outputs = [], []
+        hidden_states, outputs = [], []
         for index, make in enumerate(self.blocks):
-            seen.append(x_BxLxD)
+            hidden_states.append(x_BxLxD)
             outputs.append(make(name=f"block_{index}")(x_BxLxD, _part(past, index), shared))
             x_BxLxD = outputs[-1].hidden
         cache, memory = tuple(x.cache for x in outputs), tuple(x.memory for x in outputs)
-        layers = tuple(seen) if self.layers else None
+        layers = tuple(hidden_states) if self.layers else None
         return x_BxLxD, Output(None, layers, cache, memory, sum_by_name(*(x.aux for x in outputs)))
 
 
@@ -114,19 +114,23 @@ class Stack(nn.Module):
           The last layer's hidden states, the layers' cache and memory with the structure of `past` (None if no layer
           has any), and the sum of the layers' `aux`.
         """
-        seen, outputs = [], []
+        hidden_states, outputs = [], []
         for index, segment in enumerate(self.segments):
             name = f"segment_{index}"
-            one = _Pattern(segment.blocks, layers, name=name, parent=None)
-            given = x_BxLxD, _part(past, index), shared
+            pattern = _Pattern(segment.blocks, layers, name=name, parent=None)
+            inputs = x_BxLxD, _part(past, index), shared
             if self.is_initializing():  # merge with earlier calls (without cross-attention)
-                self.put_variable("params", name, self._draw(segment, name, one, *given))
+                self.put_variable("params", name, self._draw(segment, name, pattern, *inputs))
             is_last = index == len(self.segments) - 1
-            x_BxLxD, output = self._apply(segment, name, one, *given, at_BxT if is_last else None)
+            x_BxLxD, output = self._apply(segment, name, pattern, *inputs, at_BxT if is_last else None)
             outputs.append(output)
             if layers:
-                seen.append(jax.tree.map(_in_order, *output.layers))
-        every = jax.tree.map(lambda *x: jnp.concatenate([*x[:-1], x[-1][None]]), *seen, x_BxLxD) if layers else None
+                hidden_states.append(jax.tree.map(_in_order, *output.layers))
+        every = (
+            jax.tree.map(lambda *x: jnp.concatenate([*x[:-1], x[-1][None]]), *hidden_states, x_BxLxD)
+            if layers
+            else None
+        )
         cache, memory = (_or_none(tuple(x)) for x in zip(*((x.cache, x.memory) for x in outputs)))
         aux = sum_by_name(*({name: x.sum(0) for name, x in output.aux.items()} for output in outputs))
         return Output(x_BxLxD, every, cache, memory, aux)
@@ -183,8 +187,8 @@ class Stack(nn.Module):
         outputs, first = [], 0
         for part in split:
             at = slice(first, first + len(jax.tree.leaves(part)[0]))
-            own = jax.tree.map(lambda x, at=at: x[at], (keys, past))
-            x_BxLxD, output = self._run(segment, layer, part, own, at.stop - first, x_BxLxD, shared)
+            keys_and_past = jax.tree.map(lambda x, at=at: x[at], (keys, past))
+            x_BxLxD, output = self._run(segment, layer, part, keys_and_past, at.stop - first, x_BxLxD, shared)
             outputs.append(output)
             first = at.stop
         joined = _written if isinstance(past.cache, NewCache) else lambda *x: jnp.concatenate(x)
@@ -209,8 +213,8 @@ class Stack(nn.Module):
         for part in [None] if segment.shared else parts.of(params):
             count = segment.repeats if part is None else len(jax.tree.leaves(part)[0])
             at = slice(first, first + count)
-            own = (part, *jax.tree.map(lambda x, at=at: x[at], (keys, past.memory, jnp.arange(segment.repeats))))
-            carry, output = jax.lax.scan(step, carry, own, count, unroll=self._without_gradient(count))
+            xs = (part, *jax.tree.map(lambda x, at=at: x[at], (keys, past.memory, jnp.arange(segment.repeats))))
+            carry, output = jax.lax.scan(step, carry, xs, count, unroll=self._without_gradient(count))
             outputs.append(output)
             first = at.stop
         output = jax.tree.map(lambda *x: jnp.concatenate(x), *outputs)
@@ -247,7 +251,7 @@ class Stack(nn.Module):
         scan = functools.partial(jax.lax.scan, unroll=turns(self.unroll, self.remat, count))
         if segment.shared or pipeline.stages() == 1:
             own = None if segment.shared else params, *own
-            return scan(lambda x, own: layer(x, own, shared), x_BxLxD, own, count)
+            return scan(lambda x, xs: layer(x, xs, shared), x_BxLxD, own, count)
         return pipeline.run(layer, params, own, x_BxLxD, shared, scan)
 
 

@@ -44,12 +44,12 @@ def parameters(pieces: Iterator[Piece], expected: Mapping[str, StoredParam]) -> 
         if layer is None:
             yield path, np.ascontiguousarray(piece)
             continue
-        whole, seen = growing.pop(path, None) or (np.zeros(expected[path].shape, piece.dtype), 0)
+        whole, num_read = growing.pop(path, None) or (np.zeros(expected[path].shape, piece.dtype), 0)
         whole[layer] = piece
-        if seen + 1 == len(whole):
+        if num_read + 1 == len(whole):
             yield path, whole
         else:
-            growing[path] = whole, seen + 1
+            growing[path] = whole, num_read + 1
 
 
 def gather(pieces: Iterator[Piece], expected: Mapping[str, StoredParam]) -> dict[str, Any]:

@@ -192,9 +192,9 @@ class Block(nn.Module):
         drop = Dropout(c.dropout)
         after_attention, after_feed_forward = (adapters.after(c, name) for name in ("attention", "feed_forward"))
 
-        kept = x.content_BxLxD[:, : c.reuse_length]
-        kept = kept if past.memory is None else jnp.concatenate([past.memory.astype(kept.dtype), kept], axis=1)
-        kept = kept if c.memory_length is None else kept[:, -c.memory_length :]
+        memory = x.content_BxLxD[:, : c.reuse_length]
+        memory = memory if past.memory is None else jnp.concatenate([past.memory.astype(memory.dtype), memory], axis=1)
+        memory = memory if c.memory_length is None else memory[:, -c.memory_length :]
 
         attended = RelativeAttention(c, name="attention")(x, past.memory, shared)
 
@@ -205,7 +205,7 @@ class Block(nn.Module):
 
         query = None if x.query_BxPxD is None else rest(x.query_BxPxD, attended.query_BxPxD)
         content = rest(x.content_BxLxD, attended.content_BxLxD)
-        return Output(Streams(content, query), memory=jax.lax.stop_gradient(kept))
+        return Output(Streams(content, query), memory=jax.lax.stop_gradient(memory))
 
 
 class XLNet(LanguageModel):

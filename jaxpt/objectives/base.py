@@ -271,9 +271,9 @@ class Loss:
         """
         output = self.output(model, batch)
         checks.check_output(self.h.kind, output)
-        found = self.loss_from_hidden(model, output.hidden, batch)
-        checks.check_sums(self.h.kind, "loss_from_hidden", found)
-        return {**found[0], **output.aux}, found[1]
+        loss_outputs = self.loss_from_hidden(model, output.hidden, batch)
+        checks.check_sums(self.h.kind, "loss_from_hidden", loss_outputs)
+        return {**loss_outputs[0], **output.aux}, loss_outputs[1]
 
     def output(self, model: Bound, batch: Batch) -> Output:
         """The model's output for a batch; its hidden states are the input of `loss_from_hidden`."""
@@ -389,9 +389,9 @@ def carried_loss(
     """
     if carry is not None:
         options["carry"] = carry
-    found = objective.loss(model, batch, **options)
-    checks.check_sums(objective.kind, "__call__", found, 2 if carry is None else 3)
-    return (*found, None)[:3]  # type: ignore[return-value]
+    loss_outputs = objective.loss(model, batch, **options)
+    checks.check_sums(objective.kind, "__call__", loss_outputs, 2 if carry is None else 3)
+    return (*loss_outputs, None)[:3]  # type: ignore[return-value]
 
 
 def tokens(batch: Batch) -> jax.Array | int:

@@ -25,8 +25,8 @@ def check_sums(kind: str, method: str, found: Any, count: int = 2) -> None:
     where = f"objective.kind: {kind}: Loss.{method}"
     if not isinstance(found, tuple) or len(found) != count or not all(isinstance(x, Mapping) for x in found[:2]):
         got = f"({', '.join(map(_form, found))})" if isinstance(found, tuple) else _form(found)
-        wanted = "({part: Σ loss}, {metric: (Σ value, Σ weight)}" + (", next carry)" if count == 3 else ")")
-        raise UserError(f"{where} must return {wanted}, it returns {got}")
+        expected = "({part: Σ loss}, {metric: (Σ value, Σ weight)}" + (", next carry)" if count == 3 else ")")
+        raise UserError(f"{where} must return {expected}, it returns {got}")
     _check_numbers(where, found[0])
     for name, pair in found[1].items():
         if not isinstance(pair, tuple) or len(pair) != 2 or not all(map(_is_number, pair)):
@@ -43,14 +43,14 @@ def check_parts(kind: str, coefficients: Any, sums: Mapping[str, Any], weights: 
       sums: Σ loss of each part.
       weights: what `Loss.weights` returns.
     """
-    for method, found in (("coefficients", coefficients), ("weights", weights)):
-        _check_numbers(f"objective.kind: {kind}: Loss.{method}", found)
+    for method, numbers in (("coefficients", coefficients), ("weights", weights)):
+        _check_numbers(f"objective.kind: {kind}: Loss.{method}", numbers)
     for part in coefficients:
-        for name, found in (("the loss", sums), ("Loss.weights", weights)):
-            if part not in found:
+        for name, numbers in (("the loss", sums), ("Loss.weights", weights)):
+            if part not in numbers:
                 raise UserError(
                     f"objective.kind: {kind}: Loss.coefficients has the part {part!r}, but {name} returns "
-                    f"{', '.join(map(repr, found)) or 'none'}"
+                    f"{', '.join(map(repr, numbers)) or 'none'}"
                 )
 
 
@@ -64,8 +64,8 @@ def check_part(kind: str, name: str, found: Any, base: type) -> None:
       base: the class of such components.
     """
     if not isinstance(found, base):
-        wanted = f"a {base.__name__} of {base.__module__}"
-        raise UserError(f"objective.kind: {kind}: {name} must return {wanted}, it returns {_form(found)}")
+        expected = f"a {base.__name__} of {base.__module__}"
+        raise UserError(f"objective.kind: {kind}: {name} must return {expected}, it returns {_form(found)}")
 
 
 def check_output(kind: str, found: Any) -> None:

@@ -67,8 +67,8 @@ class Classification(TextHead):
         super().check(model, length, vocabulary)
         if self.task.kind not in ("classification", "regression", "multi_label"):
             raise UserError(f"objective.kind: classification does not fit task.kind: {self.task.kind}")
-        own = ("label_smoothing", "class_weights", "r_drop")
-        if self.task.kind != "classification" and (key := next((key for key in own if getattr(self, key)), None)):
+        keys = ("label_smoothing", "class_weights", "r_drop")
+        if self.task.kind != "classification" and (key := next((key for key in keys if getattr(self, key)), None)):
             raise UserError(f"objective.{key} is for task.kind: classification, not {self.task.kind}")
         if isinstance(self.class_weights, tuple) and len(self.class_weights) != self.task.outputs:
             raise UserError(f"objective.class_weights: wants one for each of {self.task.outputs} labels")
@@ -101,8 +101,8 @@ class ClassificationBatches(LabelledBatches):
 
     def rows(self, length: int, vocabulary: Vocabulary) -> Call:
         sizes = {"length": self.longest(length), "examples": self.h.most_examples(length), "side": self.h.side}
-        own = {"start": self.start(vocabulary), "orders": self.h.sequences}
-        return Call(preprocessors.features.labelled, sizes | own)
+        options = {"start": self.start(vocabulary), "orders": self.h.sequences}
+        return Call(preprocessors.features.labelled, sizes | options)
 
     def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
         side, start, orders = self.h.side, self.start(vocabulary), self.h.sequences
@@ -131,9 +131,9 @@ class ClassificationLoss(TextHeadLoss):
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         weights = batch["label_weights"]
-        own = self.example_loss(None, batch["labels"])[1] * weights
+        loss_weights = self.example_loss(None, batch["labels"])[1] * weights
         r_drop = {"r_drop": weights.sum()} if self.h.r_drop else {}
-        return super().weights(batch) | {self.h.kind: own.sum()} | r_drop
+        return super().weights(batch) | {self.h.kind: loss_weights.sum()} | r_drop
 
     def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         if not self.h.r_drop or "dropout" not in model.rngs:
@@ -172,8 +172,8 @@ class ClassificationLoss(TextHeadLoss):
         if kind == "classification":
             if outputs is None:
                 outputs = jnp.zeros((*labels.shape, self.h.task.outputs))
-            given = self.h.class_weights
-            weights = None if given is None else jnp.array(given, jnp.float32)
+            class_weights = self.h.class_weights
+            weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
             return class_losses.class_cross_entropy(
                 outputs, labels, label_smoothing=self.h.label_smoothing, class_weights=weights
             )
@@ -194,8 +194,8 @@ class ClassificationJudge(Judge):
         return batch["label_weights"]
 
     def baseline_loss(self, validation: Iterable[Arrays]) -> float:
-        found = [batch["labels"][batch["eval_mask"] > 0] for batch in validation]
-        labels = np.concatenate(found).astype(np.float64)
+        batch_labels = [batch["labels"][batch["eval_mask"] > 0] for batch in validation]
+        labels = np.concatenate(batch_labels).astype(np.float64)
         if self.h.task.kind == "regression":
             return float(labels.var())
         if self.h.task.kind == "multi_label":

@@ -93,10 +93,10 @@ class Denoising(TextDenoising):
             return text if self.noise == "prefix_lm" else text + 1
         mean, deviation = text * self.density, math.sqrt(text * self.density * (1 - self.density))
         if self.noise == "drop":
-            most = min(text, math.ceil(mean + _DEVIATIONS * deviation)) + 1
+            max_targets = min(text, math.ceil(mean + _DEVIATIONS * deviation)) + 1
         else:  # a sentinel for each span
-            most = min(text + 1, math.ceil(mean * (2 - self.density) + _DEVIATIONS * 2 * deviation)) + 2
-        return min(most, self.targets_length or most)
+            max_targets = min(text + 1, math.ceil(mean * (2 - self.density) + _DEVIATIONS * 2 * deviation)) + 2
+        return min(max_targets, self.targets_length or max_targets)
 
     def most_spans(self, length: int) -> int:
         """Maximum number of sentinels: adjacent noise tokens form one span, so they are at most half of the tokens."""

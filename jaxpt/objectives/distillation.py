@@ -107,10 +107,10 @@ class DistillationLoss(Loss):
         self, model: Bound, batch: Batch, *, teachers: Mapping[str, tuple[Network, Any]]
     ) -> tuple[dict[str, jax.Array], Metrics]:
         network, params = teachers["teacher"]
-        of, teacher = self.h.of.loss, network.bind(params)
-        output = of.output(model, batch)
-        mine, theirs = output.hidden, jax.lax.stop_gradient(of.output(teacher, batch).hidden)
-        sums, metrics = of.loss_from_hidden(model, mine, batch)
+        task_loss, teacher = self.h.of.loss, network.bind(params)
+        output = task_loss.output(model, batch)
+        mine, theirs = output.hidden, jax.lax.stop_gradient(task_loss.output(teacher, batch).hidden)
+        sums, metrics = task_loss.loss_from_hidden(model, mine, batch)
         sums["kl"], agreement = distillation_kl(
             model.lm_states(self._at_kl_positions(mine, batch)),
             model.output_projection(),

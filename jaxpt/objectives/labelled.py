@@ -197,8 +197,8 @@ class LabelledLoss(Loss):
         outputs = None if self.head in classes.OUTPUTS else self.h.task.outputs
         if self.h.features is None:
             return classes.declare(model, self.head, outputs, self.h.dropout, self.h.part)
-        own, width = features.declare(model, self.h.features, self._stack(model))
-        return own | classes.declare(model, self.head, outputs, self.h.dropout, width=width)
+        feature_heads, width = features.declare(model, self.h.features, self._stack(model))
+        return feature_heads | classes.declare(model, self.head, outputs, self.h.dropout, width=width)
 
     def coefficients(self) -> dict[str, float]:
         return {self.h.kind: 1.0}
@@ -225,12 +225,12 @@ class LabelledLoss(Loss):
         texts = {name: x for name, x in batch.items() if name != "encoder_token_types"}
         if self._stack(model.config) == "encoder":
             return encode_batch(model, texts, **options)
-        own = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"], **options}
+        inputs = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"], **options}
         if self.h.family == "decoder":
-            return model.decode(batch["decoder_input_tokens"], **own)
+            return model.decode(batch["decoder_input_tokens"], **inputs)
         encoded = encode_batch(model, texts)
         segments = batch["encoder_segment_ids"]
-        decoded = model.decode(batch["decoder_input_tokens"], encoded.hidden, encoder_segment_ids=segments, **own)
+        decoded = model.decode(batch["decoder_input_tokens"], encoded.hidden, encoder_segment_ids=segments, **inputs)
         return decoded.add_aux(encoded.aux)
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
@@ -258,8 +258,8 @@ class LabelledLoss(Loss):
         is_max = self.h.features is not None and self.h.features.bilstm is not None
         if not is_max and model.config.task_head(self.head).position != "mean":
             return jnp.take_along_axis(hidden_BxLxD, positions_BxN[..., None], axis=1)
-        own_BxN = jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)
-        is_own_BxNxL = segments_BxL[:, None] == own_BxN[..., None]
+        text_segments_BxN = jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)
+        is_own_BxNxL = segments_BxL[:, None] == text_segments_BxN[..., None]
         if is_max:
             return _largest(hidden_BxLxD, is_own_BxNxL)
         share_BxNxL = is_own_BxNxL.astype(hidden_BxLxD.dtype)
@@ -268,10 +268,10 @@ class LabelledLoss(Loss):
 
     def _known_types(self, model: Bound, batch: Batch) -> Batch:
         """The batch with the token types that the model has."""
-        most = getattr(model.config, "token_types", None)
-        if most is None or "encoder_token_types" not in batch:
+        num_types = getattr(model.config, "token_types", None)
+        if num_types is None or "encoder_token_types" not in batch:
             return batch
-        return {**batch, "encoder_token_types": jnp.minimum(batch["encoder_token_types"], max(most - 1, 0))}
+        return {**batch, "encoder_token_types": jnp.minimum(batch["encoder_token_types"], max(num_types - 1, 0))}
 
 
 @jax.checkpoint  # [B, N, L, D] is not kept for the backward pass

@@ -114,8 +114,8 @@ class MaskedLM(Objective):
           >>> len(shares), round(sum(n * p for n, p in enumerate(shares, 1)), 3)
           (10, 3.797)
         """
-        most = self.max_words or {"ngram": 3, "span": 10}.get(self.unit, 1)
-        weights = [(1 - self.span_end) ** n if self.unit == "span" else 1 / (n + 1) for n in range(most)]
+        max_words = self.max_words or {"ngram": 3, "span": 10}.get(self.unit, 1)
+        weights = [(1 - self.span_end) ** n if self.unit == "span" else 1 / (n + 1) for n in range(max_words)]
         return [weight / sum(weights) for weight in weights]
 
     @property
@@ -133,8 +133,8 @@ class MaskedLM(Objective):
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         for name in ("cls", "sep", "mask"):
             if getattr(vocabulary, name) is None:
-                wanted = f"{self.kind} needs a vocabulary with [{name.upper()}]"
-                raise UserError(f"{wanted}; data.tokenizer.kind: wordpiece has it")
+                requirement = f"{self.kind} needs a vocabulary with [{name.upper()}]"
+                raise UserError(f"{requirement}; data.tokenizer.kind: wordpiece has it")
         self._check_inputs()
         if length < 8:
             raise UserError(f"data.length: {length} is too short for {self.kind}, at least 8 is needed")
@@ -157,12 +157,12 @@ class MaskedLM(Objective):
         if self.next_sentence and self.sentence_order:
             raise UserError("objective.sentence_order replaces next_sentence; set objective.next_sentence=false")
         if self.inputs and self.inputs.endswith("pairs") != (self.pair_loss is not None):
-            wanted = (
+            requirement = (
                 "requires objective.next_sentence or objective.sentence_order"
                 if self.pair_loss is None
                 else f"requires objective.{self.pair_loss}=false"
             )
-            raise UserError(f"objective.inputs: {self.inputs} {wanted}")
+            raise UserError(f"objective.inputs: {self.inputs} {requirement}")
         if self.line_ends and self.inputs != "sentences":
             raise UserError("objective.line_ends requires objective.inputs: sentences")
 
@@ -245,12 +245,12 @@ class MaskedLMBatches(Batches):
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         tokens = lengths["tokens"]
-        most = {
+        max_masked = {
             "nearest": lambda: np.maximum(np.round(self.h.mask_rate * tokens), 1),
             "random": lambda: np.floor(self.h.mask_rate * tokens) + 1,
             "up": lambda: np.ceil(self.h.mask_rate * (tokens - 2)),
         }[self.h.rounding]()
-        masked = np.minimum(most, tokens if self.h.mask_specials else np.maximum(tokens - 2, 0))
+        masked = np.minimum(max_masked, tokens if self.h.mask_specials else np.maximum(tokens - 2, 0))
         return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
 
     def text_tokens(self, records: int, tokens: int) -> int:
@@ -272,8 +272,8 @@ class MaskedLMBatches(Batches):
         return 1 if self.h.pair_loss else self.h.dupe_factor  # each pass has different pairs
 
     def degenerate(self, batch: Arrays) -> dict[str, np.ndarray]:
-        shown = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
-        is_hidden = (batch["masked_weights"] > 0) & (shown != batch["masked_targets"])
+        input_tokens = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
+        is_hidden = (batch["masked_weights"] > 0) & (input_tokens != batch["masked_targets"])
         by_piece = ", or set objective.unit=piece if words are not found" if self.h.unit in ("word", "ngram") else ""
         return {f"no target is masked or replaced; raise objective.mask_rate{by_piece}": ~is_hidden.any(axis=1)}
 

@@ -52,9 +52,9 @@ class Mass(TextDenoising):
             raise UserError("objective.eos: true requires a vocabulary with EOS; set objective.eos=false")
         if length < 4:
             raise UserError(f"data.length: {length} is too short for mass, at least 4 is needed")
-        for one, other in (("start_probability", "end_probability"), ("mask_probability", "random_probability")):
-            if getattr(self, one) + getattr(self, other) > 1:
-                raise UserError(f"objective.{one} + objective.{other} is more than 1")
+        for key, other in (("start_probability", "end_probability"), ("mask_probability", "random_probability")):
+            if getattr(self, key) + getattr(self, other) > 1:
+                raise UserError(f"objective.{key} + objective.{other} is more than 1")
         if not self.mask_probability and not self.random_probability:
             raise UserError(
                 "objective.mask_probability + objective.random_probability is 0: the encoder would see the targets"

@@ -104,19 +104,19 @@ class Mixture(Labelled):
         self.check_tasks(model, length, vocabulary)
         stacks = {name: model.task_head(part.task.head).stack for name, part in self.parts.items()}
         if len(set(stacks.values())) > 1:
-            said = ", ".join(f"{name} the {stack}'s" for name, stack in stacks.items())
-            raise UserError(f"task.tasks: heads of model.kind: {model.kind} read different states: {said}; train them "
-                            "in runs of their own")  # fmt: skip
+            task_stacks = ", ".join(f"{name} the {stack}'s" for name, stack in stacks.items())
+            raise UserError(f"task.tasks: heads of model.kind: {model.kind} read different states: {task_stacks}; "
+                            "train them in runs of their own")  # fmt: skip
 
 
 @functools.lru_cache(256)
 def _part(mixture: Mixture, task: TaskConfig) -> HeadObjective:
     """`for_task`, made once: losses and batches ask for it again and again."""
     cls = resolve(task.objective, "jaxpt.objectives", ObjectiveConfig)
-    found = {name: getattr(mixture, name) for name in ("dropout", "truncate", "examples") if name in cls.model_fields}
+    fields = {name: getattr(mixture, name) for name in ("dropout", "truncate", "examples") if name in cls.model_fields}
     prefix = f"{task.name}."
-    found |= {key.removeprefix(prefix): value for key, value in mixture.tasks if key.startswith(prefix)}
-    plain = {"task": task.model_dump(mode="json"), "text_layout": mixture.text_layout, "part": task.name, **found}
+    fields |= {key.removeprefix(prefix): value for key, value in mixture.tasks if key.startswith(prefix)}
+    plain = {"task": task.model_dump(mode="json"), "text_layout": mixture.text_layout, "part": task.name, **fields}
     try:
         return strictly(cls, plain)
     except ValidationError as error:
@@ -125,9 +125,9 @@ def _part(mixture: Mixture, task: TaskConfig) -> HeadObjective:
 
 def of_part(batch: Any, name: str) -> Any:
     """The batch as the objective of task `name` reads it."""
-    own = {key.removeprefix(f"{name}/"): x for key, x in batch.items() if key.startswith(f"{name}/")}
+    task_arrays = {key.removeprefix(f"{name}/"): x for key, x in batch.items() if key.startswith(f"{name}/")}
     shared = {key: x for key, x in batch.items() if "/" not in key and key != "eval_mask"}
-    return {**shared, **own, **({"eval_mask": own["label_weights"]} if "eval_mask" in batch else {})}
+    return {**shared, **task_arrays, **({"eval_mask": task_arrays["label_weights"]} if "eval_mask" in batch else {})}
 
 
 def shared_weights(batch: Arrays, side: str) -> np.ndarray:
@@ -157,24 +157,24 @@ class MixtureBatches(LabelledBatches):
     h: Mixture
 
     def features(self, length: int) -> Features:
-        found: Features = {}
+        features: Features = {}
         for name, part in self.h.parts.items():
             labels = part.batches.label_features(length)
-            own = part.batches.features(length)
-            found |= {key: own[key] for key in own if key not in labels}
-            found |= {f"{name}/{key}": feature for key, feature in labels.items()}
-        return found
+            part_features = part.batches.features(length)
+            features |= {key: part_features[key] for key in part_features if key not in labels}
+            features |= {f"{name}/{key}": feature for key, feature in labels.items()}
+        return features
 
     def placed(self, name: str, online: Callable[..., Any], length: int) -> Callable[..., Any]:
         labels, features = self.h.parts[name].batches.label_features(length), self.features(length)
 
         def rows(*arguments: Any) -> dict[str, np.ndarray]:
-            own = online(*arguments)
-            own["label_weights"] = shared_weights(own, self.h.side)
-            made = {f"{name}/{key}" if key in labels else key: x for key, x in own.items()}
-            count = len(next(iter(made.values())))
+            arrays = online(*arguments)
+            arrays["label_weights"] = shared_weights(arrays, self.h.side)
+            prefixed = {f"{name}/{key}" if key in labels else key: x for key, x in arrays.items()}
+            count = len(next(iter(prefixed.values())))
             return {
-                key: made[key] if key in made else np.zeros((count, *shape), dtype)
+                key: prefixed[key] if key in prefixed else np.zeros((count, *shape), dtype)
                 for key, (shape, dtype) in features.items()
             }
 
@@ -195,13 +195,13 @@ class MixtureLoss(LabelledLoss):
     h: Mixture
 
     def heads(self, model: ModelConfig) -> dict[str, Head]:
-        found: dict[str, Head] = {}
+        heads: dict[str, Head] = {}
         for part in self.h.parts.values():
-            found |= part.loss.heads(model)
-        if "pooler" in found:  # shared by all tasks, as is its dropout
+            heads |= part.loss.heads(model)
+        if "pooler" in heads:  # shared by all tasks, as is its dropout
             rate = getattr(model, "dropout", 0.0) if self.h.dropout is None else self.h.dropout
-            found |= pooler.declare(model, found["pooler"].module.options, rate)
-        return found
+            heads |= pooler.declare(model, heads["pooler"].module.options, rate)
+        return heads
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         parts = self.h.parts.items()
@@ -215,15 +215,15 @@ class MixtureLoss(LabelledLoss):
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
         total, metrics = 0.0, dict[str, Any]()
         for name, part in self.h.parts.items():
-            own = of_part(batch, name)
-            sums, found = part.loss.loss_from_hidden(model, hidden, own)
+            task_batch = of_part(batch, name)
+            sums, task_metrics = part.loss.loss_from_hidden(model, hidden, task_batch)
             total += sums[part.kind]
             if "eval_mask" in batch:  # evaluation takes the tasks one after the other
                 metrics |= {key: (x + metrics.get(key, (0, 0))[0], w + metrics.get(key, (0, 0))[1])
-                            for key, (x, w) in found.items()}  # fmt: skip
+                            for key, (x, w) in task_metrics.items()}  # fmt: skip
             else:
-                found = {"loss": (sums[part.kind], part.loss.weights(own)[part.kind]), **found}
-                metrics |= {f"{name}/{key}": value for key, value in found.items()}
+                task_metrics = {"loss": (sums[part.kind], part.loss.weights(task_batch)[part.kind]), **task_metrics}
+                metrics |= {f"{name}/{key}": value for key, value in task_metrics.items()}
         return {self.h.kind: total}, jax.lax.stop_gradient(metrics)
 
 
@@ -240,8 +240,10 @@ class MixtureJudge(Judge):
     def baseline_loss(self, validation: Iterable[Arrays]) -> float:
         batches, total, count = list(validation), 0.0, 0.0
         for name, part in self.h.parts.items():
-            own = [of_part(batch, name) for batch in batches]
-            weight = sum(float(batch["eval_mask"].sum()) for batch in own)
-            total += part.judge.baseline_loss([x for x in own if x["eval_mask"].any()]) * weight if weight else 0.0
+            task_batches = [of_part(batch, name) for batch in batches]
+            weight = sum(float(batch["eval_mask"].sum()) for batch in task_batches)
+            total += (
+                part.judge.baseline_loss([x for x in task_batches if x["eval_mask"].any()]) * weight if weight else 0.0
+            )
             count += weight
         return total / count

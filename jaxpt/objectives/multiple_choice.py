@@ -152,5 +152,5 @@ class MultipleChoiceJudge(Judge):
         return batch["label_weights"]
 
     def baseline_loss(self, validation: Iterable[Arrays]) -> float:
-        found = [batch["choice_weights"].sum(-1)[batch["eval_mask"] > 0] for batch in validation]
-        return float(np.log(np.concatenate(found)).mean())
+        choice_counts = [batch["choice_weights"].sum(-1)[batch["eval_mask"] > 0] for batch in validation]
+        return float(np.log(np.concatenate(choice_counts)).mean())

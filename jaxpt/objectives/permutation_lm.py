@@ -80,8 +80,8 @@ class PermutationLM(Objective):
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         for name in ("cls", "sep"):
             if getattr(vocabulary, name) is None:
-                wanted = f"{self.kind} needs a vocabulary with [{name.upper()}]"
-                raise UserError(f"{wanted}; data.tokenizer.kind: wordpiece has it")
+                requirement = f"{self.kind} needs a vocabulary with [{name.upper()}]"
+                raise UserError(f"{requirement}; data.tokenizer.kind: wordpiece has it")
         self.check_model(model)
         if length < 12:
             raise UserError(f"data.length: {length} is too short for {self.kind}, at least 12 is needed")

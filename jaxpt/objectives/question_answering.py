@@ -137,8 +137,8 @@ class QuestionAnsweringLoss(LabelledLoss):
         logits_BxLx2 = self.outputs(model, hidden, batch)
         positions_BxNx2, weights_BxN = batch["label_positions"], batch["label_weights"]
         segments_BxL = batch[f"{'encoder' if self.h.family == 'encoder' else 'decoder'}_segment_ids"]
-        own_BxN = jnp.take_along_axis(segments_BxL, positions_BxNx2[..., 0], axis=1)
-        is_own_BxNxL = segments_BxL[:, None] == own_BxN[..., None]
+        text_segments_BxN = jnp.take_along_axis(segments_BxL, positions_BxNx2[..., 0], axis=1)
+        is_own_BxNxL = segments_BxL[:, None] == text_segments_BxN[..., None]
         logits_BxNxLx2 = jnp.where(is_own_BxNxL[..., None], logits_BxLx2[:, None], -jnp.inf)
         at_target_BxNx2 = jnp.take_along_axis(logits_BxLx2, positions_BxNx2, axis=1)
         loss_BxN = (jax.nn.logsumexp(logits_BxNxLx2, axis=2) - at_target_BxNx2).mean(-1)
@@ -163,8 +163,8 @@ class QuestionAnsweringJudge(Judge):
         side = "encoder" if self.h.family == "encoder" else "decoder"
         for batch in validation:
             segments_BxL, weights_BxN = batch[f"{side}_segment_ids"], batch["eval_mask"]
-            own_BxN = np.take_along_axis(segments_BxL, batch["label_positions"][..., 0], axis=1)
-            lengths_BxN = (segments_BxL[:, None] == own_BxN[..., None]).sum(-1)
+            text_segments_BxN = np.take_along_axis(segments_BxL, batch["label_positions"][..., 0], axis=1)
+            lengths_BxN = (segments_BxL[:, None] == text_segments_BxN[..., None]).sum(-1)
             total += float((np.log(lengths_BxN) * weights_BxN).sum())
             count += float(weights_BxN.sum())
         return total / count

@@ -143,11 +143,11 @@ class ReplacedTokenLoss(MaskedLMLoss):
         scores = model.heads["replaced_token"](output.hidden)
         weights = _token_mask(batch)
         total = (optax.sigmoid_binary_cross_entropy(scores, labels) * weights).sum()
-        said = (scores > 0).astype(jnp.float32)
+        predicted = (scores > 0).astype(jnp.float32)
         of_labels = {
-            "discriminator_accuracy": ((said == labels) * weights, weights),
-            "discriminator_recall": (said * labels * weights, labels * weights),
-            "discriminator_precision": (said * labels * weights, said * weights),
+            "discriminator_accuracy": ((predicted == labels) * weights, weights),
+            "discriminator_recall": (predicted * labels * weights, labels * weights),
+            "discriminator_precision": (predicted * labels * weights, predicted * weights),
             "replaced_share": (labels * weights, weights),
         }
         metrics |= {name: (x.sum(), weight.sum()) for name, (x, weight) in of_labels.items()}

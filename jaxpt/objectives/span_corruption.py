@@ -94,8 +94,8 @@ class SpanCorruption(TextDenoising):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels == 0:
-            wanted = "span_corruption needs a vocabulary with EOS and sentinels"
-            raise UserError(f"{wanted}; data.tokenizer.kind: sentencepiece has them")
+            requirement = "span_corruption needs a vocabulary with EOS and sentinels"
+            raise UserError(f"{requirement}; data.tokenizer.kind: sentencepiece has them")
         if length < 4:
             raise UserError(f"data.length: {length} is too short for span corruption, at least 4 is needed")
         text, _ = lengths(length, self.density, self.mean_span)

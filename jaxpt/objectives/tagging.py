@@ -106,18 +106,18 @@ class TaggingLoss(LabelledLoss):
         return classes.apply(model, "tags", states_BxNxD, self.h.part)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        given = self.h.class_weights
-        own = 1.0 if given is None else jnp.array(given, jnp.float32)[batch["labels"]]
-        return {self.h.kind: (own * batch["label_weights"]).sum()}
+        class_weights = self.h.class_weights
+        token_weights = 1.0 if class_weights is None else jnp.array(class_weights, jnp.float32)[batch["labels"]]
+        return {self.h.kind: (token_weights * batch["label_weights"]).sum()}
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        given, weights = self.h.class_weights, batch["label_weights"]
+        class_weights, weights = self.h.class_weights, batch["label_weights"]
         logits = self.outputs(model, hidden, batch)
         loss, _ = class_losses.class_cross_entropy(
             logits,
             batch["labels"],
             label_smoothing=self.h.label_smoothing,
-            class_weights=None if given is None else jnp.array(given, jnp.float32),
+            class_weights=None if class_weights is None else jnp.array(class_weights, jnp.float32),
         )
         correct = (logits.argmax(-1) == batch["labels"]) * weights
         metrics: Metrics = {"accuracy": (correct.sum(), weights.sum())}

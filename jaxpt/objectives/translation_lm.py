@@ -45,11 +45,11 @@ class TranslationLM(MaskedLM):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)
-        wanted, types = len(self.languages) or 2, getattr(model, "token_types", 0)
-        if self.language_types and types < wanted:
+        num_languages, types = len(self.languages) or 2, getattr(model, "token_types", 0)
+        if self.language_types and types < num_languages:
             raise UserError(
-                f"model.token_types: {types} is less than the number of languages, {wanted}; set "
-                f"model.token_types={wanted} or objective.language_types=false"
+                f"model.token_types: {types} is less than the number of languages, {num_languages}; set "
+                f"model.token_types={num_languages} or objective.language_types=false"
             )
 
 

@@ -79,8 +79,8 @@ class UL2(TextDenoising):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels <= len(_MODES):
-            wanted = "ul2 needs a vocabulary with EOS and sentinels, three of them for the modes"
-            raise UserError(f"{wanted}; data.tokenizer.kind: sentencepiece has them")
+            requirement = "ul2 needs a vocabulary with EOS and sentinels, three of them for the modes"
+            raise UserError(f"{requirement}; data.tokenizer.kind: sentencepiece has them")
         if length < 8:
             raise UserError(f"data.length: {length} is too short for ul2, at least 8 is needed")
         texts = range(1, self.text_length(length) + 1)

@@ -100,10 +100,10 @@ class UniLM(MaskedLM):
                 f"model.kind: {model.kind} does not support objective.kind: unilm: its encode has no argument ranks; "
                 "use model.kind: bert, roberta, albert or distilbert"
             )
-        wanted, types = 6 if self.types_of_masks else 2, getattr(model, "token_types", 0)
-        if types < wanted and (types or self.types_of_masks):
+        min_types, types = 6 if self.types_of_masks else 2, getattr(model, "token_types", 0)
+        if types < min_types and (types or self.types_of_masks):
             raise UserError(
-                f"model.token_types: {types} is too small for the masks' token types; set model.token_types={wanted}"
+                f"model.token_types: {types} is too small for the masks' token types; set model.token_types={min_types}"
                 + (" or objective.types_of_masks=false" if self.types_of_masks else " (or 0: none)")
             )
 

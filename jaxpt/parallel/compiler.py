@@ -71,16 +71,16 @@ def options(changes: Sequence[str] = ()) -> dict[str, str | bool | int]:
       >>> options(["!xla_cpu_experimental_ynn_fusion_type", "xla_embed_ir_in_executable=true"])
       {'xla_embed_ir_in_executable': True}
     """
-    found = dict(compiler_options.of_device(platform(), device_kind()))
+    flags = dict(compiler_options.of_device(platform(), device_kind()))
     if is_deterministic():
-        found |= compiler_options.DETERMINISTIC
+        flags |= compiler_options.DETERMINISTIC
     for change in changes:
         name, equals, value = change.removeprefix("!").partition("=")
         if equals:
-            found[name] = _value(value)
+            flags[name] = _value(value)
         else:
-            found.pop(name, None)
-    return found
+            flags.pop(name, None)
+    return flags
 
 
 def _value(text: str) -> str | bool | int:

@@ -56,9 +56,9 @@ class Coordinator:
         arguments = [sys.executable, "-P", "-c", _PROGRAM, json.dumps([address, nodes, options])]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(arguments, stdin=pipe, stdout=pipe, start_new_session=True)
-        said = self._process.stdout.readline().decode().strip()  # type: ignore[union-attr]
-        if said != "ready":
-            raise RuntimeError(said or "the coordinator's process ended")
+        reply = self._process.stdout.readline().decode().strip()  # type: ignore[union-attr]
+        if reply != "ready":
+            raise RuntimeError(reply or "the coordinator's process ended")
 
     def shutdown(self) -> None:
         """Ends it."""

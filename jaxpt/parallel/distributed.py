@@ -41,12 +41,12 @@ def put(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, 
     Returns:
       Arrays [batch_size, ...], spread over the mesh.
     """
-    sharding, own = rules.batch_sharding(mesh), rows(mesh, batch_size)
+    sharding, local_rows = rules.batch_sharding(mesh), rows(mesh, batch_size)
 
     def place(x: np.ndarray) -> jax.Array:
         def part(index: tuple[slice, ...]) -> np.ndarray:
             first, end, _ = index[0].indices(batch_size)
-            at = np.searchsorted(own, first)
+            at = np.searchsorted(local_rows, first)
             return x[at : at + end - first]
 
         return jax.make_array_from_callback((batch_size, *x.shape[1:]), sharding, part)

@@ -91,11 +91,11 @@ def stepping() -> Iterator[None]:
 
 
 def _gone(lost: list[int], silence: float | None = None) -> str:
-    names, what = ", ".join(map(str, lost)), "is gone (killed, or its machine failed)"
+    names, reason = ", ".join(map(str, lost)), "is gone (killed, or its machine failed)"
     if silence is not None:
         why = "killed or stopped, or its machine failed"
-        what = f"gave no sign of life for {silence:g} s, distributed.heartbeat_timeout ({why})"
-    return f"process {names} {what}; re-run the same command in all processes to resume"
+        reason = f"gave no sign of life for {silence:g} s, distributed.heartbeat_timeout ({why})"
+    return f"process {names} {reason}; re-run the same command in all processes to resume"
 
 
 def _is_of_a_collective(error: BaseException) -> bool:
@@ -118,16 +118,16 @@ class _Watch(threading.Thread):
         self.is_stepping = False
 
     def run(self) -> None:
-        found = None
-        while found is None and not self._ended.wait(_LOOK):
+        failure = None
+        while failure is None and not self._ended.wait(_LOOK):
             self.beat()
             if lost := self._silent():
                 self.tell_gone(lost, self._heartbeat_timeout)
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # nobody has failed
-                found = self._client.key_value_try_get(_KEY)
-        if found is None:
+                failure = self._client.key_value_try_get(_KEY)
+        if failure is None:
             return
-        code, words, is_gone = json.loads(found)
+        code, words, is_gone = json.loads(failure)
         # Where all fail alike process 0 says so; where all get a signal, each does.
         if not is_gone and self._ended.wait(_ALIKE):
             return

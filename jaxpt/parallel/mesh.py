@@ -41,13 +41,13 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = [getattr(config, axis) for axis in AXES]
-    shown = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes))
+    mesh_sizes = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes))
     known = math.prod(size for size in sizes if size != -1)
     if len(devices) % known or (-1 not in sizes and known != len(devices)):
-        wanted = f"{known} devices (-1 on an axis: the remaining ones)"
+        expected = f"{known} devices (-1 on an axis: the remaining ones)"
         if -1 in sizes:
-            wanted = f"a multiple of {known} devices"
-        raise UserError(f"{shown}: the mesh takes {wanted}, there are {len(devices)}")
+            expected = f"a multiple of {known} devices"
+        raise UserError(f"{mesh_sizes}: the mesh takes {expected}, there are {len(devices)}")
     sizes = [len(devices) // known if size == -1 else size for size in sizes]
     place, count = AXES.index("fsdp"), slices(devices)
     groups = staged.far(sizes[place], len(devices)) if devices[0].platform == "tpu" else 1

@@ -32,9 +32,9 @@ def replaced_service(make: Callable[..., Any]) -> Iterator[None]:
     """Within it `jax.distributed.initialize` starts `make(address, nodes, …)` instead of JAX's own service."""
     from jax._src.lib import _jax  # where JAX looks for it
 
-    own = getattr(_jax, SERVICE)
+    original = getattr(_jax, SERVICE)
     setattr(_jax, SERVICE, make)
     try:
         yield
     finally:
-        setattr(_jax, SERVICE, own)
+        setattr(_jax, SERVICE, original)

@@ -86,14 +86,14 @@ def barrier(point: str, patience: float, report: Callable[[str], None] = lambda 
         return
     client, place = private.coordination().client, f"jaxpt/met/{point}/"
     client.key_value_set(f"{place}{jax.process_index()}", "here", allow_overwrite=True)
-    begun = said = time.monotonic()
+    begun = last_report = time.monotonic()
     while len(came := client.key_value_dir_get(place)) < jax.process_count():
-        if time.monotonic() - said > patience:
-            said = time.monotonic()
-            there = {int(key.rpartition("/")[2]) for key, _ in came}
-            missing = ", ".join(map(str, sorted(set(range(jax.process_count())) - there)))
-            if jax.process_index() == min(there):
-                report(f"waiting for process {missing} at {point}, for {said - begun:.0f} s now")
+        if time.monotonic() - last_report > patience:
+            last_report = time.monotonic()
+            arrived = {int(key.rpartition("/")[2]) for key, _ in came}
+            missing = ", ".join(map(str, sorted(set(range(jax.process_count())) - arrived)))
+            if jax.process_index() == min(arrived):
+                report(f"waiting for process {missing} at {point}, for {last_report - begun:.0f} s now")
         time.sleep(_RETRY)
 
 
@@ -111,8 +111,8 @@ def assert_same_config(config: Config) -> None:
     from jax.experimental import multihost_utils
 
     barrier("the start", config.distributed.timeout)
-    own = {key: value for key, value in leaves(configs.dump(config)) if not key.startswith("distributed.")}
-    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
+    settings = {key: value for key, value in leaves(configs.dump(config)) if not key.startswith("distributed.")}
+    text = np.frombuffer(json.dumps(settings).encode(), np.uint8)
     longest = int(multihost_utils.process_allgather(np.array([text.size])).max())
     rows = multihost_utils.process_allgather(np.pad(text, (0, longest - text.size), constant_values=ord(" ")))
     first, *others = (json.loads(bytes(row)) for row in rows)

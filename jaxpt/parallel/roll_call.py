@@ -75,21 +75,25 @@ def find(config: DistributedConfig) -> ProcessInfo | None:
 
 def _given(config: DistributedConfig) -> ProcessInfo | None:
     """What the recipe and jaxpt's own variables say, None where they say nothing; one alone has no coordinator."""
-    given = {name: getattr(config, name) for name in _VARIABLES}
-    names = {name: f"distributed.{name}" if given[name] is not None else v for name, v in _VARIABLES.items()}
-    found = {name: os.environ.get(v) if given[name] is None else str(given[name]) for name, v in _VARIABLES.items()}
-    if not any(value is not None for value in found.values()):
+    configured = {name: getattr(config, name) for name in _VARIABLES}
+    names = {name: f"distributed.{name}" if configured[name] is not None else v for name, v in _VARIABLES.items()}
+    settings = {
+        name: os.environ.get(v) if configured[name] is None else str(configured[name]) for name, v in _VARIABLES.items()
+    }
+    if not any(value is not None for value in settings.values()):
         return None
-    count, number = (_whole(names[name], found[name], least) for name, least in (("processes", 1), ("process", 0)))
+    count, number = (
+        _whole(names[name], settings[name], minimum) for name, minimum in (("processes", 1), ("process", 0))
+    )
     if count is not None and number is not None and number >= count:
         raise UserError(f"{names['process']}: {number} is none of 0 … {count - 1}, {names['processes']} is {count}")
     if count == 1:
         return ProcessInfo("", 1, 0)
-    said = ", ".join(f"{names[name]} is {value}" for name, value in found.items() if value is not None)
+    details = ", ".join(f"{names[name]} is {value}" for name, value in settings.items() if value is not None)
     for name, variable in _VARIABLES.items():
-        if found[name] is None:
-            raise UserError(f"distributed.{name} is missing: {said}; give it or {variable}, or {_ALONE}")
-    return ProcessInfo(_address(names["coordinator"], str(found["coordinator"])), count or 0, number or 0)
+        if settings[name] is None:
+            raise UserError(f"distributed.{name} is missing: {details}; give it or {variable}, or {_ALONE}")
+    return ProcessInfo(_address(names["coordinator"], str(settings["coordinator"])), count or 0, number or 0)
 
 
 def _whole(name: str, text: str | None, least: int) -> int | None:
@@ -172,8 +176,8 @@ def fail(words: str, overrides: Sequence[str], say: Callable[[], None]) -> None:
         call_roll(info, _LATEST, words)
     except UserError as error:
         answer = str(error)
-    first, _, said = answer.partition(" failed: ")
-    if info.process > 0 and (said != words or first == f"process {info.process}"):
+    first, _, failure = answer.partition(" failed: ")
+    if info.process > 0 and (failure != words or first == f"process {info.process}"):
         say()
     return None
 
@@ -266,11 +270,11 @@ def _report(info: ProcessInfo, end: float, failure: str) -> str:
     place, why = f"distributed.coordinator: {info.coordinator}:", ""
     host, _, port = info.coordinator.rpartition(":")
     challenge = secrets.token_hex(16)
-    own: dict[str, Any] = {"process": info.process, "processes": info.processes, "host": socket.gethostname()}
-    own |= {"failure": failure[:_LONGEST], "challenge": challenge}
+    message: dict[str, Any] = {"process": info.process, "processes": info.processes, "host": socket.gethostname()}
+    message |= {"failure": failure[:_LONGEST], "challenge": challenge}
     while True:
         try:
-            return signed_calls.call((host, int(port)), _token(info, os.environ), own, end)
+            return signed_calls.call((host, int(port)), _token(info, os.environ), message, end)
         except signed_calls.EndedError:
             return f"{place} process 0 has ended"
         except socket.gaierror:

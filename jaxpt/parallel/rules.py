@@ -66,8 +66,8 @@ def table(config: MeshConfig) -> Table:
       >>> table(MeshConfig(preset="megatron", rules=RulesConfig(embed=("data",))))["embed"]
       ('data',)
     """
-    own = {name: axes for name, axes in config.rules.model_dump().items() if axes is not None}
-    return {**DEFAULT, **PRESETS[config.preset], **own}
+    overrides = {name: axes for name, axes in config.rules.model_dump().items() if axes is not None}
+    return {**DEFAULT, **PRESETS[config.preset], **overrides}
 
 
 def flax_rules(table: Table = DEFAULT) -> tuple[tuple[str, tuple[str, ...] | None], ...]:
@@ -117,8 +117,8 @@ def spec(
             used[mesh_axis] = str(axis)
         ways = math.prod(mesh.shape[a] for a in mesh_axes)
         if size % ways:
-            wanted = " × ".join(f"mesh.{a}={mesh.shape[a]}" for a in mesh_axes)
-            raise UserError(f"{name}: {wanted} does not divide its axis {axis!r} of size {size}")
+            mesh_sizes = " × ".join(f"mesh.{a}={mesh.shape[a]}" for a in mesh_axes)
+            raise UserError(f"{name}: {mesh_sizes} does not divide its axis {axis!r} of size {size}")
         entries.append(mesh_axes[0] if len(mesh_axes) == 1 else (mesh_axes or None))
     return PartitionSpec(*entries)
 
@@ -136,11 +136,11 @@ def shardings(axes: Any, shapes: Any, mesh: Mesh, table: Table = DEFAULT) -> Any
       A tree of NamedShardings like `shapes`.
     """
 
-    def one(path: tuple[Any, ...], leaf: Any, names: tuple[str | None, ...]) -> NamedSharding:
+    def leaf_sharding(path: tuple[Any, ...], leaf: Any, names: tuple[str | None, ...]) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         return NamedSharding(mesh, spec(names, leaf.shape, mesh, name, table))
 
-    return jax.tree_util.tree_map_with_path(one, shapes, axes)
+    return jax.tree_util.tree_map_with_path(leaf_sharding, shapes, axes)
 
 
 def large_replicated_params(shapes: Any, shardings: Any, least: int = LARGE) -> list[str]:
@@ -160,10 +160,10 @@ def large_replicated_params(shapes: Any, shardings: Any, least: int = LARGE) -> 
         size = math.prod(shape.shape) * jax.numpy.dtype(shape.dtype).itemsize
         return ways > 1 and size >= least and sharding.is_fully_replicated
 
-    found = jax.tree.map(whole, shapes, shardings)
+    is_replicated = jax.tree.map(whole, shapes, shardings)
     return [
         jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, is_whole in jax.tree_util.tree_leaves_with_path(found)
+        for path, is_whole in jax.tree_util.tree_leaves_with_path(is_replicated)
         if is_whole
     ]
 

@@ -40,27 +40,27 @@ def first_host_first(
     if jax.process_count() == 1:
         yield []
         return
-    client, place, own = private.coordination().client, f"jaxpt/shared/{point}", jax.process_index()
-    token = _write_token(directory) if own == 0 else None
-    if own == 0:
+    client, place, process = private.coordination().client, f"jaxpt/shared/{point}", jax.process_index()
+    token = _write_token(directory) if process == 0 else None
+    if process == 0:
         client.key_value_set(f"{place}/token", str(token.name if token else ""))
     barrier(f"{point}, sharing it", patience, report)
     name = client.key_value_try_get(f"{place}/token")
-    found = [socket.gethostname(), not name or (directory / name).exists()]
-    client.key_value_set(f"{place}/found/{own}", json.dumps(found))
+    entry = [socket.gethostname(), not name or (directory / name).exists()]
+    client.key_value_set(f"{place}/found/{process}", json.dumps(entry))
     barrier(f"{point}, knowing who shares it", patience, report)
     if token is not None:
         token.unlink(missing_ok=True)
     answers = client.key_value_dir_get(f"{place}/found/")
     hosts = {int(key.rpartition("/")[2]): json.loads(answer) for key, answer in answers}
-    waits = name and hosts[own][1] and hosts[own][0] != hosts[0][0]
+    waits = name and hosts[process][1] and hosts[process][0] != hosts[0][0]
     if waits:
         report(f"waiting for process 0, which prepares {directory} for all hosts that share it")
         while not _is_set(client, f"{place}/done"):
             time.sleep(_RETRY)
     apart = {host: number for number, (host, shares) in sorted(hosts.items(), reverse=True) if not shares}
     yield sorted(apart.values())
-    if own == 0:
+    if process == 0:
         client.key_value_set(f"{place}/done", "")
 
 

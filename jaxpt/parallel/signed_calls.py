@@ -100,7 +100,7 @@ class Listener(Generic[M]):
         """
         while True:
             now = time.monotonic()
-            for connection in [one for one, waiting in self._waiting.items() if waiting.until <= now]:
+            for connection in [peer for peer, waiting in self._waiting.items() if waiting.until <= now]:
                 self._drop(connection, "said nothing")
             if now >= end:
                 raise TimeoutError

@@ -61,10 +61,12 @@ def find(
       One entry for each kind and set of axes, those that send most first.
     """
     totals: dict[tuple[str, tuple[str, ...], str], np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
-    for _, times, one in each(program, mesh, between, machine):
-        totals[one.kind, one.axes, one.network] += times * np.array([1, one.bytes, one.sent])
-    found = [Collective(kind, axes, *map(int, total), network) for (kind, axes, network), total in totals.items()]
-    return sorted(found, key=lambda c: -c.sent)
+    for _, times, collective in each(program, mesh, between, machine):
+        totals[collective.kind, collective.axes, collective.network] += times * np.array(
+            [1, collective.bytes, collective.sent]
+        )
+    collectives = [Collective(kind, axes, *map(int, total), network) for (kind, axes, network), total in totals.items()]
+    return sorted(collectives, key=lambda c: -c.sent)
 
 
 def each(
@@ -101,29 +103,30 @@ def _each(program: hlo.Program) -> list[tuple[str, str, str, int, int]]:
     loop: they share its channel, and the one that starts it says how often it runs. A reduce-scatter is a fusion of
     that name, of an all-reduce and a slice. Between slices a collective is sent to the host, whose runtime does it.
     """
-    found: dict[tuple[str, str], tuple[str, str, int, int]] = {}
+    collectives: dict[tuple[str, str], tuple[str, str, int, int]] = {}
     begun: dict[str, str] = {}
     for outer, instruction, times in program.runs():
         # A tpu7x leaves some to its SparseCore, as custom calls.
         names = instruction.called if instruction.opcode in ("fusion", "custom-call") else []
         inside = [(name, inner) for name in names for inner in program.computations[name].values()]
-        for place, one in [(outer, instruction), *inside]:
-            kind = one.opcode.removesuffix("-start")
-            if between := _BETWEEN_SLICES.search(one.attributes) if kind == "send" else None:
+        for place, candidate in [(outer, instruction), *inside]:
+            kind = candidate.opcode.removesuffix("-start")
+            if between := _BETWEEN_SLICES.search(candidate.attributes) if kind == "send" else None:
                 kind = between[1].lower().replace("_", "-").replace("one-to-one", "collective-permute")
             elif kind not in KINDS:
                 continue
             if place.startswith("all-reduce-scatter"):
                 kind = "reduce-scatter"
-            here = program.computations[place]
-            given = one.operands[:1] if one.opcode == "send" else one.operands  # its second is a token
-            operand = sum(instructions.size(here[name].shape) for name in given if name in here)
-            channel = instructions.channel(one)
-            key = one.name if channel is None or (channel == _OF_ALL and place == outer) else channel
-            found.setdefault((outer, key), (kind, one.attributes, operand, times))
-            if any(hlo.STARTS.search(inner.attributes) for inner in here.values()):
+            computation = program.computations[place]
+            # The second operand of a send is a token.
+            operands = candidate.operands[:1] if candidate.opcode == "send" else candidate.operands
+            operand = sum(instructions.size(computation[name].shape) for name in operands if name in computation)
+            channel = instructions.channel(candidate)
+            key = candidate.name if channel is None or (channel == _OF_ALL and place == outer) else channel
+            collectives.setdefault((outer, key), (kind, candidate.attributes, operand, times))
+            if any(hlo.STARTS.search(inner.attributes) for inner in computation.values()):
                 begun[key] = outer
-    return [(outer, *value) for (outer, key), value in found.items() if begun.get(key, outer) == outer]
+    return [(outer, *value) for (outer, key), value in collectives.items() if begun.get(key, outer) == outer]
 
 
 def _bytes(kind: str, operand: int, n: int) -> tuple[int, int]:
@@ -189,13 +192,13 @@ def _mesh_groups(text: str) -> list[list[int]]:
     sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", text)}
     ids = re.search(rf"device_ids=\(({_IOTA})\)", text)
     flat = _iota(ids[1]).ravel() if ids else np.arange(math.prod(sizes.values()))
-    wanted = re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", re.search(r"\{([^}]*)\}$", text)[1])
+    group_axes = re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", re.search(r"\{([^}]*)\}$", text)[1])
     shape: list[int] = []
     chosen = []
     for name, size in sizes.items():
-        parts = [(int(before), int(part)) for axis, before, part in wanted if axis == name and part]
+        parts = [(int(before), int(part)) for axis, before, part in group_axes if axis == name and part]
         if not parts:
-            chosen += [len(shape)] if name in [axis for axis, *_ in wanted] else []
+            chosen += [len(shape)] if name in [axis for axis, *_ in group_axes] else []
             shape.append(size)
         for before, part in parts[:1]:
             chosen.append(len(shape) + 1)

@@ -219,23 +219,23 @@ def _advice(config: Config, where: Target, measured: PlanResult, notes: Console)
         f"{(measured.total - measured.limit) / gib:.2f} GiB too much; the largest buffer is {largest['name']} "
         f"{largest['shape']} of {largest['bytes'] / gib:.2f} GiB"
     )
-    found, tried = search.nearest(config, where, measured)
-    if found is None:
+    nearest, tried = search.nearest(config, where, measured)
+    if nearest is None:
         return f"{text}; {search.more_devices(tried)}"
-    return f"{text}; {search.words(found.settings)} fits, with {found.reason}"
+    return f"{text}; {search.words(nearest.settings)} fits, with {nearest.reason}"
 
 
 def _search(
     config: Config, where: Target, chips: Topology, limit: int, console: Console, notes: Console, as_json: bool
 ) -> None:
     notes.print(f"compiling at most {limit} programs for {where} …", style="dim", markup=False)
-    found = search.search(config, where, chips, limit, lambda t: notes.print(show.tried(t), style="dim", markup=False))
+    trials = search.search(config, where, chips, limit, lambda t: notes.print(show.tried(t), style="dim", markup=False))
     if as_json:
-        rows = [{"settings": t.settings, "reason": t.reason, "seconds": t.seconds} for t in found]
+        rows = [{"settings": t.settings, "reason": t.reason, "seconds": t.seconds} for t in trials]
         print(
             json.dumps([{**row, "seconds": row["seconds"] if row["seconds"] < 1e9 else None} for row in rows], indent=2)
         )
     else:
-        show.ranked(config, found, console)
-    if not any(t.measured is not None and t.measured.fits for t in found):
-        raise UserError(f"nothing fits {where}: {search.more_devices(found)}")
+        show.ranked(config, trials, console)
+    if not any(t.measured is not None and t.measured.fits for t in trials):
+        raise UserError(f"nothing fits {where}: {search.more_devices(trials)}")

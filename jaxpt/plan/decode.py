@@ -50,11 +50,11 @@ class Shape:
         if model.family == "encoder":
             raise UserError(f"--decode: {model.kind} is an encoder: it fills masks, but does not generate")
         both = model.family == "encoder_decoder"
-        found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)" + (r"/([1-9]\d*)" if both else ""), text)
-        if found is None:
+        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)" + (r"/([1-9]\d*)" if both else ""), text)
+        if match is None:
             form = "BATCHxENCODER/DECODER, such as 32x512/128" if both else "BATCHxLENGTH, such as 32x4096"
             raise UserError(f"--decode {text}: {model.kind} wants {form}")
-        rows, *lengths = map(int, found.groups())
+        rows, *lengths = map(int, match.groups())
         if model.position_limit is not None and max(lengths) > model.position_limit:
             raise UserError(
                 f"--decode {text}: length {max(lengths)}, but the model has {model.position_limit} positions"
@@ -173,5 +173,5 @@ def largest(first: DecodeResult, compile_: Callable[[int], DecodeResult]) -> tup
         before, at = at, compile_(rows)
         tried[rows] = at
         row = max((at.total - before.total) / ((at.rows - before.rows) / step), 1)
-    fitting = [one for one in tried.values() if one.fits]
-    return max(fitting, key=lambda one: one.rows, default=None), len(tried)
+    fitting = [batch for batch in tried.values() if batch.fits]
+    return max(fitting, key=lambda batch: batch.rows, default=None), len(tried)

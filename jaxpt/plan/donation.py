@@ -47,7 +47,7 @@ def faults(program: hlo.Program, state: Mapping[str, int], least: int = LEAST) -
         origin, size = _origin(program, name)
         if size >= least:
             copies.setdefault(origin, set()).add(_reason(entry[origin], entry[name]))
-    found = []
+    state_faults = []
     for name, size in state.items():
         parameter = parameters.get(name)
         successor = successors.get(int(parameter.operands[0])) if parameter else None
@@ -57,23 +57,23 @@ def faults(program: hlo.Program, state: Mapping[str, int], least: int = LEAST) -
             if moved >= least and instructions.size(entry[origin].shape, 0):  # not written back from VMEM
                 reasons = reasons | {_reason(entry[origin], entry[successor])}
         if reasons:
-            found.append(Fault(memory.readable(name), size, min(reasons)))  # a copy is worse than another layout
-    return sorted(found, key=lambda fault: (-fault.bytes, fault.name))
+            state_faults.append(Fault(memory.readable(name), size, min(reasons)))  # a copy is worse than another layout
+    return sorted(state_faults, key=lambda fault: (-fault.bytes, fault.name))
 
 
 def _origin(program: hlo.Program, name: str) -> tuple[str, int]:
     """(What a value of the entry is a copy of, or itself; bytes of the largest copy in main memory on the way)."""
     entry, moved = program.computations[program.entry], 0
     while entry[name].operands and entry[name].operands[0] in entry:
-        one = entry[name]
-        if one.opcode in ("copy", "copy-done") or program.only_copies(one):
-            moved = max(moved, instructions.size(one.shape, 0))
-        elif one.opcode not in ("bitcast", "copy-start"):
+        instruction = entry[name]
+        if instruction.opcode in ("copy", "copy-done") or program.only_copies(instruction):
+            moved = max(moved, instructions.size(instruction.shape, 0))
+        elif instruction.opcode not in ("bitcast", "copy-start"):
             break
-        name = one.operands[0]
+        name = instruction.operands[0]
     return name, moved
 
 
 def _reason(old: instructions.Instruction, new: instructions.Instruction) -> str:
-    orders = [re.search(r"\{([\d,]*)", one.shape) for one in (old, new)]
+    orders = [re.search(r"\{([\d,]*)", instruction.shape) for instruction in (old, new)]
     return "copy" if len({order and order[1] for order in orders}) == 1 else "layout"

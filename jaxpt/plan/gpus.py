@@ -146,5 +146,5 @@ def _assume_cudnn(capability: int) -> None:
         return tuple(int(n) for n in text.split("."))
 
     attention.check_cudnn_version = lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100
-    attention.check_compute_capability = lambda least: current >= parsed(least)
+    attention.check_compute_capability = lambda minimum: current >= parsed(minimum)
     attention.is_cuda_compute_capability_equal = lambda text: current == parsed(text)

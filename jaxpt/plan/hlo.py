@@ -113,13 +113,13 @@ class Program:
 
     def _initial(self, computation: str, loop: Instruction, index: re.Match[str] | None) -> int | None:
         """What a loop's counter starts with."""
-        here = self.computations[computation]
-        carried = here.get(loop.operands[0])
+        body = self.computations[computation]
+        carried = body.get(loop.operands[0])
         if index is None or carried is None or carried.opcode != "tuple":
             return 0
-        first = here[carried.operands[int(index[1])]]
-        while first.opcode in ("copy", "bitcast") and first.operands[0] in here:
-            first = here[first.operands[0]]
+        first = body[carried.operands[int(index[1])]]
+        while first.opcode in ("copy", "bitcast") and first.operands[0] in body:
+            first = body[first.operands[0]]
         return _constant(first) if first.opcode == "constant" else 0
 
     def only_copies(self, instruction: Instruction) -> bool:
@@ -147,8 +147,8 @@ class Program:
         return size(shape, memory, self._padding)
 
     def _moved(self, computation: str, instruction: Instruction) -> int:
-        here, instruction = self.computations[computation], whole(instruction)
-        shapes = [here[name].shape if name in here else "" for name in instruction.operands]
+        body, instruction = self.computations[computation], whole(instruction)
+        shapes = [body[name].shape if name in body else "" for name in instruction.operands]
         if instruction.opcode in ("fusion", "async-start") and instruction.called:
             return self._fused(instruction, shapes)
         if instruction.opcode == "dynamic-update-slice":
@@ -164,10 +164,11 @@ class Program:
     def _fused(self, fusion: Instruction, shapes: list[str]) -> int:
         called = fusion.called[0]
         body = self.computations[called]
-        given = {str(number): shape for number, shape in enumerate(shapes)}  # a SparseCore is given its operands later
+        # A SparseCore is given its operands later.
+        shape_of = {str(number): shape for number, shape in enumerate(shapes)}
         elsewhere = self._counted_at_start(called)
         read = sum(
-            min(self._size(given.get(inner.operands[0], inner.shape), 0), self._read(called, inner.name))
+            min(self._size(shape_of.get(inner.operands[0], inner.shape), 0), self._read(called, inner.name))
             for inner in body.values()
             if inner.opcode == "parameter" and inner.name not in elsewhere
         )
@@ -182,14 +183,14 @@ class Program:
         body = self.computations[computation]
         if not self._started or any(STARTS.search(i.attributes) for i in body.values()):
             return set()
-        found = {i.name for i in body.values() if channel(i) in self._started}
-        if not found:
+        counted = {i.name for i in body.values() if channel(i) in self._started}
+        if not counted:
             return set()
-        found |= {i.name for i in body.values() if _ENDS.search(i.attributes)}
+        counted |= {i.name for i in body.values() if _ENDS.search(i.attributes)}
         root = next(i for i in body.values() if i.root)
-        handed_on = found | ({root.name} if root.opcode == "tuple" else set())
+        handed_on = counted | ({root.name} if root.opcode == "tuple" else set())
         users = self._users(computation)
-        return found | {
+        return counted | {
             i.name for i in body.values() if i.opcode == "parameter" and {u.name for u in users[i.name]} <= handed_on
         }
 
@@ -197,7 +198,7 @@ class Program:
     def _started(self) -> set[str]:
         """Channels of collectives that one fusion starts and others end."""
         bodies = [b for b in self.computations.values() if any(STARTS.search(i.attributes) for i in b.values())]
-        return {found for body in bodies for i in body.values() if (found := channel(i))}
+        return {channel_id for body in bodies for i in body.values() if (channel_id := channel(i))}
 
     def written(self, instruction: Instruction) -> int:
         """Bytes of main memory that an instruction writes; in place, of what it only changes a part of."""
@@ -244,17 +245,17 @@ class Program:
     def _written(self, computation: str, name: str) -> int:
         """Bytes that a fused computation writes for one of its results: in place, of what it only changes a part of."""
         body = self.computations[computation]
-        one = body[name]
-        if one.opcode == "dynamic-update-slice":
-            return self._size(body[one.operands[1]].shape)
-        if one.opcode == "scatter" and all(name in body for name in one.operands):
-            return self._changed(computation, one)
-        if one.opcode in _SAME and one.operands[0] in body:
-            return self._written(computation, one.operands[0])
-        if one.opcode == "fusion" and not one.shape.startswith("("):
-            inner = self.computations[one.called[0]]
-            return self._written(one.called[0], next(i.name for i in inner.values() if i.root))
-        return self._size(one.shape)
+        instruction = body[name]
+        if instruction.opcode == "dynamic-update-slice":
+            return self._size(body[instruction.operands[1]].shape)
+        if instruction.opcode == "scatter" and all(name in body for name in instruction.operands):
+            return self._changed(computation, instruction)
+        if instruction.opcode in _SAME and instruction.operands[0] in body:
+            return self._written(computation, instruction.operands[0])
+        if instruction.opcode == "fusion" and not instruction.shape.startswith("("):
+            inner = self.computations[instruction.called[0]]
+            return self._written(instruction.called[0], next(i.name for i in inner.values() if i.root))
+        return self._size(instruction.shape)
 
     def _taken(self, instruction: Instruction) -> int:
         """Bytes of memory that a slice or a gather reads: of a gather's rows whole granules."""

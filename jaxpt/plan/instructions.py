@@ -40,8 +40,8 @@ class Instruction:
     @functools.cached_property
     def op_name(self) -> str:
         """The path of modules and transformations that it was traced under."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1] if found else ""
+        match = re.search(r'op_name="([^"]*)"', self.attributes)
+        return match[1] if match else ""
 
     @property
     def called(self) -> list[str]:
@@ -111,8 +111,8 @@ def is_free(opcode: str) -> bool:
 
 def channel(instruction: Instruction) -> str | None:
     """What the parts of one exchange between devices share; None of other instructions."""
-    found = re.search(r"channel_id=(\d+)", instruction.attributes)
-    return found[1] if found else None
+    match = re.search(r"channel_id=(\d+)", instruction.attributes)
+    return match[1] if match else None
 
 
 def parse(line: str) -> Instruction | None:
@@ -172,13 +172,13 @@ def _parts(shape: str) -> list[str]:
       >>> _parts("((f32[2]{0}, f32[3]{0}), (f32[4,2]{1,0:T(8,128)}, f32[6]{0}), u32[])")
       ['(f32[2]{0}, f32[3]{0})', '(f32[4,2]{1,0:T(8,128)}, f32[6]{0})', 'u32[]']
     """
-    found, depth, start = [], 0, 1
+    parts, depth, start = [], 0, 1
     for place, sign in enumerate(shape[1:-1] + ",", 1):
         depth += (sign in "([{") - (sign in ")]}")
         if sign == "," and depth == 0:
-            found.append(shape[start:place].strip())
+            parts.append(shape[start:place].strip())
             start = place + 1
-    return found
+    return parts
 
 
 def _closing(text: str, start: int) -> int:

@@ -59,15 +59,19 @@ def cache_copies(program: hlo.Program) -> list[dict[str, Any]]:
             whole: instructions.size(parameter.shape),
             whole // layers: instructions.size(parameter.shape) // layers,
         }
-    found = []
-    for _, one, times in program.runs():
-        matching = [sizes[count] for count in instructions.elements(one.shape) if count in sizes]
-        if not matching or instructions.is_free(one.opcode) or one.opcode in ("dynamic-update-slice", "custom-call"):
+    copies = []
+    for _, instruction, times in program.runs():
+        matching = [sizes[count] for count in instructions.elements(instruction.shape) if count in sizes]
+        if (
+            not matching
+            or instructions.is_free(instruction.opcode)
+            or instruction.opcode in ("dynamic-update-slice", "custom-call")
+        ):
             continue
-        written = program.written(one)
+        written = program.written(instruction)
         if written >= min(matching):
-            found.append({"name": one.name, "path": one.op_name, "bytes": written, "count": times})
-    return sorted(found, key=lambda copy: -copy["bytes"] * copy["count"])
+            copies.append({"name": instruction.name, "path": instruction.op_name, "bytes": written, "count": times})
+    return sorted(copies, key=lambda copy: -copy["bytes"] * copy["count"])
 
 
 def gathered_tables(program: hlo.Program, tables: Mapping[str, tuple[int, int]], devices: int) -> list[dict[str, Any]]:
@@ -81,17 +85,17 @@ def gathered_tables(program: hlo.Program, tables: Mapping[str, tuple[int, int]],
     Returns:
       One entry for each.
     """
-    found = []
-    for one in (i for body in program.computations.values() for i in body.values()):
-        if one.opcode not in ("all-gather", "all-gather-start"):
+    gathers = []
+    for instruction in (i for body in program.computations.values() for i in body.values()):
+        if instruction.opcode not in ("all-gather", "all-gather-start"):
             continue
-        dims = re.findall(r"\[([\d,]*)\]", one.shape)[-1]
+        dims = re.findall(r"\[([\d,]*)\]", instruction.shape)[-1]
         sizes = [int(n) for n in dims.split(",") if n not in ("", "1")]
         for name, whole in tables.items():
             fits = len(sizes) == 2 and any(v % a == d % b == 0 for v, d in [whole] for a, b in (sizes, sizes[::-1]))
             if fits and math.prod(sizes) > math.prod(whole) // devices:
-                found.append({"name": name, "by": one.name, "path": one.op_name, "shape": sizes})
-    return found
+                gathers.append({"name": name, "by": instruction.name, "path": instruction.op_name, "shape": sizes})
+    return gathers
 
 
 def measured(job: dict[str, Any], directory: Path) -> dict[str, Any]:
@@ -115,7 +119,7 @@ def measured(job: dict[str, Any], directory: Path) -> dict[str, Any]:
     program = hlo.Program(texts["after_optimizations"])
     read, cache = (given(program, name).values() for name in ("params", "state.cache.layers"))
     weights = state.bytes_on_device(shapes, jax.tree.map(lambda x: x.sharding, shapes))
-    weights_read = sum(instructions.size(one.shape) for one in read)
+    weights_read = sum(instructions.size(parameter.shape) for parameter in read)
     step, devices = turn(program), mesh.devices.flat
     links = mesh.shape, meshes.between(mesh.shape, meshes.slices(devices)), meshes.machine(devices)
     device = mesh.devices.flat[0]
@@ -125,9 +129,9 @@ def measured(job: dict[str, Any], directory: Path) -> dict[str, Any]:
         "platform": device.platform, "device_kind": device.device_kind, "devices": mesh.size,
         "mesh": dict(mesh.shape), "seconds": round(time.perf_counter() - begun, 1),
         "weights": weights, "weights_read": weights_read,
-        "weights_padded": sum(instructions.size(one.shape, padding=True) for one in read),
-        "cache": sum(instructions.size(one.shape) for one in cache),
-        "cache_padded": sum(instructions.size(one.shape, padding=True) for one in cache),
+        "weights_padded": sum(instructions.size(parameter.shape, padding=True) for parameter in read),
+        "cache": sum(instructions.size(parameter.shape) for parameter in cache),
+        "cache_padded": sum(instructions.size(parameter.shape, padding=True) for parameter in cache),
         "program_flops": flops.count(traced.jaxpr.jaxpr), "traffic": step.traffic(),
         "traffic_padded": step.padded().traffic(),
         "collectives": [dataclasses.asdict(c) for c in collectives.find(step, *links)],

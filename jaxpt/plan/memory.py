@@ -53,15 +53,17 @@ def packed(program: hlo.Program) -> int:
     Returns:
       (m + n) · min(k, PACKED) values of the product for which that is most.
     """
-    most = 0
-    for here, product in ((within, one) for within in program.computations.values() for one in within.values()):
+    max_bytes = 0
+    for body, product in (
+        (within, instruction) for within in program.computations.values() for instruction in within.values()
+    ):
         if product.opcode != "dot" or "batch_dims" in product.attributes:  # of a batch, products are made one by one
             continue
-        left, right = (here[name].shape for name in product.operands)
+        left, right = (body[name].shape for name in product.operands)
         contracted = int(re.search(r"lhs_contracting_dims=\{(\d+)", product.attributes)[1])
         k = int(re.search(r"\[([\d,]*)\]", left)[1].split(",")[contracted])
-        most = max(most, (instructions.size(left) + instructions.size(right)) * min(k, PACKED) // k)
-    return most
+        max_bytes = max(max_bytes, (instructions.size(left) + instructions.size(right)) * min(k, PACKED) // k)
+    return max_bytes
 
 
 def largest(live: str, assignment: str, program: hlo.Program, count: int = 10) -> list[Buffer]:
@@ -78,17 +80,17 @@ def largest(live: str, assignment: str, program: hlo.Program, count: int = 10) -
     """
     slots, values = _slots(assignment)
     names = _names(program)
-    found = []
+    buffers = []
     for name, index, size in _LIVE.findall(live[live.index("(peak):") :]):
         slot = slots.get((name, index))
         if slot is None:  # not in main memory
             continue
         users = [(known, user) for user in values[slot] if (known := names.get(user) or names.get(_first(user)))]
         path = max(users, default=("", name), key=lambda named: named[0].count("/"))[0]
-        found.append(Buffer(readable(path) or name, slot[2], int(size)))
-        if len(found) == count:
+        buffers.append(Buffer(readable(path) or name, slot[2], int(size)))
+        if len(buffers) == count:
             break
-    return found
+    return buffers
 
 
 def _first(name: str) -> str:
@@ -109,8 +111,8 @@ def readable(path: str) -> str:
         return re.sub(r"\[\\?'?([^'\\\]]*)\\?'?\]", r"/\1", path)
     parts = path.split("/")
     which = "backward: " if "transpose(" in path else "forward: " if "jvp(" in path else ""
-    kept = [part for part in parts if not _NOISE.match(part) and "jvp(" not in part]
-    return which + "/".join(kept) if kept else ""
+    names = [part for part in parts if not _NOISE.match(part) and "jvp(" not in part]
+    return which + "/".join(names) if names else ""
 
 
 def _slots(assignment: str) -> tuple[dict, dict]:

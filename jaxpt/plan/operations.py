@@ -55,9 +55,9 @@ def regions(
         if moved or flops:
             work[name].append([flops, moved])
             times[name] = count
-    for name, count, one in collectives.each(program, mesh, between, machine):
+    for name, count, collective in collectives.each(program, mesh, between, machine):
         times[name] = count
-        sent[name][one.network] += one.sent
+        sent[name][collective.network] += collective.sent
         messages[name] += 1
     return [Region(count, work[name], dict(sent[name]), messages[name]) for name, count in times.items()]
 
@@ -68,19 +68,19 @@ def products(program: hlo.Program, computation: str, instruction: instructions.I
     GPUs may leave products to cuBLAS. TPUs write products as convolutions, and axes of a batch as positions of which a
     window holds one each.
     """
-    here = program.computations[computation]
+    body = program.computations[computation]
     if instruction.opcode == "fusion":
-        inner = [(name, one) for name in instruction.called for one in program.computations[name].values()]
-        return sum(products(program, name, one) for name, one in inner)
+        inner = [(name, fused) for name in instruction.called for fused in program.computations[name].values()]
+        return sum(products(program, name, fused) for name, fused in inner)
     if _KERNEL.search(instruction.attributes):
-        given = (here[name].shape for name in instruction.operands if name in here)
-        return -sum(instructions.size(shape) for shape in (instruction.shape, *given))
+        operand_shapes = (body[name].shape for name in instruction.operands if name in body)
+        return -sum(instructions.size(shape) for shape in (instruction.shape, *operand_shapes))
     if cublas := _CUBLAS.search(instruction.attributes):
-        left = _dims(here[instruction.operands[0]].shape)
+        left = _dims(body[instruction.operands[0]].shape)
         return 2 * math.prod(_dims(instruction.shape)) * math.prod(left[int(n)] for n in re.findall(r"\d+", cublas[1]))
-    if instruction.opcode not in ("dot", "convolution") or any(name not in here for name in instruction.operands):
+    if instruction.opcode not in ("dot", "convolution") or any(name not in body for name in instruction.operands):
         return 0
-    left, right = (_dims(here[name].shape) for name in instruction.operands[:2])
+    left, right = (_dims(body[name].shape) for name in instruction.operands[:2])
     out = _dims(instruction.shape)
     if instruction.opcode == "dot":
         contracted = _CONTRACTING.search(instruction.attributes)
@@ -107,8 +107,8 @@ def _hits(length: int, width: int, outputs: int, stride: str | None, pad: str | 
 
 
 def _setting(attributes: str, key: str, place: int) -> str | None:
-    found = re.search(rf"window=\{{[^}}]*\b{key}=([\d_x\-]+)", attributes)
-    return found[1].split("x")[place] if found else None
+    match = re.search(rf"window=\{{[^}}]*\b{key}=([\d_x\-]+)", attributes)
+    return match[1].split("x")[place] if match else None
 
 
 def _dims(shape: str) -> list[int]:

@@ -245,7 +245,7 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
         "buffers": [dataclasses.asdict(buffer) for buffer in largest],
         "collectives": [dataclasses.asdict(c) for c in collectives.find(program, *links)],
         "traffic": program.traffic(),
-        "regions": [dataclasses.asdict(one) for one in operations.regions(program, *links)],
+        "regions": [dataclasses.asdict(region) for region in operations.regions(program, *links)],
         "placements": _placements(setup),
         "large_replicated_params": rules.large_replicated_params(shapes.params, places.params),
         "copied_donated_buffers": [dataclasses.asdict(fault) for fault in donation.faults(program, _state(setup))],

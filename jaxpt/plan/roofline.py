@@ -128,10 +128,10 @@ def _waits(
 def _kernel_intensity(measured: PlanResult | DecodeResult) -> float:
     """FLOPs for a byte that kernels take or give: what is counted in the traced program and not found in the products
     of the other, shared out among all kernels."""
-    work = [(r["times"], *one) for r in getattr(measured, "regions", ()) for one in r["work"]]
+    work = [(r["times"], *costs) for r in getattr(measured, "regions", ()) for costs in r["work"]]
     taken = -sum(times * flops for times, flops, _ in work if flops < 0)
-    found = sum(times * flops for times, flops, _ in work if flops > 0)
-    return max(0.0, measured.program_flops / measured.devices - found) / taken if taken else 0.0
+    product_flops = sum(times * flops for times, flops, _ in work if flops > 0)
+    return max(0.0, measured.program_flops / measured.devices - product_flops) / taken if taken else 0.0
 
 
 def cost(

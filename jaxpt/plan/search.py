@@ -67,11 +67,11 @@ def nearest(config: Config, where: Target, measured: PlanResult) -> tuple[Trial 
 
 def more_devices(tried: Sequence[Trial]) -> str:
     """Words on what did not help: each setting that was tried, and the one that came nearest."""
-    names = "; ".join(words(one.settings) for one in tried if one.settings)
-    misses = [one for one in tried if one.measured is not None]
+    names = "; ".join(words(trial.settings) for trial in tried if trial.settings)
+    misses = [trial for trial in tried if trial.measured is not None]
     text = f"tried without help: {names}; " if names else ""
     if misses:
-        best = min(misses, key=lambda one: one.measured.total - one.measured.limit)
+        best = min(misses, key=lambda trial: trial.measured.total - trial.measured.limit)
         text += f"the nearest miss is {words(best.settings) or 'its own settings'}, {best.reason}; "
     return f"{text}it needs more devices"
 
@@ -88,8 +88,8 @@ def _steps_down(config: Config, measured: PlanResult) -> Iterator[Settings]:
     mesh: Settings = {}
     if fixed > measured.limit * 0.9:  # the state alone is too large: cut it
         mesh = {"mesh.data": 1, "mesh.fsdp": measured.mesh["data"] * measured.mesh["fsdp"]}
-    wanted = config.train.grad_accum_steps * measured.memory["temporaries"] / max(measured.limit - fixed, 1)
-    enough = [n for n in cuts if n >= wanted]  # temporaries shrink with the rows, or somewhat less
+    needed_steps = config.train.grad_accum_steps * measured.memory["temporaries"] / max(measured.limit - fixed, 1)
+    enough = [n for n in cuts if n >= needed_steps]  # temporaries shrink with the rows, or somewhat less
     levels = REMAT[REMAT.index(config.model.remat) + 1 :]
     if mesh:
         yield mesh
@@ -119,14 +119,14 @@ def search(
       All that was tried, the fastest by its roofline first, what does not fit last.
     """
     phase = len(configs.phase_starts(config)) - 1
-    found: list[Trial] = []
+    trials: list[Trial] = []
 
     def compile_(settings: Settings) -> None:
         """Also with fewer rows at a time, where it does not fit."""
-        for _ in range(min(2, limit - len(found))):
-            found.append(attempt(config, where, settings, phase, topology))
-            report(found[-1])
-            measured = found[-1].measured
+        for _ in range(min(2, limit - len(trials))):
+            trials.append(attempt(config, where, settings, phase, topology))
+            report(trials[-1])
+            measured = trials[-1].measured
             cuts = [] if measured is None or measured.fits else _steps_down(apply(config, settings), measured)
             cut = next((step for step in cuts if list(step) == ["train.grad_accum_steps"]), None)
             if cut is None:
@@ -134,17 +134,17 @@ def search(
             settings = {**settings, **cut}
 
     for mesh in _meshes(config, topology):
-        if len(found) < max(2 * limit // 3, 1):
+        if len(trials) < max(2 * limit // 3, 1):
             compile_(mesh)
-    tensor = [one.settings for one in (min(found, key=_rank), found[0]) if one.settings["mesh.tensor"] > 1]
+    tensor = [trial.settings for trial in (min(trials, key=_rank), trials[0]) if trial.settings["mesh.tensor"] > 1]
     # The preset cuts activations between blocks over `tensor`, where nothing else says how they are cut.
     if tensor and config.mesh.preset == "default" and config.mesh.rules.residual_length is None:
         compile_({**tensor[0], "mesh.preset": "megatron"})
-    best = min(found, key=_rank).settings
+    best = min(trials, key=_rank).settings
     for remat in REMAT:
         if remat != config.model.remat:
             compile_({key: best[key] for key in best if key.startswith("mesh.")} | {"model.remat": remat})
-    return sorted(found, key=lambda tried: tried.seconds)
+    return sorted(trials, key=lambda tried: tried.seconds)
 
 
 def _rank(one: Trial) -> tuple[float, float]:
@@ -157,11 +157,11 @@ def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
 
     fsdp over half of a slice as well: not every width divides by all of its devices, as 1,600 does not by 128.
     """
-    own = {f"mesh.{axis}": getattr(config.mesh, axis) for axis in AXES}
-    rest = topology.size // math.prod(size for size in own.values() if size != -1)
-    own = {axis: rest if size == -1 else size for axis, size in own.items()}
-    seen = [own]
-    yield own
+    recipe_mesh = {f"mesh.{axis}": getattr(config.mesh, axis) for axis in AXES}
+    rest = topology.size // math.prod(size for size in recipe_mesh.values() if size != -1)
+    recipe_mesh = {axis: rest if size == -1 else size for axis, size in recipe_mesh.items()}
+    meshes = [recipe_mesh]
+    yield recipe_mesh
     per_slice = topology.size // topology.slices
     for tensor in (1, 2, 4):
         for fsdp in (per_slice // tensor, 1, per_slice // tensor // 2, min(8, per_slice // tensor)):
@@ -169,8 +169,8 @@ def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
             mesh: Settings = {f"mesh.{axis}": 1 for axis in AXES}
             mesh |= {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.tensor": tensor}
             possible = fsdp and not rest and config.data.batch_size % (data * fsdp * config.train.grad_accum_steps) == 0
-            if possible and mesh not in seen:
-                seen.append(mesh)
+            if possible and mesh not in meshes:
+                meshes.append(mesh)
                 yield mesh
 
 

@@ -74,7 +74,7 @@ def decode(figures: dict[str, Any], console: Console) -> None:
     table = Table("decoding, one token of each row", *names, box=None, title_justify="left", pad_edge=False)
 
     def row(name: str, value: Any, style: str = "") -> None:
-        table.add_row(name, *[Text(value(one)) for one in columns], style=style)
+        table.add_row(name, *[Text(value(column)) for column in columns], style=style)
 
     encoder = figures["encoder"]
     row("rows × length", lambda d: f"{d['rows']} × " + (f"{encoder}/" if encoder else "") + f"{d['length']}")
@@ -87,7 +87,7 @@ def decode(figures: dict[str, Any], console: Console) -> None:
     row("  for a token, by all devices", lambda d: _bytes(d["token_bytes"]))
     row("FLOPs of a device", lambda d: _number(d["program_flops"] / d["devices"]))
     row("sent by a device", lambda d: _bytes(sum(c["sent"] for c in d["collectives"])))
-    if all("bound" in one for one in columns):
+    if all("bound" in column for column in columns):
         called = _called(figures)
         for part, name in called.items():
             row(f"  least time, {name}", lambda d, part=part: duration(d["bound"]["times"][part]))
@@ -95,8 +95,8 @@ def decode(figures: dict[str, Any], console: Console) -> None:
         row("tokens/s at the most", lambda d: f"{d['tokens_per_second']:,.0f}")
     row("compiled in", lambda d: f"{d['seconds']:.0f} s")
     console.print(table)
-    for one in columns:
-        _decode_faults(one, console)
+    for column in columns:
+        _decode_faults(column, console)
     if largest is not None:
         _print(
             console,
@@ -109,8 +109,8 @@ def _decode_faults(figures: dict[str, Any], console: Console) -> None:
     for copy in figures["cache_copies"]:
         size = f"{copy['count']} × {_bytes(copy['bytes'])}"
         _print(console, f"warning: {figures['rows']} rows: {copy['name']} copies the cache: {size} ({copy['path']})")
-    for one in figures["gathered_tables"]:
-        _print(console, f"warning: {one['name']} is gathered: {one['by']} of {one['shape']} ({one['path']})")
+    for table in figures["gathered_tables"]:
+        _print(console, f"warning: {table['name']} is gathered: {table['by']} of {table['shape']} ({table['path']})")
     if not figures["cache_copies"] + figures["gathered_tables"]:
         _print(console, f"{figures['rows']} rows: the cache is updated in place, no vocabulary table is gathered")
 
@@ -174,28 +174,39 @@ def _buffers(phase: dict[str, Any]) -> Table:
 def _collectives(phase: dict[str, Any]) -> Table:
     names = ("collectives of a step", "axes", "over", "count", "arrays", "a device sends")
     table, called = Table(*(f"\n{name}" for name in names), box=None, pad_edge=False), _called(phase)
-    for one in phase["collectives"]:
-        axes = " × ".join(one["axes"]) or "others"
-        network = "-" if phase["platform"] == "cpu" else called[one["network"]]
-        table.add_row(one["kind"], axes, network, str(one["count"]), _bytes(one["bytes"]), _bytes(one["sent"]))
+    for collective in phase["collectives"]:
+        axes = " × ".join(collective["axes"]) or "others"
+        network = "-" if phase["platform"] == "cpu" else called[collective["network"]]
+        table.add_row(
+            collective["kind"],
+            axes,
+            network,
+            str(collective["count"]),
+            _bytes(collective["bytes"]),
+            _bytes(collective["sent"]),
+        )
     return table
 
 
 def _placements(phase: dict[str, Any]) -> Table:
     table = Table("\nparameter", "\nshape", "\nlogical axes", "\nmesh axes", "\nof a device", box=None, pad_edge=False)
-    for one in phase["placements"]:
+    for parameter in phase["placements"]:
         table.add_row(
-            Text(one["name"]),
-            "×".join(map(str, one["shape"])),
-            ", ".join(str(axis or "-") for axis in one["axes"]),
-            ", ".join("-" if entry is None else "+".join(entry) for entry in one["placement"]),
-            _bytes(one["bytes"]),
+            Text(parameter["name"]),
+            "×".join(map(str, parameter["shape"])),
+            ", ".join(str(axis or "-") for axis in parameter["axes"]),
+            ", ".join("-" if entry is None else "+".join(entry) for entry in parameter["placement"]),
+            _bytes(parameter["bytes"]),
         )
     return table
 
 
 def _state(phases: Sequence[dict[str, Any]], console: Console) -> None:
-    faults = {(one["name"], one["bytes"], one["reason"]) for phase in phases for one in phase["copied_donated_buffers"]}
+    faults = {
+        (fault["name"], fault["bytes"], fault["reason"])
+        for phase in phases
+        for fault in phase["copied_donated_buffers"]
+    }
     for name, size, reason in sorted(faults, key=lambda fault: -fault[1]):
         if reason in FAULTS:
             _print(console, f"warning: {name} of {_bytes(size)} {FAULTS[reason]}")
@@ -213,13 +224,13 @@ def _state(phases: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _cost(report: dict[str, Any], console: Console) -> None:
-    cost, given = report["cost"], report["assumptions"]
+    cost, assumptions = report["cost"], report["assumptions"]
     _print(
         console,
         f"\n{_number(report['tokens'])} tokens: at least {_span(cost['days'])}, "
         f"{rounded(cost['chip_hours'])} chip-hours, ${rounded(cost['dollars'])}, {rounded(cost['kg_co2'])} kg CO₂\n"
-        f"at ${given['dollars_per_chip_hour']:.2f} a chip-hour (--price), {given['watts_per_chip']:.0f} W a chip "
-        f"(--watts), PUE {given['pue']}, {given['kg_co2_per_kwh']} kg CO₂ a kWh (--carbon)",
+        f"at ${assumptions['dollars_per_chip_hour']:.2f} a chip-hour (--price), {assumptions['watts_per_chip']:.0f} W "
+        f"a chip (--watts), PUE {assumptions['pue']}, {assumptions['kg_co2_per_kwh']} kg CO₂ a kWh (--carbon)",
     )
 
 
@@ -231,18 +242,18 @@ def tried(one: Trial) -> str:
 def ranked(config: Config, found: Sequence[Trial], console: Console) -> None:
     """Prints what a search found, the best first, with the settings that differ from the recipe's."""
     table = Table("step", "memory", "rows a device", "settings", "why", box=None, pad_edge=False)
-    for one in found:
-        measured = one.measured
+    for trial in found:
+        measured = trial.measured
         rows = "-"
         if measured is not None:
-            accumulation = int(one.settings.get("train.grad_accum_steps", config.train.grad_accum_steps))
+            accumulation = int(trial.settings.get("train.grad_accum_steps", config.train.grad_accum_steps))
             rows = str(measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"]) // accumulation)
         table.add_row(
-            "-" if one.seconds == float("inf") else duration(one.seconds),
+            "-" if trial.seconds == float("inf") else duration(trial.seconds),
             "-" if measured is None else _bytes(measured.total),
             rows,
-            Text(" ".join(f"{key}={value}" for key, value in one.settings.items() if value != _own(config, key))),
-            Text(one.reason),
+            Text(" ".join(f"{key}={value}" for key, value in trial.settings.items() if value != _own(config, key))),
+            Text(trial.reason),
         )
     console.print(table)
 
@@ -274,7 +285,7 @@ def duration(seconds: float) -> str:
 
 def _span(days: float) -> str:
     units = ((1.0, "days"), (1 / 24, "hours"), (1 / 1440, "minutes"))
-    size, unit = next((one for one in units if days >= one[0]), (1 / 86400, "seconds"))
+    size, unit = next((pair for pair in units if days >= pair[0]), (1 / 86400, "seconds"))
     return f"{rounded(days / size)} {unit}"
 
 

@@ -93,8 +93,8 @@ class Topology:
 
 def local(device_kind: str, devices: int) -> Topology | None:
     """The devices of this machine, as one slice; None where their chip is not in the table."""
-    found = chips.chip(device_kind)
-    return None if found is None else Topology(device_kind, found, 1, devices // found.devices)
+    chip = chips.chip(device_kind)
+    return None if chip is None else Topology(device_kind, chip, 1, devices // chip.devices)
 
 
 def parse(name: str, slices: int = 1) -> Topology:

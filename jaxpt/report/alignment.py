@@ -59,7 +59,7 @@ def noise(corrupted: Sequence[int], whole: Sequence[int], mask: int | None) -> N
     stretches = sorted(_stretches(corrupted, whole))
     if 2 * sum(s.size for s in stretches if s.size >= _LONG) < len(whole):
         return None
-    there = {n for s in stretches for n in range(s.whole_at, s.whole_at + s.size)}
+    matched = {n for s in stretches for n in range(s.whole_at, s.whole_at + s.size)}
     seams, filled = set(), {}
     ends = [Stretch(0, 0, 0), *stretches, Stretch(len(corrupted), len(whole), 0)]
     for before, after in itertools.pairwise(ends):
@@ -67,18 +67,18 @@ def noise(corrupted: Sequence[int], whole: Sequence[int], mask: int | None) -> N
         between = range(before.at + before.size, after.at)
         if last < first:
             seams |= {after.at} if after.size else set()
-        elif between and corrupted[between[-1]] == mask and there.isdisjoint(range(first, last)):
+        elif between and corrupted[between[-1]] == mask and matched.isdisjoint(range(first, last)):
             filled[between[-1]] = first, last
-    return Noise(frozenset(range(len(whole))) - there, frozenset(seams), filled)
+    return Noise(frozenset(range(len(whole))) - matched, frozenset(seams), filled)
 
 
 def _stretches(corrupted: Sequence[int], whole: Sequence[int]) -> list[Stretch]:
     """Common stretches, the longest first; each token is in one at most."""
-    a, b, found = list(corrupted), list(whole), []
+    a, b, stretches = list(corrupted), list(whole), []
     while (match := difflib.SequenceMatcher(None, a, b, autojunk=False).find_longest_match()).size:
-        found.append(Stretch(*match))
-        if len(found) > 3 and match.size < _LONG and sum(s.size for s in found) < len(whole) // 2:
-            return found  # shuffled: nothing to be seen
+        stretches.append(Stretch(*match))
+        if len(stretches) > 3 and match.size < _LONG and sum(s.size for s in stretches) < len(whole) // 2:
+            return stretches  # shuffled: nothing to be seen
         a[match.a : match.a + match.size] = [-1] * match.size
         b[match.b : match.b + match.size] = [-2] * match.size
-    return found
+    return stretches

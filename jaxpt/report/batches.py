@@ -214,15 +214,15 @@ def _restored(example: Example, tokenizer: Pieces) -> _Restored:
                 chosen = ((int(encoder[n]), x, y) for n, x, y in zip(places, aligned, whole) if part or x != y)
                 all_.spans.update({n: _chosen(x, y, tokenizer) for n, x, y in chosen})
                 continue
-        found = alignment.noise(corrupted, whole, mask)
-        if found is not None:
-            all_.gone.update(int(decoder[n]) for n in found.gone)
-            all_.seams.update(int(encoder[n]) for n in found.seams)
+        noise = alignment.noise(corrupted, whole, mask)
+        if noise is not None:
+            all_.gone.update(int(decoder[n]) for n in noise.gone)
+            all_.seams.update(int(encoder[n]) for n in noise.seams)
             for place, token in enumerate(corrupted):
                 if token == mask:
-                    first, end = found.filled.get(place, (0, 0))
+                    first, end = noise.filled.get(place, (0, 0))
                     was = "".join(_word(x, tokenizer) for x in whole[first:end]).strip()
-                    nothing = "inserted" if place in found.filled and first == end else ""
+                    nothing = "inserted" if place in noise.filled and first == end else ""
                     all_.spans[int(encoder[place])] = _token(token, tokenizer, "mask", was or nothing)
     return all_
 

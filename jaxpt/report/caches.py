@@ -40,8 +40,8 @@ def cache(config: Config, workers: int | None = None, verify: bool = False, beam
             counts = ", ".join(f"{count:,} {name}" for name, count in data.summary[split].items() if count)
             print(f"{split}: {counts}; {size / 1e6:.1f} MB in {len(store.manifest['shards'])} shards")
             print(f"  {store.directory}")
-        of = f" for phase {phase + 1}" if config.train.phases else ""
-        print(f"ready{of} after {seconds:.1f} s{', every checksum compared' if verify else ''}")
+        suffix = f" for phase {phase + 1}" if config.train.phases else ""
+        print(f"ready{suffix} after {seconds:.1f} s{', every checksum compared' if verify else ''}")
 
 
 def write_batches(config: Config, steps: int, out: str) -> None:
@@ -60,11 +60,11 @@ def write_batches(config: Config, steps: int, out: str) -> None:
     begun = time.monotonic()
     manifest = write.write_batches(config, steps, out, baseline, None if sys.stderr.isatty() else print)
     for index, phase in enumerate(manifest.phases, 1):
-        of = f"phase {index}: " if len(manifest.phases) > 1 else ""
+        prefix = f"phase {index}: " if len(manifest.phases) > 1 else ""
         size, rows = sum(phase.train.files.values()), phase.train.rows
         tokens = sum(rows * math.prod(shape) for name, (shape, _) in phase.features.items() if name in _TOKENS)
         print(
-            f"{of}{phase.steps:,} steps, {rows:,} rows, {size / 1e6:.2f} MB, "
+            f"{prefix}{phase.steps:,} steps, {rows:,} rows, {size / 1e6:.2f} MB, "
             f"{size / max(tokens, 1):.2f} MB for a million tokens; "
             + ", ".join(f"{held.rows:,} validation rows of {name}" for name, held in phase.validation.items())
         )

@@ -30,11 +30,11 @@ def data(config: Config, has_tokenizer: bool = True, most: int | None = None, as
     Raises:
       UserError: the data cannot be read.
     """
-    found = measure(config, has_tokenizer, most)
+    statistics = measure(config, has_tokenizer, most)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(statistics, indent=2))
         return
-    for line in lines(found):  # which has texts and labels in it: no control character reaches the terminal
+    for line in lines(statistics):  # which has texts and labels in it: no control character reaches the terminal
         print("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
 

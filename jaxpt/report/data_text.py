@@ -47,92 +47,101 @@ def _rows(part: Result, unit: str) -> Iterator[tuple[str, list[str]]]:
     splits: dict[str, Result] = part["splits"]
     each = list(splits.values())
     yield "", list(splits)
-    yield part["unit"], [f"{of['documents']:,}" for of in each]
-    if any(of["empty"] for of in each):
-        yield "  empty, left out", ["" if of["empty"] is None else f"{of['empty']:,}" for of in each]
-    if any(of["characters"] for of in each):
-        yield "bytes of text", [number(of["bytes"]) for of in each]
-        yield "words", [number(of["words"]) for of in each]
+    yield part["unit"], [f"{stats['documents']:,}" for stats in each]
+    if any(stats["empty"] for stats in each):
+        yield "  empty, left out", ["" if stats["empty"] is None else f"{stats['empty']:,}" for stats in each]
+    if any(stats["characters"] for stats in each):
+        yield "bytes of text", [number(stats["bytes"]) for stats in each]
+        yield "words", [number(stats["words"]) for stats in each]
     if unit == "tokens":
-        yield "tokens", [number(of["total"]) for of in each]
+        yield "tokens", [number(stats["total"]) for stats in each]
     for name in each[0]["lengths"]:
         yield (
             f"{unit} in a {part['unit'][:-1]}: {name}" if name == "mean" else f"  {name}",
-            [f"{of['lengths'][name]:,.0f}" for of in each],
+            [f"{stats['lengths'][name]:,.0f}" for stats in each],
         )
     for column in each[0]["columns"] if len(each[0]["columns"]) > 1 else ():
-        picked = [of["columns"].get(column, each[0]["columns"][column]) for of in each]
-        yield f"{unit} in {column}: 5, 50, 95 %", [f"{of['5%']:,}, {of['50%']:,}, {of['95%']:,}" for of in picked]
+        picked = [stats["columns"].get(column, each[0]["columns"][column]) for stats in each]
+        yield (
+            f"{unit} in {column}: 5, 50, 95 %",
+            [f"{quantiles['5%']:,}, {quantiles['50%']:,}, {quantiles['95%']:,}" for quantiles in picked],
+        )
     for length in each[0].get("longer") or ():
-        yield f"longer than {int(length):,} tokens", [_part_of(of["longer"][length], of["documents"]) for of in each]
-    if any(of["cut"] for of in each):
+        yield (
+            f"longer than {int(length):,} tokens",
+            [_part_of(stats["longer"][length], stats["documents"]) for stats in each],
+        )
+    if any(stats["cut"] for stats in each):
         yield (
             "cut to data.length",
-            [_part_of(of["cut"]["cut"], of["cut"]["examples"]) if of["cut"] else "" for of in each],
+            [_part_of(stats["cut"]["cut"], stats["cut"]["examples"]) if stats["cut"] else "" for stats in each],
         )
-    if any(of["cut"] and of["cut"]["left_out"] for of in each):
-        yield "left out", [f"{of['cut']['left_out']:,}" if of["cut"] else "" for of in each]
-    yield "copies of another one", [_share(of["duplicates"]) for of in each]
-    yield "also in train", ["", *(_share(of["in_train"]) for of in each[1:])]
+    if any(stats["cut"] and stats["cut"]["left_out"] for stats in each):
+        yield "left out", [f"{stats['cut']['left_out']:,}" if stats["cut"] else "" for stats in each]
+    yield "copies of another one", [_share(stats["duplicates"]) for stats in each]
+    yield "also in train", ["", *(_share(stats["in_train"]) for stats in each[1:])]
     yield from _labels(each)
     yield from _languages(each)
 
 
 def _labels(each: list[Result]) -> Iterator[tuple[str, list[str]]]:
     """The balance of labels, or the numbers to predict."""
-    labels: dict[str, None] = dict.fromkeys(label for of in each for label in of.get("labels", {}))
-    totals = [sum(of.get("labels", {}).values()) for of in each]
+    labels: dict[str, None] = dict.fromkeys(label for stats in each for label in stats.get("labels", {}))
+    totals = [sum(stats.get("labels", {}).values()) for stats in each]
     for label in list(labels)[:_MOST_LABELS]:
-        yield f"label {label}", [_part_of(of.get("labels", {}).get(label, 0), n) for of, n in zip(each, totals)]
+        yield f"label {label}", [_part_of(stats.get("labels", {}).get(label, 0), n) for stats, n in zip(each, totals)]
     if len(labels) > _MOST_LABELS:
         yield f"and {len(labels) - _MOST_LABELS:,} more labels", ["" for _ in each]
     for name in ("mean", "5%", "50%", "95%") if "values" in each[0] else ():
-        yield f"number to predict: {name}", [f"{of['values'][name]:.4g}" if "values" in of else "" for of in each]
+        yield (
+            f"number to predict: {name}",
+            [f"{stats['values'][name]:.4g}" if "values" in stats else "" for stats in each],
+        )
 
 
 def _languages(each: list[Result]) -> Iterator[tuple[str, list[str]]]:
-    shares = [of["languages"]["shares"] for of in each]
-    names = list(dict.fromkeys(name for of in shares for name in of))
+    shares = [stats["languages"]["shares"] for stats in each]
+    names = list(dict.fromkeys(name for by_language in shares for name in by_language))
     for name in names[:_MOST_LANGUAGES]:
-        yield f"language {name}", [f"{of[name]:.1%}" if name in of else "" for of in shares]
+        yield f"language {name}", [f"{by_language[name]:.1%}" if name in by_language else "" for by_language in shares]
 
 
 def _notes(part: Result) -> Iterator[str]:
     """Examples of equal texts, and how languages were told."""
-    for split, of in part["splits"].items():
-        if example := of["duplicates"]["example"]:
+    for split, stats in part["splits"].items():
+        if example := stats["duplicates"]["example"]:
             yield f"{split}: {example['copies']:,} times: {example['text']}"
-        if (of.get("in_train") or {}).get("example"):
-            yield f"{split}, also in train: {of['in_train']['example']}"
+        if (stats.get("in_train") or {}).get("example"):
+            yield f"{split}, also in train: {stats['in_train']['example']}"
     train = part["splits"]["train"]
     if (sampled := train["duplicates"]["sampled"]) > 1:
         yield f"copies are an estimate from one text in {sampled:,}"
     if looked := train["languages"]["documents"]:
         was = "all" if looked == train["documents"] else f"{looked:,} drawn at random"
         yield f"languages: by py3langid, of {was}; und: short or not clear, zxx: no language"
-    if any(of.get("longer") and any(of["longer"].values()) for of in part["splits"].values()):
+    if any(stats.get("longer") and any(stats["longer"].values()) for stats in part["splits"].values()):
         yield "longer documents are not lost: they make several windows"
 
 
 def _histogram(of: Result) -> Iterator[str]:
-    most = max((count for _, _, count in of["histogram"]), default=1)
+    max_count = max((count for _, _, count in of["histogram"]), default=1)
     for first, last, count in of["histogram"]:
         bounds = f"{first:,}" if first == last else f"{first:,}–{last:,}"
-        yield f"{bounds:>19}  {'█' * round(_BAR * count / most):{_BAR}}  {_part_of(count, of['documents'])}"
+        yield f"{bounds:>19}  {'█' * round(_BAR * count / max_count):{_BAR}}  {_part_of(count, of['documents'])}"
 
 
 def _epochs(found: Result) -> Iterator[str]:
     is_text = any(part["unit"] == "documents" for part in found["parts"].values())
     for index, phase in enumerate(found["phases"], 1):
-        of = f"phase {index}: " if len(found["phases"]) > 1 else ""
+        prefix = f"phase {index}: " if len(found["phases"]) > 1 else ""
         size = f"{phase['steps']:,} steps of {phase['batch_size']:,} × {phase['length']:,} tokens"
         if phase["epochs"] is None:
             why = "all is read" if found["first"] is not None else "there is a vocabulary"
-            yield f"{of}{size}: epochs are known once {why}"
+            yield f"{prefix}{size}: epochs are known once {why}"
             continue
         many = len(phase["epochs"]) > 1
         epochs = ", ".join(f"{few(n)}{f' of {name}' if many else ''}" for name, n in phase["epochs"].items())
-        yield f"{of}{size}: {epochs} epochs" + (", if rows are full of text" if is_text else "")
+        yield f"{prefix}{size}: {epochs} epochs" + (", if rows are full of text" if is_text else "")
 
 
 def _part_of(count: int, total: int) -> str:

@@ -76,7 +76,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable
         return f'<td class="number">{content}</td>' if column in numbers else f"<td><div>{content}</div></td>"
 
     marks = [' class="number"' if column in numbers else "" for column in range(len(heads))]
-    head = "".join(f'<th scope="col"{mark}>{one}</th>' for one, mark in zip(heads, marks))
-    lines = "".join(f"<tr>{''.join(cell(n, one) for n, one in enumerate(cells))}</tr>\n" for cells in rows)
+    head = "".join(f'<th scope="col"{mark}>{heading}</th>' for heading, mark in zip(heads, marks))
+    lines = "".join(f"<tr>{''.join(cell(n, content) for n, content in enumerate(cells))}</tr>\n" for cells in rows)
     kind = ' class="many"' if len(heads) > 8 else ""
     return f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead><tbody>\n{lines}</tbody></table></div>'

@@ -37,38 +37,40 @@ def facts(
     Returns:
       {name: value in words}.
     """
-    said: dict[str, str] = {}
+    figures: dict[str, str] = {}
     if str(example.get("task", "data")) != "data":
-        said["task"] = str(example["task"])
+        figures["task"] = str(example["task"])
     if "origin" in example:
-        said["origin"] = "; ".join(_place(origin, files) for origin in np.atleast_2d(example["origin"]))
+        figures["origin"] = "; ".join(_place(origin, files) for origin in np.atleast_2d(example["origin"]))
     for side in ("encoder", "decoder"):
         if f"{side}_segment_ids" in example:
             real = int((example[f"{side}_segment_ids"] > 0).sum())
-            said[f"{side} tokens"] = f"{real} (+ {example[f'{side}_segment_ids'].size - real} padding)"
+            figures[f"{side} tokens"] = f"{real} (+ {example[f'{side}_segment_ids'].size - real} padding)"
     weights = example.get("masked_weights", example.get("decoder_loss_weights"))
     if weights is not None:
-        said["targets"] = str(targets := int((weights > 0).sum()))
+        figures["targets"] = str(targets := int((weights > 0).sum()))
         if "masked_weights" in example and (real := (example["encoder_segment_ids"] > 0).sum()):
-            said["targets"] += f" ({targets / real:.0%} of the tokens)"
+            figures["targets"] += f" ({targets / real:.0%} of the tokens)"
     if "encoder_ranks" in example:
         ranks, ids = example["encoder_ranks"], example["encoder_segment_ids"]
-        said["each token sees"] = "; ".join(_sees(ranks[ids == i]) for i in range(1, int(ids.max()) + 1))
+        figures["each token sees"] = "; ".join(_sees(ranks[ids == i]) for i in range(1, int(ids.max()) + 1))
     if example.get("next_sentence_weights", 1.0) > 0 and "next_sentence_labels" in example:
-        said["next sentence"] = "B is random (label 1)" if example["next_sentence_labels"] else "B follows A (label 0)"
+        figures["next sentence"] = (
+            "B is random (label 1)" if example["next_sentence_labels"] else "B follows A (label 0)"
+        )
     if "sentence_order_labels" in example:
-        said["sentence order"] = "swapped (label 1)" if example["sentence_order_labels"] else "A, then B (label 0)"
+        figures["sentence order"] = "swapped (label 1)" if example["sentence_order_labels"] else "A, then B (label 0)"
     if "is_random" in example:
-        said["B"] = "drawn from the corpus" if example["is_random"] else "continues A"
+        figures["B"] = "drawn from the corpus" if example["is_random"] else "continues A"
     if "label_weights" in example:
         of_row = example["labels"][example["label_weights"] > 0]
         named = [labels[i] if labels and of_row.ndim == 1 else str(i) for i in of_row.tolist()]
-        said["labels"] = ", ".join(named[:_MOST_LABELS]) + (" …" if len(named) > _MOST_LABELS else "")
+        figures["labels"] = ", ".join(named[:_MOST_LABELS]) + (" …" if len(named) > _MOST_LABELS else "")
     for name in features:
         if not name.startswith(_KNOWN):
             value = np.asarray(example[name])
-            said[name] = f"{np.count_nonzero(value)} of {value.size} not 0" if value.ndim else f"{value:g}"
-    return said
+            figures[name] = f"{np.count_nonzero(value)} of {value.size} not 0" if value.ndim else f"{value:g}"
+    return figures
 
 
 def _sees(ranks: np.ndarray) -> str:
@@ -102,38 +104,41 @@ def statistics(batch: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> dict[
       {name: value in words}: tokens in a row and the share of padding for each side of the model, targets, and what
       became of masked tokens.
     """
-    said: dict[str, str] = {}
+    figures: dict[str, str] = {}
     real = {side: batch[f"{side}_segment_ids"] > 0 for side in ("encoder", "decoder") if f"{side}_segment_ids" in batch}
     for side, is_real in real.items():
         counts = is_real.sum(-1)
         spread = f"{counts.mean():.1f} in a row, from {counts.min()} to {counts.max()}, median {np.median(counts):.0f}"
-        said[f"{side} tokens"] = f"{spread}; {1 - is_real.mean():.1%} padding"
+        figures[f"{side} tokens"] = f"{spread}; {1 - is_real.mean():.1%} padding"
         if (segments := batch[f"{side}_segment_ids"].max(-1)).max() > 1:
-            said[f"{side} segments"] = f"{segments.mean():.1f} in a row"
+            figures[f"{side} segments"] = f"{segments.mean():.1f} in a row"
     weights = batch.get("masked_weights", batch.get("decoder_loss_weights"))
     if weights is not None:
         is_target = weights > 0
         side = "encoder" if "masked_weights" in batch else "decoder"
-        said["targets"] = (
+        figures["targets"] = (
             f"{is_target.sum(-1).mean():.1f} in a row, {is_target.sum() / real[side].sum():.1%} of the {side} tokens"
         )
         if "masked_weights" in batch and "encoder_order" not in batch:
             tokens = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], -1)[is_target]
-            masked, kept = tokens == vocabulary.mask, tokens == batch["masked_targets"][is_target]
-            shares = {"masked": masked, "left as they were": kept & ~masked, "random": ~masked & ~kept}
-            said["of the targets"] = ", ".join(f"{of.mean():.1%} {name}" for name, of in shares.items())
-    return said
+            masked, unchanged = tokens == vocabulary.mask, tokens == batch["masked_targets"][is_target]
+            shares = {"masked": masked, "left as they were": unchanged & ~masked, "random": ~masked & ~unchanged}
+            figures["of the targets"] = ", ".join(f"{share.mean():.1%} {name}" for name, share in shares.items())
+    return figures
 
 
 def of_vocabulary(tokenizer: Tokenizer) -> dict[str, str]:
     """Kind, size and special tokens of a vocabulary, in words."""
     vocabulary = tokenizer.vocabulary
     ids = {name: getattr(vocabulary, name) for name in _SPECIALS}
-    said = {"kind": tokenizer.kind + (", lowercase" if tokenizer.lowercase else ""), "size": f"{vocabulary.size:,} ids"}
+    properties = {
+        "kind": tokenizer.kind + (", lowercase" if tokenizer.lowercase else ""),
+        "size": f"{vocabulary.size:,} ids",
+    }
     named = (f"{name} {tokenizer.tokens([i])[0]} {i}" for name, i in ids.items() if i is not None)
-    said["special tokens"] = ", ".join(named)
+    properties["special tokens"] = ", ".join(named)
     if vocabulary.sentinels:
-        said["sentinels"] = f"{vocabulary.sentinels:,}"
+        properties["sentinels"] = f"{vocabulary.sentinels:,}"
     if vocabulary.added:
-        said["added"] = ", ".join(f"{token} {i}" for token, i in vocabulary.added)
-    return said
+        properties["added"] = ", ".join(f"{token} {i}" for token, i in vocabulary.added)
+    return properties

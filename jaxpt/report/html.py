@@ -57,7 +57,7 @@ def page(
         for style, meaning in LEGEND.items()
         if style in used
     ]
-    above = [folded(heading, facts(found), is_open=True) for heading, found in (about or {}).items()]
+    above = [folded(heading, facts(figures), is_open=True) for heading, figures in (about or {}).items()]
     above += [folded("recipe", f"<pre>{escape(recipe)}</pre>")] if recipe else []
     links = "".join(f'<a href="#{example.index}">{example.index}</a>' for example in examples)
     body = "\n".join(_example(example, examples, place) for place, example in enumerate(examples))

@@ -58,7 +58,7 @@ def inspect(
         for task in stream.tasks
     }
     labels = getattr(config.task, "labels", None)
-    shown = [
+    examples = [
         Shown(index, facts(example, files[example["task"]], stream.features, labels), segments(example, data.tokenizer))
         for index, example in ((i, stream.example(i, shuffled=split == "train")) for i in range(at, stop))
     ]
@@ -67,10 +67,10 @@ def inspect(
     starts = (*phase_starts(config), config.train.steps)
     line = amounts.line(at_phase(config, phase - 1), data, starts[phase] - starts[phase - 1])
     if html is None:
-        text.show(title, line, shown)
+        text.show(title, line, examples)
     else:
         about = {"vocabulary": of_vocabulary(data.tokenizer), **_statistics(stream, data.vocabulary)}
-        write_text(Path(html), page(title, line, shown, about, to_yaml(config)))
+        write_text(Path(html), page(title, line, examples, about, to_yaml(config)))
         print(f"wrote {html}")
 
 

@@ -142,12 +142,12 @@ def _scatter(axes: Axes, marks: Sequence[Point]) -> None:
     colours = dict(zip(groups, itertools.cycle(COLOURS[:1] + COLOURS[2:])))
     for group in (*groups, ""):
         for has_name, size, alpha in ((False, 14, 0.45), (True, 38, 1.0)):
-            own = [m for m in marks if m.group == group and bool(m.name) == has_name and not m.is_query]
+            points = [m for m in marks if m.group == group and bool(m.name) == has_name and not m.is_query]
             colour = colours.get(group) or (COLOURS[0] if has_name else "#888888")
             edge = "white" if has_name else "none"
             axes.scatter(
-                [m.x for m in own], [m.y for m in own], s=size, c=colour, alpha=alpha, edgecolors=edge, linewidths=0.8,
-                zorder=3 + has_name,
+                [m.x for m in points], [m.y for m in points], s=size, c=colour, alpha=alpha, edgecolors=edge,
+                linewidths=0.8, zorder=3 + has_name,
             )  # fmt: skip
         if group:
             axes.scatter([], [], s=38, c=colour, label=group)
@@ -213,9 +213,9 @@ def _free(
         is_inside = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
         if not is_inside or _meets(dots_Nx2, box) or any(box.overlaps(other) for other in taken):
             continue
-        own = _along(place, np.clip(place, box.min, box.max))
+        leader = _along(place, np.clip(place, box.min, box.max))
         ahead = (other for other in taken if not _meets(place[None], other))
-        if not any(_meets(own, other) for other in ahead) and not any(_meets(line, box) for line in lines):
+        if not any(_meets(leader, other) for other in ahead) and not any(_meets(line, box) for line in lines):
             return box
     return None
 

@@ -44,8 +44,12 @@ def recipes(word: str = "", root: Path | None = None) -> list[Recipe]:
     """
     root = root or directory()
     files = [path for kind in KINDS for path in sorted((root / kind).rglob("*.yaml"))]
-    found = [Recipe(str(path), _first_line(path)) for path in files]
-    return [one for one in found if word.lower() in f"{one.path.removeprefix(str(root))} {one.line}".lower()]
+    candidates = [Recipe(str(path), _first_line(path)) for path in files]
+    return [
+        recipe
+        for recipe in candidates
+        if word.lower() in f"{recipe.path.removeprefix(str(root))} {recipe.line}".lower()
+    ]
 
 
 def _first_line(path: Path) -> str:

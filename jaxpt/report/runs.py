@@ -56,10 +56,10 @@ def runs(directory: Path) -> list[Run]:
     """
     if not directory.is_dir():
         raise UserError(f"{directory}: no such directory; a recipe's run is in runs/NAME where it was started")
-    found = [run(path) for path in run_dirs(directory)]
-    if not found:
+    entries = [run(path) for path in run_dirs(directory)]
+    if not entries:
         raise UserError(f"{directory}: no runs in it: a run's directory has a config.yaml")
-    return sorted(found, key=lambda one: (one.seconds_ago is None, one.seconds_ago, one.path))
+    return sorted(entries, key=lambda entry: (entry.seconds_ago is None, entry.seconds_ago, entry.path))
 
 
 def run_dirs(directory: Path) -> Iterator[Path]:
@@ -149,9 +149,9 @@ def compare(paths: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, list[
     absent = object()
     values = {key: [tree.get(key, absent) for tree in trees] for key in keys if key != "run_dir"}
     differing = {
-        key: [ABSENT if value is absent else json.dumps(value, ensure_ascii=False) for value in of]
-        for key, of in values.items()
-        if any(value != of[0] for value in of)
+        key: [ABSENT if value is absent else json.dumps(value, ensure_ascii=False) for value in run_values]
+        for key, run_values in values.items()
+        if any(value != run_values[0] for value in run_values)
     }
     ends = [_end(Path(path)) for path in paths]
     names = list(dict.fromkeys(name for end in ends for name in end))
@@ -166,7 +166,7 @@ def _end(path: Path) -> Mapping[str, float | None]:
     last: dict[str, Any] = {}
     for line in lines:
         last |= {key: value for key, value in line.items() if key.startswith(("train/loss", "validation/", "task/"))}
-    found = {"step": ended.get("step", max((line["step"] for line in lines), default=0))} | last
-    found |= {f"test/{name}": value for name, value in (ended.get("test") or {}).items()}
+    figures = {"step": ended.get("step", max((line["step"] for line in lines), default=0))} | last
+    figures |= {f"test/{name}": value for name, value in (ended.get("test") or {}).items()}
     names = {"baseline": "baseline", "parameters": "parameters", "wall_seconds": "seconds"}
-    return found | {name: ended[key] for key, name in names.items() if isinstance(ended.get(key), int | float)}
+    return figures | {name: ended[key] for key, name in names.items() if isinstance(ended.get(key), int | float)}

@@ -42,8 +42,8 @@ def verify(path: str, say: Callable[[str], None] = print) -> int:
         parts = _checked(directory)
     else:
         raise UserError(f"{path}: is no run_dir, it holds no checkpoints; nor prepared batches, with {manifest.NAME}")
-    for what, fault in parts:
-        say(f"{what}: {fault or 'whole'}")
+    for part, fault in parts:
+        say(f"{part}: {fault or 'whole'}")
         bad += fault not in (None, _NOT_READ)
     say(f"{path}: {f'{bad} damaged' if bad else 'all is whole'}")
     return 2 if bad else 0
@@ -82,8 +82,8 @@ def _checked(run_dir: Path) -> Iterator[tuple[str, str | None]]:
         yield origin.FOLDER, hf_files.damage(run_dir / origin.FOLDER)
     if (run_dir / "run.json").exists():
         yield "run.json", _fault(lambda: run_dirs.receipt(run_dir))
-    found, damaged = run_dirs.records(run_dir)
-    yield f"metrics.jsonl, {len(found):,} lines", f"{damaged} more are damaged" if damaged else None
+    lines, damaged = run_dirs.records(run_dir)
+    yield f"metrics.jsonl, {len(lines):,} lines", f"{damaged} more are damaged" if damaged else None
     checkpoints = Checkpoints(run_dir, CheckpointConfig(), read_only=True)
     try:
         for step in checkpoints.steps():

@@ -39,8 +39,8 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ, devices: Path
         return False
     set_option = ctypes.CDLL(None).mallopt
     # One heap that grows and is never trimmed (-1), and no mapping of a block's own.
-    wanted = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, _GROWTH))
-    return sum(set_option(parameter, value) for parameter, value in wanted) == len(wanted)
+    options = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, _GROWTH))
+    return sum(set_option(parameter, value) for parameter, value in options) == len(options)
 
 
 def trains_on_cpu(environment: Mapping[str, str], devices: Path) -> bool:

@@ -119,7 +119,10 @@ def depth(value: Any) -> int:
     level, count = [value], 0
     while level and count <= _DEPTH:
         level = [
-            x for one in level if isinstance(one, dict | list) for x in (one.values() if isinstance(one, dict) else one)
+            x
+            for node in level
+            if isinstance(node, dict | list)
+            for x in (node.values() if isinstance(node, dict) else node)
         ]
         count += 1
     return count
@@ -207,7 +210,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 def nearest_existing(path: Path) -> Path:
     """A path, or the nearest one above it that exists."""
-    return next(one for one in (path, *path.parents) if one.exists() or one.is_symlink())
+    return next(candidate for candidate in (path, *path.parents) if candidate.exists() or candidate.is_symlink())
 
 
 def check_writable(directory: Path) -> None:

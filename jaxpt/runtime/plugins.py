@@ -96,17 +96,17 @@ def with_neighbours(modules: Iterable[str]) -> dict[str, Path]:
     Returns:
       {module: its file}, sorted by name; those without a file are left out.
     """
-    found: dict[str, Path | None] = {}
+    files: dict[str, Path | None] = {}
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in files:
             continue
-        found[name] = _file(name)
+        files[name] = _file(name)
         used = vars(sys.modules[name]).values()
         owners = {x.__name__ if inspect.ismodule(x) else getattr(x, "__module__", "") for x in used}
         waiting += [x for x in owners & set(sys.modules) if _directory(x) == _directory(name) is not None]
-    return {name: file for name, file in sorted(found.items()) if file is not None}
+    return {name: file for name, file in sorted(files.items()) if file is not None}
 
 
 def _file(module: str) -> Path | None:
@@ -155,8 +155,8 @@ def _said(error: Exception) -> str:
     packages = {name.partition(".")[0] for name in imported}
     frames = [(frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code, line)
               for frame, line in traceback.walk_tb(error.__traceback__)]  # fmt: skip
-    own = [(code, line) for package, code, line in frames if package in packages]
-    code, line = (own or [(code, line) for package, code, line in frames if package == "jaxpt"])[-1]
+    plugin_frames = [(code, line) for package, code, line in frames if package in packages]
+    code, line = (plugin_frames or [(code, line) for package, code, line in frames if package == "jaxpt"])[-1]
     place = f"{code.co_filename}:{line}: in {code.co_qualname}"
     text = str(error).strip()
     if text.startswith("in user code:") and (places := _PLACE.findall(text)):  # TensorFlow runs a translation
@@ -164,9 +164,9 @@ def _said(error: Exception) -> str:
         place, text = f"{file}:{line}: in {function}", text.splitlines()[-1].strip()
     kind = type(error).__name__
     lines = [line for line in text.removeprefix(f"{kind}: ").splitlines() if line and not _OF_GRAPHS.match(line)]
-    what = f"{kind}: {lines[0]}" if lines else kind
-    given = "" if own else f", with what {', '.join(list(imported)[:3])} gave"
-    return f"{place}: {what}{given}"
+    message = f"{kind}: {lines[0]}" if lines else kind
+    origin = "" if plugin_frames else f", with what {', '.join(list(imported)[:3])} gave"
+    return f"{place}: {message}{origin}"
 
 
 _OF_GRAPHS = re.compile(r"Graph execution error|Detected at node|<stack traces|\s*\[\[|\s*File ")

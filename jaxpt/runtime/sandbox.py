@@ -248,30 +248,30 @@ def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _read(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments of `join`, whose result depends on how many texts come out of a generator, with lists for those."""
-    return tuple(list(one) if isinstance(one, Iterator) else one for one in args) if name == "join" else args
+    return tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args) if name == "join" else args
 
 
 def _check_call(name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Counts a call of a method or filter, and raises SecurityError where its result could be too large."""
     budget = _current()
     others = (*args, *kwargs.values())
-    sizes = [_size(one) for one in others]
+    sizes = [_size(arg) for arg in others]
     size = _size(value)
     budget.spend(1 + (size + sum(sizes)) // READ)
     if name == "replace" and isinstance(value, str) and len(others) >= 2:
         budget.allow(size + value.count(str(others[0])) * sizes[1])
     elif name == "join":
         # `SEPARATOR.join(TEXTS)` is a method, `TEXTS | join(SEPARATOR)` a filter.
-        sequences = [one for one in (value, *args) if isinstance(one, (list, tuple, range, dict, set))]
-        longest = max((len(one) for one in sequences), default=0)
-        separator = max((len(one) for one in (value, *others) if isinstance(one, str)), default=0)
+        sequences = [arg for arg in (value, *args) if isinstance(arg, (list, tuple, range, dict, set))]
+        longest = max((len(sequence) for sequence in sequences), default=0)
+        separator = max((len(arg) for arg in (value, *others) if isinstance(arg, str)), default=0)
         budget.allow(size + sum(sizes) + longest * separator)
-    elif name == "sum" and any(isinstance(one, (list, tuple)) for one in others):
+    elif name == "sum" and any(isinstance(arg, (list, tuple)) for arg in others):
         raise SecurityError("sum of lists is not supported, only of numbers")
     elif name in ("format", "format_map") and isinstance(value, str):
         _check_format(value)
     elif name in _GROWING:
-        largest = max((abs(one) if isinstance(one, (int, float)) else n for one, n in zip(others, sizes)), default=1)
+        largest = max((abs(arg) if isinstance(arg, (int, float)) else n for arg, n in zip(others, sizes)), default=1)
         budget.allow((size + 1) * (largest + 1))
 
 

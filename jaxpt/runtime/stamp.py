@@ -50,9 +50,9 @@ def _stamp_warnings() -> None:
     to_text, to_record = warnings.formatwarning, logging.getLogRecordFactory()
 
     def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        made = to_record(*args, **kwargs)
-        made.msg = f"[{_process}] {made.msg}"
-        return made
+        log_record = to_record(*args, **kwargs)
+        log_record.msg = f"[{_process}] {log_record.msg}"
+        return log_record
 
     warnings.formatwarning = lambda *args, **kwargs: stamped(to_text(*args, **kwargs).rstrip("\n")) + "\n"
     logging.setLogRecordFactory(record)

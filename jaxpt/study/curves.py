@@ -30,9 +30,9 @@ def probe(run_dir: Path, settings: Probe) -> dict[str, Any] | None:
     path, run = run_dir / "evaluations" / "probe.json", receipt(run_dir)
     if not run or not path.exists():
         return None
-    found = json.loads(path.read_text(encoding="utf-8"))
-    is_it = found["settings"] == settings.model_dump(mode="json") and found["step"] == run["step"]
-    return found if is_it else None
+    report = json.loads(path.read_text(encoding="utf-8"))
+    is_it = report["settings"] == settings.model_dump(mode="json") and report["step"] == run["step"]
+    return report if is_it else None
 
 
 def cumulated(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], float, float]]:
@@ -70,9 +70,9 @@ def points(run_dir: Path) -> list[Point]:
     Returns:
       One for each validation, by step.
     """
-    found: list[Point] = []
+    validations: list[Point] = []
     for record, text, flops in cumulated(records(run_dir)[0]):
         means = {name.removeprefix("validation/"): x for name, x in record.items() if name.startswith("validation/")}
         if means:
-            found.append(Point(record["step"], text, flops, means))
-    return found
+            validations.append(Point(record["step"], text, flops, means))
+    return validations

@@ -113,13 +113,15 @@ def scores(study: Study, cell: Cell) -> Scores:
       cell: which.
     """
     runs, best = finetunings.run_dirs(study, cell), finetunings.best_point(study, cell)
-    found = {seed: _metrics(run_dir) for seed, run_dir in runs.items()}
+    metrics_by_seed = {seed: _metrics(run_dir) for seed, run_dir in runs.items()}
     receipts = [receipt(run_dir) for run_dir in runs.values()]
-    constant = next((one.get("test_constant") or one.get("task_constant") for one in receipts), None)
+    constant = next(
+        (run_receipt.get("test_constant") or run_receipt.get("task_constant") for run_receipt in receipts), None
+    )
     task = _task_of(next(iter(runs.values()))) if runs else None
     metric = cell.task.metric or ("" if task is None else _chosen(task)[0])
-    if metric and found and not any(metric in metrics for metrics in found.values()):
-        has = ", ".join(next(iter(found.values()))) or "none"
+    if metric and metrics_by_seed and not any(metric in metrics for metrics in metrics_by_seed.values()):
+        has = ", ".join(next(iter(metrics_by_seed.values()))) or "none"
         raise UserError(
             f"evaluate.finetune.tasks: {cell.task.name}: metric: no {metric!r} was measured; there is {has}"
         )
@@ -129,8 +131,8 @@ def scores(study: Study, cell: Cell) -> Scores:
         point=None if best is None else study.evaluate.finetune.points[best],
         searched=len(finetunings.searched(study, cell)),
         points=len(study.evaluate.finetune.points),
-        by_seed={seed: metrics[metric] for seed, metrics in found.items() if metric in metrics},
-        others={} if task is None else others(task, metric, list(found.values())),
+        by_seed={seed: metrics[metric] for seed, metrics in metrics_by_seed.items() if metric in metrics},
+        others={} if task is None else others(task, metric, list(metrics_by_seed.values())),
         in_percent=task is not None and _in_percent(task, metric),
         constant=constant or {},
         falls=task is not None and any(task.best_metric(name) == (metric, "min") for name in task.scored),
@@ -192,24 +194,24 @@ def difference(study: Study, cell: Cell, other: Cell) -> Difference | None:
         return None
     by_seed = [first.by_seed[seed] - second.by_seed[seed] for seed in seeds]
     error = statistics.stdev(by_seed) / math.sqrt(len(seeds)) if len(seeds) > 1 else None
-    of = [[_file_of(finetunings.run_dirs(study, one)[seed]) for seed in seeds] for one in (cell, other)]
-    return Difference(statistics.fmean(by_seed), error, _over_examples(*map(tuple, of), first.metric))
+    files = [[_file_of(finetunings.run_dirs(study, compared)[seed]) for seed in seeds] for compared in (cell, other)]
+    return Difference(statistics.fmean(by_seed), error, _over_examples(*map(tuple, files), first.metric))
 
 
 def _file_of(run_dir: Path) -> tuple[str, str, int]:
     """(run_dir, its predictions of the test set, else of the validation set, when they were written)."""
     files = [run_dir / "evaluations" / f"predictions_{split}.jsonl" for split in ("test", "validation")]
-    file = next((one for one in files if one.is_file()), files[0])
+    file = next((path for path in files if path.is_file()), files[0])
     return str(run_dir), str(file), file.stat().st_mtime_ns if file.is_file() else 0
 
 
 def _over_examples(first: Sequence[_File], second: Sequence[_File], metric: str) -> float | None:
     """Standard error of the difference of two groups of runs over their test examples: a jackknife over groups."""
-    runs = [[_without_each_group(run, metric) for run in of] for of in (first, second)]
-    known = [one for of in runs for one in of if one is not None]
+    runs = [[_without_each_group(run, metric) for run in side] for side in (first, second)]
+    known = [run for side in runs for run in side if run is not None]
     if len(known) < len(first) + len(second) or len({ids for ids, _ in known}) > 1:  # or other test sets
         return None
-    means = [np.mean([values for _, values in of], 0) for of in runs]
+    means = [np.mean([values for _, values in side], 0) for side in runs]
     left = means[0] - means[1]
     return float(np.sqrt((len(left) - 1) / len(left) * ((left - left.mean()) ** 2).sum()))
 
@@ -271,10 +273,13 @@ def tables(study: Study) -> list[Table]:
       study: with `evaluate.finetune`.
     """
     tuned = study.evaluate.finetune
-    found = {cell.name: scores(study, cell) for cell in cells(study)}
-    metrics = {one.task: one.metric for one in found.values() if one.metric}
+    scores_by_cell = {cell.name: scores(study, cell) for cell in cells(study)}
+    metrics = {cell_scores.task: cell_scores.metric for cell_scores in scores_by_cell.values() if cell_scores.metric}
     many = len(tuned.strategies) > 1
-    constants = [_constant([one for one in found.values() if one.task == task.name]) for task in tuned.tasks]
+    constants = [
+        _constant([cell_scores for cell_scores in scores_by_cell.values() if cell_scores.task == task.name])
+        for task in tuned.tasks
+    ]
     heads = ["model", "weights", *["strategy"] * many]
     numeric = range(len(heads), len(heads) + len(tuned.tasks) + 1)
     heads += [f"{task.name}, {metrics.get(task.name, '')}".removesuffix(", ") for task in tuned.tasks] + ["average"]
@@ -282,17 +287,17 @@ def tables(study: Study) -> list[Table]:
     for row in study.tuned_rows:
         for strategy in tuned.strategies:
             for start in tuned.starts:
-                of = [found[Cell(row, task, start, strategy).name] for task in tuned.tasks]
-                averages = [one.average for one in of]
-                known = None not in averages and len(of) > 1
+                row_scores = [scores_by_cell[Cell(row, task, start, strategy).name] for task in tuned.tasks]
+                averages = [cell_scores.average for cell_scores in row_scores]
+                known = None not in averages and len(row_scores) > 1
                 average = f"{statistics.fmean(averages):.1f}" if known else ""
-                rows.append((row.name, start, *[strategy.name] * many, *map(_scored, of), average))
-    made = [Table("Fine-tuned", tuple(heads), tuple(numeric), tuple(rows))]
+                rows.append((row.name, start, *[strategy.name] * many, *map(_scored, row_scores), average))
+    study_tables = [Table("Fine-tuned", tuple(heads), tuple(numeric), tuple(rows))]
     if pairs := _pairs(study):
         below = ("model", "task", "difference", "by", "± s.e.", "seeds", "examples", "t")
         compared = tuple(line for pair in pairs if (line := _compared(study, *pair)))
-        made.append(Table("Differences", below, (3, 4, 5, 6, 7), compared))
-    return made
+        study_tables.append(Table("Differences", below, (3, 4, 5, 6, 7), compared))
+    return study_tables
 
 
 def markdown(study: Study) -> str:
@@ -305,7 +310,11 @@ def markdown(study: Study) -> str:
 
 
 def _constant(of_task: Sequence[Scores]) -> str:
-    known = (one.percent(one.constant[one.metric]) for one in of_task if one.metric in one.constant)
+    known = (
+        cell_scores.percent(cell_scores.constant[cell_scores.metric])
+        for cell_scores in of_task
+        if cell_scores.metric in cell_scores.constant
+    )
     return next((f"{value:.1f}" for value in known), "")
 
 
@@ -323,28 +332,28 @@ def _scored(one: Scores) -> str:
 
 def _pairs(study: Study) -> list[tuple[Cell, Cell, str]]:
     """What is compared: pretrained with random weights, each strategy with the first; without these models."""
-    tuned, found = study.evaluate.finetune, []
+    tuned, pairs = study.evaluate.finetune, []
     first, base = tuned.strategies[0], study.tuned_rows[0]
     of_models = len(tuned.starts) == len(tuned.strategies) == 1
     for cell in cells(study):
         if cell.start == "pretrained" and "random" in tuned.starts:
-            found.append((cell, cell._replace(start="random"), "pretrained − random"))
+            pairs.append((cell, cell._replace(start="random"), "pretrained − random"))
         if cell.strategy != first and cell.start == tuned.starts[0]:
-            found.append((cell, cell._replace(strategy=first), f"{cell.strategy.name} − {first.name}"))
+            pairs.append((cell, cell._replace(strategy=first), f"{cell.strategy.name} − {first.name}"))
         if of_models and cell.row != base:
-            found.append((cell, cell._replace(row=base), f"{cell.row.name} − {base.name}"))
-    return found
+            pairs.append((cell, cell._replace(row=base), f"{cell.row.name} − {base.name}"))
+    return pairs
 
 
 def _compared(study: Study, cell: Cell, other: Cell, what: str) -> tuple[str, ...] | None:
-    found = difference(study, cell, other)
-    if found is None:
+    delta = difference(study, cell, other)
+    if delta is None:
         return None
     percent = scores(study, cell).percent
     if what.startswith("pretrained") and len(study.evaluate.finetune.strategies) > 1:
         what = f"{what} ({cell.strategy.name})"
-    numbers = [found.mean, found.error, found.over_seeds, found.over_examples]
-    shown = ["" if value is None else f"{percent(value):.1f}" for value in numbers]
-    shown[0] = f"{percent(found.mean):+.1f}"
-    t = f"{found.mean / found.error:.1f}" if found.error else ""
-    return (cell.row.name, cell.task.name, what, *shown, t)
+    numbers = [delta.mean, delta.error, delta.over_seeds, delta.over_examples]
+    columns = ["" if value is None else f"{percent(value):.1f}" for value in numbers]
+    columns[0] = f"{percent(delta.mean):+.1f}"
+    t = f"{delta.mean / delta.error:.1f}" if delta.error else ""
+    return (cell.row.name, cell.task.name, what, *columns, t)

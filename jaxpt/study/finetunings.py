@@ -118,18 +118,18 @@ def run(
             if cell.row.name in failed:
                 continue
             say(f"fine-tuning {place} of {len(every)}: {cell.name}")
-            for one in _runs(study, cell):
-                if is_finished(one):
+            for tuning in _runs(study, cell):
+                if is_finished(tuning):
                     continue
-                lines, failure = _run(one, worker, say)
+                lines, failure = _run(tuning, worker, say)
                 if signals.received() is not None:
                     return failures
                 if not failure:
                     scored = [line for line in lines if " task: " in line or line.startswith("test: ")]
-                    say(f"[{one.name}] {scored[-1] if scored else 'finished'}")
+                    say(f"[{tuning.name}] {scored[-1] if scored else 'finished'}")
                     continue
-                failures[one.name] = failure
-                say(f"[{one.name}] failed: {failure}")
+                failures[tuning.name] = failure
+                say(f"[{tuning.name}] failed: {failure}")
                 if stop:
                     return failures
             write()
@@ -171,7 +171,9 @@ def check_unchanged(config: Config) -> None:
     """
     old = configs.load(config.run_dir)
     of_roles = [configs.differences(old, config, role) for role in ("extensible", "execution")]
-    for key, was, now in (one for of in of_roles for one in of if one[0] in FIXED):
+    for key, was, now in (
+        difference for differences in of_roles for difference in differences if difference[0] in FIXED
+    ):
         raise UserError(
             f"{config.run_dir}: was begun with {key}={shown(was)}, the study has {shown(now)}; "
             "delete it, or set another run_dir"
@@ -211,11 +213,11 @@ def searched(study: Study, cell: Cell) -> dict[int, float]:
     """
     tuned = study.evaluate.finetune
     runs = [fine_tuning(study, cell, point, tuned.seeds[0]) for point in range(len(tuned.points))]
-    known = {one.point: receipt(one.run_dir) for one in runs if is_finished(one)}
+    known = {tuning.point: receipt(tuning.run_dir) for tuning in runs if is_finished(tuning)}
     return {
-        point: found["best_value"] * (-1 if found["best_mode"] == "min" else 1)
-        for point, found in known.items()
-        if found.get("best_value") is not None
+        point: run_receipt["best_value"] * (-1 if run_receipt["best_mode"] == "min" else 1)
+        for point, run_receipt in known.items()
+        if run_receipt.get("best_value") is not None
     }
 
 
@@ -267,4 +269,4 @@ def run_dirs(study: Study, cell: Cell) -> dict[int, Path]:
     if best is None:
         return {}
     runs = [fine_tuning(study, cell, best, seed) for seed in study.evaluate.finetune.seeds]
-    return {one.seed: one.run_dir for one in runs if is_finished(one)}
+    return {tuning.seed: tuning.run_dir for tuning in runs if is_finished(tuning)}

@@ -90,8 +90,8 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
     if table:
         with plugins.unread():
             tables.write(plan)
-        made = ("table.md", "table.json", "picture.png", "picture.svg")
-        say(f"written: {directory}/{', '.join(name for name in made if (directory / name).exists())}")
+        file_names = ("table.md", "table.json", "picture.png", "picture.svg")
+        say(f"written: {directory}/{', '.join(name for name in file_names if (directory / name).exists())}")
         return 0
     for row in plan.rows:
         _check(plan, row, f"{path}: row {row.name}")
@@ -148,15 +148,15 @@ def check_finetunings(plan: Study, path: str) -> dict[str, Config]:
     tuned, checked = plan.evaluate.finetune, {}
     for cell in (cell for cell in cells(plan) if cell.start == tuned.starts[0]):
         for point in range(len(tuned.points)):
-            one = fine_tuning(plan, cell, point, tuned.seeds[0])
-            overrides = one.overrides if cell.row.model is not None else _as_if_trained(plan, one)
+            tuning = fine_tuning(plan, cell, point, tuned.seeds[0])
+            overrides = tuning.overrides if cell.row.model is not None else _as_if_trained(plan, tuning)
             try:
-                config = recipes.load(one.recipe, overrides, "its settings")
+                config = recipes.load(tuning.recipe, overrides, "its settings")
                 preflight.check_recipe(config)
                 _check_metric(cell.task.metric, config)
             except UserError as error:
                 raise UserError(f"{path}: fine-tuning {cell.name}: {error}") from None
-            checked[one.name] = config
+            checked[tuning.name] = config
     return checked
 
 
@@ -175,9 +175,9 @@ def _as_if_trained(plan: Study, one: FineTuning) -> list[str]:
     tokenizer = row.data.tokenizer.model_dump(mode="json", exclude_none=True)
     if Path(plan.run_dir) in Path(tokenizer.get("path", "")).parents:  # another row's, which is trained first
         del tokenizer["path"]
-    given = {"model": configs.dump(row)["model"], "data.tokenizer": tokenizer}
+    row_settings = {"model": configs.dump(row)["model"], "data.tokenizer": tokenizer}
     return [
-        *(f"{key}={json.dumps(value)}" for key, value in given.items()),
+        *(f"{key}={json.dumps(value)}" for key, value in row_settings.items()),
         *(item for item in one.overrides if not item.startswith("init_from.")),
     ]
 
@@ -205,11 +205,13 @@ def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:
 
 def _fine_tune(plan: Study, failures: dict[str, str], child: Child, stop: bool) -> dict[str, str]:
     """Runs the unfinished fine-tunings; returns {run: reason of failure}."""
-    found = finetunings.run(plan, say, child.set, functools.partial(tables.write, plan, failures), failures, stop)
+    tuning_failures = finetunings.run(
+        plan, say, child.set, functools.partial(tables.write, plan, failures), failures, stop
+    )
     if signals.received() is not None:
         raise Stopped
     tables.write(plan, failures)
-    return found
+    return tuning_failures
 
 
 def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
@@ -266,20 +268,20 @@ def finished(plan: Study, config: Config) -> int | None:
       UserError: the row was trained for more steps.
     """
     run_dir = Path(config.run_dir)
-    found = receipt(run_dir)
-    if not found.get("finished"):
+    run_receipt = receipt(run_dir)
+    if not run_receipt.get("finished"):
         return None
     if any(configs.differences(configs.load(run_dir), config, role) for role in ("identity", "content")):
         return None
     steps = config.train.steps
     if plan.tokens is not None:
-        steps = steps_of(plan.tokens, found["text_tokens_per_step"])
-    if found["step"] > steps:
+        steps = steps_of(plan.tokens, run_receipt["text_tokens_per_step"])
+    if run_receipt["step"] > steps:
         raise UserError(
-            f"{run_dir}: was trained for {found['step']} steps, but the study requires {steps}; "
+            f"{run_dir}: was trained for {run_receipt['step']} steps, but the study requires {steps}; "
             f"delete it, or choose another run_dir=… for the study"
         )
-    return steps if found["step"] == steps else None
+    return steps if run_receipt["step"] == steps else None
 
 
 def budget(plan: Study, config: Config) -> int:

@@ -108,11 +108,11 @@ def inherit(tree: Tree) -> Tree:
         )
     if not isinstance(source, str):
         raise UserError(f"init_from.path: wants a path, got {shown(source)}")
-    found, tokenizer = _origin(Path(source))
-    own = tree.get("data") or {}
-    settings = own.get("tokenizer") or {}
+    source_model, tokenizer = _origin(Path(source))
+    section = tree.get("data") or {}
+    settings = section.get("tokenizer") or {}
     tokenizer = tokenizer if "kind" not in settings else {}
-    return {**tree, "model": merge(found, model), "data": {**own, "tokenizer": merge(tokenizer, settings)}}
+    return {**tree, "model": merge(source_model, model), "data": {**section, "tokenizer": merge(tokenizer, settings)}}
 
 
 def _check_mappings(tree: Tree) -> None:
@@ -120,9 +120,9 @@ def _check_mappings(tree: Tree) -> None:
     sections = {key: tree.get(key) for key in ("init_from", "model", "data")}
     if isinstance(sections["data"], dict):
         sections["data.tokenizer"] = sections["data"].get("tokenizer")
-    for key, found in sections.items():
-        if found is not None and not isinstance(found, dict):
-            raise UserError(f"{key}: wants a mapping of keys to values, got {shown(found)}")
+    for key, section in sections.items():
+        if section is not None and not isinstance(section, dict):
+            raise UserError(f"{key}: wants a mapping of keys to values, got {shown(section)}")
 
 
 def _origin(path: Path) -> tuple[Tree, Tree]:
@@ -170,8 +170,8 @@ def with_room(tree: Tree) -> Tree:
         path = str(Path(tree["run_dir"]) / "tokenizer")
     from jaxpt.data import tokenizers
 
-    found = tokenizers.load(path, settings.get("kind"), extra_ids=settings.get("extra_ids"), add_tokens=tokens)
-    return {**tree, "model": {**model, "vocab_size": max(size, found.vocabulary.size)}}
+    tokenizer = tokenizers.load(path, settings.get("kind"), extra_ids=settings.get("extra_ids"), add_tokens=tokens)
+    return {**tree, "model": {**model, "vocab_size": max(size, tokenizer.vocabulary.size)}}
 
 
 def with_labels(config: Config) -> Config:
@@ -188,9 +188,9 @@ def with_labels(config: Config) -> Config:
     """
     tree, old = configs.dump(config), _saved(config)
     changes = False
-    for name, one in each_task(config).items():
-        wants_labels = getattr(one.task, "labels", ()) is None
-        wants_weights = getattr(one.objective, "class_weights", None) == "balanced"
+    for name, task_config in each_task(config).items():
+        wants_labels = getattr(task_config.task, "labels", ()) is None
+        wants_weights = getattr(task_config.objective, "class_weights", None) == "balanced"
         if not wants_labels and not wants_weights:
             continue
         changes, task, (settings, key) = True, _task_in(tree, name), _weights_in(tree, name)
@@ -198,11 +198,11 @@ def with_labels(config: Config) -> Config:
             if wants_labels:
                 task["labels"] = _task_in(old, name).get("labels")
             if wants_weights:
-                given, old_key = _weights_in(old, name)
-                settings[key] = given.get(old_key, settings[key])
+                old_settings, old_key = _weights_in(old, name)
+                settings[key] = old_settings.get(old_key, settings[key])
             continue
         with named(name):
-            counts = label_counts(one.task, files(one.data, "train"))
+            counts = label_counts(task_config.task, files(task_config.data, "train"))
             if wants_labels:
                 task["labels"] = list(counts)
             if wants_weights:
@@ -226,20 +226,20 @@ def with_choices(config: Config) -> Config:
     """
     tree, old = configs.dump(config), _saved(config)
     changes = False
-    for name, one in each_task(config).items():
-        task: Any = one.task
+    for name, task_config in each_task(config).items():
+        task: Any = task_config.task
         if getattr(task, "most_choices", 0) is not None:
             continue
-        most = None if old is None else _task_in(old, name).get("most_choices")
-        if most is None:
+        max_choices = None if old is None else _task_in(old, name).get("most_choices")
+        if max_choices is None:
             with named(name):
-                found = (
+                choice_counts = (
                     len(task.choices_in(row, file.where(row)).texts)
-                    for file in files(one.data, "train")
+                    for file in files(task_config.data, "train")
                     for row in file.rows(task)
                 )
-                most = max(found, default=2)
-        changes, _task_in(tree, name)["most_choices"] = True, most
+                max_choices = max(choice_counts, default=2)
+        changes, _task_in(tree, name)["most_choices"] = True, max_choices
     return configs.build(tree) if changes else config
 
 
@@ -258,7 +258,7 @@ def _saved(config: Config) -> Tree | None:
 def _task_in(tree: Tree, name: str) -> Tree:
     """A task in a plain tree: one of a mixture by its name, or else the only one."""
     task = tree.get("task") or {}
-    return next((one for one in task.get("tasks", ()) if one.get("name") == name), {}) if name else task
+    return next((subtask for subtask in task.get("tasks", ()) if subtask.get("name") == name), {}) if name else task
 
 
 def _weights_in(tree: Tree, name: str) -> tuple[Tree, str]:

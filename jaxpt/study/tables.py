@@ -88,7 +88,7 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
     if study.evaluate.finetune is not None:
         known |= {"finetuned": finetuned.as_json(study), "notes_finetuned": finetuned.NOTE}
         tables = [*finetuned.tables(study), *tables]
-    known |= {"budget": budget(study), "tables": [one._asdict() for one in tables]}
+    known |= {"budget": budget(study), "tables": [text_table._asdict() for text_table in tables]}
     write_text(directory / "table.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / "table.md", markdown(study, results))
     lines = [line for result in results if (line := _line(result))]
@@ -145,13 +145,13 @@ def describe(objective: Objective) -> str:
       >>> describe(MaskedLM(next_sentence=False, unit="span"))
       'masked_lm (unit span, next_sentence false)'
     """
-    own = type(objective).model_fields
+    fields = type(objective).model_fields
     values = objective.model_dump(mode="json")
     values |= {name: describe(part) for name, part in objective if isinstance(part, Objective)}
     changed = [
         f"{name.replace('probability', 'p.')} {json.dumps(value)}".replace('"', "")
         for name, value in values.items()
-        if name not in ("kind", "loss_chunk", "denoisers") and value != own[name].default
+        if name not in ("kind", "loss_chunk", "denoisers") and value != fields[name].default
     ]
     return f"{objective.kind} ({', '.join(changed)})" if changed else objective.kind
 
@@ -167,14 +167,14 @@ def _letter(config: Config, receipt: Mapping[str, Any], tasks: dict[str, str]) -
 
 def _line(result: Result) -> pictures.Line | None:
     """The curve of a row, None where nothing was validated yet."""
-    seen = [point for point in curves.points(Path(result.run_dir)) if point.means.get("target_loss") is not None]
-    if not seen:
+    points = [point for point in curves.points(Path(result.run_dir)) if point.means.get("target_loss") is not None]
+    if not points:
         return None
     return pictures.Line(
         result.name,
-        [point.text_tokens for point in seen],
-        [point.flops for point in seen],
-        [point.means["target_loss"] for point in seen],
+        [point.text_tokens for point in points],
+        [point.flops for point in points],
+        [point.means["target_loss"] for point in points],
         result.baseline,
     )
 

@@ -24,18 +24,18 @@ def line(config: Config, data: Data, steps: int) -> str:
     Returns:
       As "train: 38 documents, 315k tokens of mytexts/*.txt; 0.81 epochs in 1,000 steps".
     """
-    counts = [found for name, found in data.summary.items() if name.rpartition("/")[2] == "train"]
-    documents, tokens = (sum(found.get(name, 0) for found in counts) for name in ("documents", "tokens"))
+    counts = [entry for name, entry in data.summary.items() if name.rpartition("/")[2] == "train"]
+    documents, tokens = (sum(entry.get(name, 0) for entry in counts) for name in ("documents", "tokens"))
     tokens //= config.objective.batches.passes()
     unit = "documents" if config.task is None else "rows"
-    held = f"{documents or sum(found['records'] for found in counts):,} {unit}"
+    held = f"{documents or sum(entry['records'] for entry in counts):,} {unit}"
     if tokens:
         held += f", {number(tokens)} tokens"
     from_files = config.data.source == "batches"
     sources: Sequence[SourceConfig] = (config.data,) if from_files else config.data.mixture or (config.data,)
-    origin = ", ".join(dict.fromkeys(of_source(one) for one in sources))
+    origin = ", ".join(dict.fromkeys(of_source(source) for source in sources))
     rows = steps * config.data.batch_size
-    read = rows * data.text_per_row / tokens if tokens else rows / max(sum(found["records"] for found in counts), 1)
+    read = rows * data.text_per_row / tokens if tokens else rows / max(sum(entry["records"] for entry in counts), 1)
     return f"train: {held} of {origin}; {few(read)} epochs in {steps:,} steps"
 
 

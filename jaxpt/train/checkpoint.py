@@ -121,18 +121,18 @@ class Checkpoints:
         """
         damaged: list[tuple[int, str]] = []
         for step in reversed(self.steps()):
-            found = self.damage(step)
-            if found is None:
+            damage = self.damage(step)
+            if damage is None:
                 break
-            damaged.append((step, found))
+            damaged.append((step, damage))
         else:
             if damaged:
                 raise UserError(
                     f"{damaged[0][1]}; no other checkpoint is whole: restore the file, or delete the run_dir"
                 )
             return None
-        for bad, found in damaged:
-            report(f"{found}; put aside as {bad}.damaged")
+        for bad, damage in damaged:
+            report(f"{damage}; put aside as {bad}.damaged")
             if is_primary():
                 aside = self.directory / f"{bad}.damaged"
                 shutil.rmtree(aside, ignore_errors=True)
@@ -147,32 +147,32 @@ class Checkpoints:
         if step in self._whole:
             return None
         for part in (self.directory / str(step) / name for name in ("meta", "state")):
-            found = checksums.damage(part, self._contents) or self._misplaced(part, step)
-            if found is not None:
-                return found
-        if (found := handlers.unreadable(self.directory / str(step) / "state")) is not None:
-            return found
+            damage = checksums.damage(part, self._contents) or self._misplaced(part, step)
+            if damage is not None:
+                return damage
+        if (damage := handlers.unreadable(self.directory / str(step) / "state")) is not None:
+            return damage
         self._whole.add(step)
         return None
 
     def _misplaced(self, part: Path, step: int) -> str | None:
         """What a part of a checkpoint belongs to, where that is not this step of this run."""
-        of, file = checksums.owner(part), self.directory / RUN_ID
-        if not (isinstance(of, dict) and of.keys() == {"run", "step"}):
+        owner, file = checksums.owner(part), self.directory / RUN_ID
+        if not (isinstance(owner, dict) and owner.keys() == {"run", "step"}):
             return f"{part / checksums.NAME} is altered: it names no step and no run"
-        if of["step"] != step:
-            return f"{part} is of step {of['step']}, not {step}: it was renamed, or put in another's place"
+        if owner["step"] != step:
+            return f"{part} is of step {owner['step']}, not {step}: it was renamed, or put in another's place"
         if not file.is_file():
-            return f"{file} is missing: it holds the run's id, which is {of['run']} by {part / checksums.NAME}"
+            return f"{file} is missing: it holds the run's id, which is {owner['run']} by {part / checksums.NAME}"
         run = _id_in(file)
-        return None if of["run"] == run else f"{part} is of another run: {of['run']}, the id in {file} is {run}"
+        return None if owner["run"] == run else f"{part} is of another run: {owner['run']}, the id in {file} is {run}"
 
     def check(self, step: int) -> None:
         """Raises UserError where a checkpoint is not whole, or not of this step and run."""
-        found = self.damage(step)
-        if found is not None:
+        damage = self.damage(step)
+        if damage is not None:
             others = ", ".join(str(other) for other in self.steps() if other != step) or "none"
-            raise UserError(f"{found}; other checkpoints there: {others}")
+            raise UserError(f"{damage}; other checkpoints there: {others}")
 
     def save(self, state: State, meta: dict[str, Any], metrics: Mapping[str, float] | None = None) -> None:
         """Starts to save in the background; the state may be donated as soon as this returns.
@@ -218,11 +218,11 @@ class Checkpoints:
             if number is None and not is_late:
                 raise
             whole = self.steps()
-            kept = f"the newest checkpoint is that of step {whole[-1]}" if whole else "there is no checkpoint yet"
+            newest = f"the newest checkpoint is that of step {whole[-1]}" if whole else "there is no checkpoint yet"
             # Orbax reads the clock that can be set, not the one that only runs.
             late = "the save took too long, or the clock was set during it; re-run the same command to resume"
             reason = late if is_late or number is None else os.strerror(number)
-            raise UserError(f"{self.directory}: cannot save: {reason}; {kept}") from error
+            raise UserError(f"{self.directory}: cannot save: {reason}; {newest}") from error
 
     def meta(self, step: int) -> dict[str, Any]:
         """What was kept beside the state of `step`."""
@@ -232,15 +232,15 @@ class Checkpoints:
     def restore(self, setup: Setup, step: int) -> State:
         """The state of `step`, each array placed where the setup wants it, on any mesh."""
         self.check(step)
-        saved, wanted = self._manager.item_metadata(step).state, setup.placed_shapes()
+        saved, abstract_state = self._manager.item_metadata(step).state, setup.placed_shapes()
         if saved["opt_state"] is None:
             run_dir = self.directory.parent
             raise UserError(
                 f"{run_dir}: holds imported weights alone, no run to go on with; "
                 f"start one from them: init_from.path={run_dir} run_dir=…"
             )
-        compare_model(self.directory / str(step), saved["params"], wanted.params)
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(_tree(wanted)))
+        compare_model(self.directory / str(step), saved["params"], abstract_state.params)
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(_tree(abstract_state)))
         state = State(**self._manager.restore(step, args=args).state)
         compare_step(self.directory / str(step), state.step)
         return state
@@ -253,16 +253,18 @@ class Checkpoints:
           step: of the checkpoint.
         """
         self.check(step)
-        directory, wanted = self.directory / str(step), setup.placed_shapes()
-        found = stored.sources(self._manager.item_metadata(step).state)
-        compare_model(directory, stored.shapes(found), stored.shapes(stored.sources({"params": wanted.params})))
-        places = traverse_util.flatten_dict(wanted.params, sep="/")
-        alike = found.keys() == places.keys() and not any(map(stored.is_adapter, found))
+        directory, abstract_state = self.directory / str(step), setup.placed_shapes()
+        sources = stored.sources(self._manager.item_metadata(step).state)
+        compare_model(
+            directory, stored.shapes(sources), stored.shapes(stored.sources({"params": abstract_state.params}))
+        )
+        places = traverse_util.flatten_dict(abstract_state.params, sep="/")
+        alike = sources.keys() == places.keys() and not any(map(stored.is_adapter, sources))
         if not alike:
             axes = traverse_util.flatten_dict(setup.network.logical_axes(), sep="/")
-            places = stored.placed(found, axes, setup.mesh, setup.table)
-        flat = {f"{found[path][0]}/{path}": x for path, x in places.items()}
-        target = {"step": wanted.step, **traverse_util.unflatten_dict(flat, sep="/")}
+            places = stored.placed(sources, axes, setup.mesh, setup.table)
+        flat = {f"{sources[path][0]}/{path}": x for path, x in places.items()}
+        target = {"step": abstract_state.step, **traverse_util.unflatten_dict(flat, sep="/")}
         args = ocp.args.PyTreeRestore(
             item=target,
             restore_args=ocp.checkpoint_utils.construct_restore_args(target),
@@ -274,7 +276,7 @@ class Checkpoints:
         params = trainable.put(restored.get("params", {}), restored.get("ema", {}))
         if alike:
             return params
-        adapter = stored.adapter(self.directory.parent, found)
+        adapter = stored.adapter(self.directory.parent, sources)
 
         def to_model(params: Any) -> Any:
             flat = traverse_util.flatten_dict(lora.merged(adapter, params), sep="/")
@@ -325,19 +327,22 @@ def compare_model(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str
       saved: its parameters; arrays, or anything with a shape.
       wanted: those of the model.
     """
-    there, here = (
+    saved_shapes, model_shapes = (
         {path: tuple(x.shape) for path, x in traverse_util.flatten_dict(tree, sep="/").items()}
         for tree in (saved, wanted)
     )
-    was_new, is_new = (any(path.startswith("model/") for path in paths) for paths in (there, here))
+    was_new, is_new = (any(path.startswith("model/") for path in paths) for paths in (saved_shapes, model_shapes))
     if is_new and not was_new:
         raise UserError(
             f"{directory}: was written by an older version of jaxpt, which kept heads among the model's parameters; "
             "export it with that version, then import it here"
         )
-    differing = [path for path in here | there if here.get(path) != there.get(path)]
+    differing = [path for path in model_shapes | saved_shapes if model_shapes.get(path) != saved_shapes.get(path)]
     if differing:
-        shapes = (f"shape {side[differing[0]]}" if differing[0] in side else "no place" for side in (there, here))
+        shapes = (
+            f"shape {side[differing[0]]}" if differing[0] in side else "no place"
+            for side in (saved_shapes, model_shapes)
+        )
         more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
         raise UserError(
             f"{directory}: holds another model than the configuration: {differing[0]} has {next(shapes)} there, "
@@ -358,14 +363,14 @@ def disk_need(setup: Setup, config: CheckpointConfig) -> int:
 
 def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
     """Raises UserError where the disk cannot hold the run's checkpoints, besides those that are there and will go."""
-    rolling, one = config.keep_last + config.keep_best, size(setup.shapes)
-    there = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit()]
+    rolling, checkpoint_bytes = config.keep_last + config.keep_best, size(setup.shapes)
+    checkpoint_dirs = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit()]
     if config.keep_every:
-        there = [path for path in there if int(path.name) % config.keep_every]
-    need = disk_need(setup, config) - one * min(len(there), rolling)
+        checkpoint_dirs = [path for path in checkpoint_dirs if int(path.name) % config.keep_every]
+    need = disk_need(setup, config) - checkpoint_bytes * min(len(checkpoint_dirs), rolling)
     free = shutil.disk_usage(disk.nearest_existing(run_dir)).free
     if need > free:
-        more = "more " if there else ""
+        more = "more " if checkpoint_dirs else ""
         raise UserError(
             f"{run_dir}: the run's checkpoints need {more}{need / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; "
             "free some space, lower checkpoint.keep_last or keep_best, or choose another run_dir"

@@ -25,17 +25,17 @@ def write(directory: Path, of: Any = None) -> None:
       directory: where the files are.
       of: a JSON value kept beside the checksums: whose the directory is.
     """
-    found = {}
+    entries = {}
     for part in sorted(directory.glob(f"*/{NAME}")):
         for name, entry in json.loads(part.read_text(encoding="utf-8"))["files"].items():
-            found[f"{part.parent.name}/{name}"] = entry
+            entries[f"{part.parent.name}/{name}"] = entry
         part.unlink()
     paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
-    names = sorted(paths.keys() - found.keys() - {NAME})
+    names = sorted(paths.keys() - entries.keys() - {NAME})
     with ThreadPoolExecutor() as pool:  # hashing gives up Python's lock
         for name, hashed in zip(names, pool.map(digest, [paths[name] for name in names])):
-            found[name] = [paths[name].stat().st_size, hashed]
-    text = json.dumps({"of": of, "files": dict(sorted(found.items()))}, indent=1)
+            entries[name] = [paths[name].stat().st_size, hashed]
+    text = json.dumps({"of": of, "files": dict(sorted(entries.items()))}, indent=1)
     (directory / NAME).write_text(text, encoding="utf-8")
 
 
@@ -52,12 +52,12 @@ def damage(directory: Path, contents: bool = True) -> str | None:
     if not (directory / NAME).is_file():  # a pipe or a device would never end
         return f"{directory / NAME} is {'no regular file' if (directory / NAME).exists() else 'missing'}"
     try:
-        wanted = json.loads((directory / NAME).read_text(encoding="utf-8"))["files"]
+        entries = json.loads((directory / NAME).read_text(encoding="utf-8"))["files"]
     except ValueError:
         return f"{directory / NAME} is altered: it is no JSON"
     except (KeyError, TypeError):
         return f"{directory / NAME} is of an older version of jaxpt, which this one does not read"
-    for name, (size, _) in wanted.items():
+    for name, (size, _) in entries.items():
         if not (directory / name).is_file():
             return f"{directory / name} is missing"
         if (directory / name).stat().st_size != size:
@@ -65,8 +65,8 @@ def damage(directory: Path, contents: bool = True) -> str | None:
     if not contents:
         return None
     with ThreadPoolExecutor() as pool:
-        found = pool.map(digest, [directory / name for name in wanted])
-        for (name, (_, hashed)), now in zip(wanted.items(), found):
+        digests = pool.map(digest, [directory / name for name in entries])
+        for (name, (_, hashed)), now in zip(entries.items(), digests):
             if now != hashed:
                 return f"{directory / name} is altered: its contents are not those that were written"
     return None

@@ -93,13 +93,13 @@ def check(setup: Setup, directory: Path, phase: int) -> Path:
     _check_trusted(place)
     if damage := checksums.damage(place):
         raise UserError(f"train.compiled: {damage}")
-    wanted = json.loads((place / "made_for.json").read_text(encoding="utf-8"))
-    here = json.loads(json.dumps(made_for(setup)))
-    for key in here | wanted:
-        if key != "metrics" and wanted.get(key) != here.get(key):
+    saved = json.loads((place / "made_for.json").read_text(encoding="utf-8"))
+    current = json.loads(json.dumps(made_for(setup)))
+    for key in current | saved:
+        if key != "metrics" and saved.get(key) != current.get(key):
             raise UserError(
-                f"train.compiled: {place} was compiled for another run: {key} is {shown(wanted.get(key))} there, "
-                f"{shown(here.get(key))} here; compile it again (jaxpt plan --save), or leave train.compiled out"
+                f"train.compiled: {place} was compiled for another run: {key} is {shown(saved.get(key))} there, "
+                f"{shown(current.get(key))} here; compile it again (jaxpt plan --save), or leave train.compiled out"
             )
     return place
 
@@ -107,13 +107,13 @@ def check(setup: Setup, directory: Path, phase: int) -> Path:
 def _check_trusted(place: Path) -> None:
     """Raises UserError where someone else owns a file of a step, or may write it."""
     for path in (place, *sorted(place.iterdir())):
-        found = path.lstat()
-        if found.st_uid not in (os.geteuid(), 0):
+        file_stat = path.lstat()
+        if file_stat.st_uid not in (os.geteuid(), 0):
             raise UserError(
-                f"train.compiled: {path} belongs to {_user(found.st_uid)}, and its code would run as you; copy the "
+                f"train.compiled: {path} belongs to {_user(file_stat.st_uid)}, and its code would run as you; copy the "
                 "directory if you trust it"
             )
-        if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):
+        if file_stat.st_mode & 0o022 and not stat.S_ISLNK(file_stat.st_mode):
             raise UserError(f"train.compiled: others may write {path}, and its code runs as you; chmod -R go-w {place}")
 
 
@@ -211,8 +211,8 @@ def _settings(config: Config) -> dict[str, Any]:
 
 def _sources(config: Config) -> Iterator[bytes]:
     """All of jaxpt, and the modules of the recipe's own that `kind` names, with those that they use."""
-    own = plugins.with_neighbours(configs.own_modules(config)).values()
-    for path in (*sorted(Path(jaxpt.__file__).parent.rglob("*.py")), *sorted(own)):
+    module_files = plugins.with_neighbours(configs.own_modules(config)).values()
+    for path in (*sorted(Path(jaxpt.__file__).parent.rglob("*.py")), *sorted(module_files)):
         yield path.read_bytes()
 
 

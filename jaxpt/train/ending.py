@@ -30,12 +30,12 @@ def finish(run: Run, current: State) -> int:
         for line in evaluation.lines(name, result):
             say(line)
     if run.missed:
-        found = {name: run.evaluators.found[name] for name in run.missed}
-        evaluation.record(run.run_dir, run.config, int(current.step), evaluation.figures(found), run.checkpoints)
+        missed = {name: run.evaluators.found[name] for name in run.missed}
+        evaluation.record(run.run_dir, run.config, int(current.step), evaluation.figures(missed), run.checkpoints)
     measured = {name: result.metrics for name, result in run.evaluators.found.items() if result.metrics != {}}
     if checkpoint.is_primary():
-        said = ({"evaluator": name, "lines": result.lines} for name, result in run.evaluators.found.items())
-        run_dir.write_lines(run.run_dir / "evaluations" / "lines.jsonl", (one for one in said if one["lines"]))
+        rows = ({"evaluator": name, "lines": result.lines} for name, result in run.evaluators.found.items())
+        run_dir.write_lines(run.run_dir / "evaluations" / "lines.jsonl", (row for row in rows if row["lines"]))
     if run.config.task is not None:
         measured |= _best(run, current)
     write_receipt(run, current, finished=True, **measured)
@@ -52,7 +52,7 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     best, metric = run.checkpoints.best(), run.config.checkpoint.best_metric
     best = int(current.step) if best is None else best
     say(f"best checkpoint by {metric}: step {best}; predict, export and evaluation use it")
-    has_test = any(one.data.has_test for one in each_task(run.config).values())
+    has_test = any(task_config.data.has_test for task_config in each_task(run.config).values())
     split = "test" if has_test else "validation"
     if (evaluate := run.evaluators.of_task(split)) is None:
         return {"best_step": best}
@@ -85,8 +85,10 @@ def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> N
     if not checkpoint.is_primary():
         return
     before, done = run_dir.receipt(run.run_dir), int(current.step)
-    last = {one["step"]: one["train/loss"] for one in run_dir.records(run.run_dir)[0] if "train/loss" in one}.get(done)
-    found = {
+    last = {
+        record["step"]: record["train/loss"] for record in run_dir.records(run.run_dir)[0] if "train/loss" in record
+    }.get(done)
+    receipt = {
         "finished": finished,
         "step": done,
         "skipped_steps": int(current.skipped_total),
@@ -104,4 +106,4 @@ def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> N
         **teachers.identities(run.setup),
         "environment": environment(),
     }
-    run_dir.write_receipt(run.run_dir, found)
+    run_dir.write_receipt(run.run_dir, receipt)

@@ -86,8 +86,10 @@ class Evaluators:
         """What measures a task on a split: "test", or "validation", if the recipe has an evaluator for it."""
         if split == "test":
             return self._prepared(resolve("task", EVALUATORS, EvaluatorConfig)(name="test", split="test"))
-        own = (one for one in self._setup.config.evals if one.kind == "task" and one.split == split)
-        return next(map(self._prepared, own), None)
+        matches = (
+            evaluator for evaluator in self._setup.config.evals if evaluator.kind == "task" and evaluator.split == split
+        )
+        return next(map(self._prepared, matches), None)
 
     def without_best(self) -> str | None:
         """What is to be said where an evaluator ran that does not give `checkpoint.best_metric`, though named in it."""
@@ -95,8 +97,8 @@ class Evaluators:
         name = metric.partition("/")[0]
         if name not in self.found or metric in known:
             return None
-        own = list(figures({name: self.found[name]}))
-        return f"checkpoint.best_metric: {metric} was not measured{nearest(metric, own)}"
+        metric_names = list(figures({name: self.found[name]}))
+        return f"checkpoint.best_metric: {metric} was not measured{nearest(metric, metric_names)}"
 
     def _prepared(self, evaluator: EvaluatorConfig) -> Evaluate:
         if evaluator.called not in self._ready:
@@ -156,9 +158,9 @@ def checked(evaluator: EvaluatorConfig, result: Any) -> Result:
         )
     if result.lines is not None and not (isinstance(result.lines, tuple | list) and all(map(_is_text, result.lines))):
         raise UserError(f"{where}: Result.lines must be lines of text, they are {shown(result.lines)}")
-    found = result.metrics if isinstance(result.metrics, Mapping) else {"metrics": result.metrics}
+    metrics = result.metrics if isinstance(result.metrics, Mapping) else {"metrics": result.metrics}
     numbers = {}
-    for name, x in found.items():
+    for name, x in metrics.items():
         try:
             numbers[name] = float("" if isinstance(x, str) or not isinstance(name, str) else x)
         except (TypeError, ValueError):
@@ -180,7 +182,7 @@ def record(run_dir: Path, config: Config, step: int, measured: Mapping[str, floa
       measured: metrics by their full names.
       checkpoints: of the run, whose last one is ranked by them.
     """
-    if any(one["step"] == step and not measured.keys().isdisjoint(one) for one in records(run_dir)[0]):
+    if any(entry["step"] == step and not measured.keys().isdisjoint(entry) for entry in records(run_dir)[0]):
         return
     metrics = Metrics(run_dir, config, step)
     metrics.write(step, dict(measured))
@@ -217,5 +219,5 @@ def lines(name: str, result: Result) -> list[str]:
         return list(result.lines)
     if not isinstance(result.metrics, Mapping):
         return [f"{name}: {result.metrics:.4f}"]
-    shown = [f"{k} {v:.4f}" for k, v in result.metrics.items() if "/" not in k or k.endswith("/loss")]
-    return [f"{name}: {'  '.join(shown)}"] if shown else []
+    parts = [f"{k} {v:.4f}" for k, v in result.metrics.items() if "/" not in k or k.endswith("/loss")]
+    return [f"{name}: {'  '.join(parts)}"] if parts else []

@@ -154,7 +154,9 @@ def _one(eqn: core.JaxprEqn, causal: float, is_causal: bool = False) -> int:
         products = 5 if "_bwd" in name else 2
         return round(products * 2 * B * H * L * S * K * (0.5 if "CAUSAL" in str(params["mask_type"]) else 1))
     inner = [
-        sum(_one(one, causal, is_causal) for one in sub.eqns) for value in params.values() for sub in _subjaxprs(value)
+        sum(_one(sub_eqn, causal, is_causal) for sub_eqn in sub.eqns)
+        for value in params.values()
+        for sub in _subjaxprs(value)
     ]
     if name == "cond":
         return max(inner, default=0)
@@ -169,8 +171,8 @@ def _blocks(scope: str) -> tuple[int, int]:
       >>> _blocks("jvp(layer)/vmap(splash_36_of_64_blocks)"), _blocks("layer")
       ((36, 64), (1, 1))
     """
-    found = re.search(BLOCKS.format(r"(\d+)", r"(\d+)"), scope)
-    return (int(found[1]), int(found[2])) if found else (1, 1)
+    match = re.search(BLOCKS.format(r"(\d+)", r"(\d+)"), scope)
+    return (int(match[1]), int(match[2])) if match else (1, 1)
 
 
 def _times(name: str, params: dict[str, Any]) -> int:

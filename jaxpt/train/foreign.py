@@ -55,4 +55,4 @@ def readers() -> list[Reader]:
 
 def reader(path: str | Path) -> Reader | None:
     """The one that reads a directory; None for a run directory, and for what nobody reads."""
-    return next((one for one in readers() if one.reads(Path(path))), None)
+    return next((reader for reader in readers() if reader.reads(Path(path))), None)

@@ -121,9 +121,9 @@ class StateHandler(_Hashed, _Read, ocp.StandardCheckpointHandler):
 
 
 def _hash_own(directory: Path) -> None:
-    own = directory / f"ocdbt.process_{jax.process_index()}"  # where Orbax has each process write its parts
-    if own.is_dir():
-        checksums.write(own)
+    process_dir = directory / f"ocdbt.process_{jax.process_index()}"  # where Orbax has each process write its parts
+    if process_dir.is_dir():
+        checksums.write(process_dir)
 
 
 class MetaHandler(_Hashed, ocp.JsonCheckpointHandler):

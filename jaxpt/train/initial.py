@@ -43,7 +43,7 @@ def head_labels(config: Config) -> Labels:
     """The labels of the heads of a recipe."""
     if config.task is None:
         return {}
-    tasks = {name or None: one.task for name, one in each_task(config).items()}
+    tasks = {name or None: task_config.task for name, task_config in each_task(config).items()}
     return {
         classes.called(task.head, name): getattr(task, "labels", None)
         for name, task in tasks.items()
@@ -74,7 +74,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     """
     expected, vocab_size = stored_params(setup.network), setup.config.model.vocab_size
     added = len(setup.config.data.tokenizer.add_tokens)
-    given, theirs, name = open_weights(source.path, source.step, partial=True, settings=setup.config.checkpoint)
+    arrays, theirs, name = open_weights(source.path, source.step, partial=True, settings=setup.config.checkpoint)
     their_size = theirs.config.vocab_size
     grows = source.vocabulary == "same" and their_size < vocab_size <= their_size + added
     if grows:
@@ -89,13 +89,13 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     wished = {path for path, place in expected.items() if source.vocabulary == "new" and "vocab" in place.axes}
     labels = head_labels(setup.config)
     known = labels_of(source.path) if labels else {}
-    for head in (name for name, own in labels.items() if name not in known or known[name] != own):
+    for head in (name for name, label_names in labels.items() if name not in known or known[name] != label_names):
         wished |= {path for path in expected if path.startswith(f"heads/{head}/")}
     taken, fitted, unused = [], [], []
     renamed: dict[str, str] = {}
     for reader in foreign.readers():
         renamed |= reader.renamed(theirs, setup.network)
-    for path, array in given:
+    for path, array in arrays:
         path = renamed.get(path, path)
         if path in wished:
             continue
@@ -118,8 +118,10 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         lacking = [path for path in lacking if not path.startswith("heads/")]
         wrong = lacking or [path for path in unused if not path.startswith("heads/")]
     if wrong and not source.partial:
-        what = "lacks or has in another shape" if lacking else "has, this model has not,"
-        raise UserError(f"init_from.path: {source.path} {what} {_some(wrong)}; init_from.partial=true takes what fits")
+        status = "lacks or has in another shape" if lacking else "has, this model has not,"
+        raise UserError(
+            f"init_from.path: {source.path} {status} {_some(wrong)}; init_from.partial=true takes what fits"
+        )
     if not taken and not fitted:
         raise UserError(
             f"init_from.partial: {source.path}: none of its parameters fits this model, which would start at random; "
@@ -131,10 +133,10 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         if not trains_vocabulary(setup.layout, setup.network):
             say("  the new rows stay as they are drawn: train.trainable or train.lora leaves the table out")
     if source.layers is not None:
-        say(f"  layers: {', '.join(f'{mine} ← {of}' for mine, of in enumerate(source.layers))}")
-    for what, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
+        say(f"  layers: {', '.join(f'{mine} ← {source_layer}' for mine, source_layer in enumerate(source.layers))}")
+    for status, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
         if paths:
-            say(f"  {what}: {', '.join(paths)}")
+            say(f"  {status}: {', '.join(paths)}")
     params = traverse_util.unflatten_dict(flat, sep="/")
     return from_params(setup, state, params)
 
@@ -191,15 +193,15 @@ def _verified(run_dir: Path, step: int, settings: CheckpointConfig | None) -> It
 
 def _chosen(array: np.ndarray, source: InitConfig, theirs: Network, path: str) -> np.ndarray:
     """The layers of the source that were asked for."""
-    places, here = stored_params(theirs), f"init_from.layers: {source.path}"
+    places, where = stored_params(theirs), f"init_from.layers: {source.path}"
     stack = path.partition("/segment_")[0]
     if any(p.startswith((f"{stack}/segment_1/", f"{stack}/segment_0/block_1/")) for p in places):
-        raise UserError(f"{here}: its layers are of several kinds, which cannot stand for each other")
+        raise UserError(f"{where}: its layers are of several kinds, which cannot stand for each other")
     if places[path].axes[:1] != ("layers",):
-        raise UserError(f"{here}: its layers share their parameters, there are none to choose from")
+        raise UserError(f"{where}: its layers share their parameters, there are none to choose from")
     beyond = [layer for layer in source.layers if layer >= len(array)]
     if beyond:
-        raise UserError(f"{here}: has the layers 0 to {len(array) - 1}, no layer {beyond[0]}")
+        raise UserError(f"{where}: has the layers 0 to {len(array) - 1}, no layer {beyond[0]}")
     return array[list(source.layers)]
 
 

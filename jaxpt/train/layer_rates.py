@@ -28,7 +28,7 @@ def factors(config: OptimizerConfig, tree: Mapping[str, patterns.Leaf]) -> dict[
     """
     if config.layer_decay is None and not config.rate_multipliers:
         return None
-    found = patterns.product(config.rate_multipliers, tree, "optimizer.rate_multipliers")
+    multipliers = patterns.product(config.rate_multipliers, tree, "optimizer.rate_multipliers")
     depth = max((leaf.depth for leaf in tree.values()), default=0)
     for path, leaf in tree.items():
         above = np.zeros(())
@@ -38,8 +38,8 @@ def factors(config: OptimizerConfig, tree: Mapping[str, patterns.Leaf]) -> dict[
             above = np.array(depth)
         if not leaf.of_head:
             above = above + config.layer_decay_offset
-        found[path] = found[path] * (config.layer_decay or 1.0) ** above
-    return found
+        multipliers[path] = multipliers[path] * (config.layer_decay or 1.0) ** above
+    return multipliers
 
 
 def lines(
@@ -55,17 +55,17 @@ def lines(
     Returns:
       Lines such as "  6.4e-05  model/encoder[11]"; [] where all parameters have one rate.
     """
-    of = factors(config, tree)
-    if of is None:
+    multipliers = factors(config, tree)
+    if multipliers is None:
         return []
-    ever = {path: np.any([phase[path] for phase in trained], axis=0) for path in of}
+    ever = {path: np.any([phase[path] for phase in trained], axis=0) for path in multipliers}
     # Equal products of factors may differ in their last bit.
-    rates = {path: np.round(config.learning_rate * x, 15) for path, x in of.items() if ever[path].any()}
+    rates = {path: np.round(config.learning_rate * x, 15) for path, x in multipliers.items() if ever[path].any()}
     distinct = sorted({float(f"{y:.6g}") for path, x in rates.items() for y in x[ever[path]].reshape(-1)})
-    shown = ["learning rates at the peak:"]
+    rows = ["learning rates at the peak:"]
     for rate in reversed(distinct):
         held = {path: np.isclose(x, rate, rtol=1e-5, atol=0) & ever[path] for path, x in rates.items()}
         names = patterns.names(held, tree)
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        shown.append(f"  {rate:<9.4g} {', '.join(names[:MOST_NAMES])}{more}")
-    return shown
+        rows.append(f"  {rate:<9.4g} {', '.join(names[:MOST_NAMES])}{more}")
+    return rows

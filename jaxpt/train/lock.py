@@ -43,12 +43,12 @@ def wait(run_dir: Path, name: str, say: Callable[[str], None]) -> None:
       name: of the run, for people.
       say: is given a line where there is something to wait for.
     """
-    path, said = run_dir / ".lock", False
+    path, announced = run_dir / ".lock", False
     while path.exists() and signals.received() is None:
         with path.open(encoding="utf-8") as file:
             if disk.lock(file.fileno()):
                 return
-            if not said:
+            if not announced:
                 say(f"[{name}] waiting for {file.read().strip()}, which is still running in this run_dir")
-                said = True
+                announced = True
         time.sleep(0.1)

@@ -121,11 +121,11 @@ def _train(config: Config, timings: Timings) -> int:
     largest = max(phases, key=lambda phase: state.size(phase.shapes))  # one that trains more has a larger state
     checkpoint.check_space(largest, config.checkpoint, run_dir)
     with contextlib.ExitStack() as stack:
-        made = make(run_dir)
+        new_dirs = make(run_dir)
         if checkpoint.is_primary():
             stack.enter_context(hold(run_dir))
             put_aside_damaged(run_dir, say)
-            stack.enter_context(removed_on_failure(run_dir, made))
+            stack.enter_context(removed_on_failure(run_dir, new_dirs))
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
         stack.callback(checkpoints.close)
         timings.mark("model, mesh, shapes")
@@ -255,7 +255,7 @@ class Run:
                 "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip
         for store in self.data.stores.values():
             store.check_in_background(jax.process_index(), jax.process_count())
-        next_phases = [one.start for one in configs.stretches(self.config) if one.phase > stretch.phase]
+        next_phases = [other.start for other in configs.stretches(self.config) if other.phase > stretch.phase]
         steps = min([*next_phases, self.config.train.steps]) - stretch.phase_start
         say(amounts.line(self.phase_config, self.data, steps))
         self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
@@ -346,24 +346,25 @@ class Run:
     def _compile(self) -> programs.Programs:
         """The phase's programs, compiled before its first step; says what a step takes."""
         phase = f"phase {self.phase + 1} of {len(self.starts)}: " if len(self.starts) > 1 else ""
-        found, lines = self.programs()
+        compiled_programs, lines = self.programs()
         for line in lines:
             say(phase + line)
         self.timings.mark("waiting for the step's program")
         self.evaluators.compile()
         self.timings.mark("programs of the evaluators")
-        self.flops, self.digest = found.flops, found.digest
-        return found
+        self.flops, self.digest = compiled_programs.flops, compiled_programs.digest
+        return compiled_programs
 
     def _log(
         self, window: list[Figures], done: int, display: Display, metrics: Metrics, feed: resources.InputWait
     ) -> None:
         values = jax.device_get(window)
         means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
-        own = tuple(f"{name}/" for name in getattr(self.config.task, "task_names", ()))  # NaN in steps without the task
-        for name in (name for name in means if name.startswith(own)):
-            found = [v[name] for v in values if np.isfinite(v[name])]
-            means[name] = np.mean(found) if found else np.nan
+        # NaN in steps without the task.
+        prefixes = tuple(f"{name}/" for name in getattr(self.config.task, "task_names", ()))
+        for name in (name for name in means if name.startswith(prefixes)):
+            finite_values = [v[name] for v in values if np.isfinite(v[name])]
+            means[name] = np.mean(finite_values) if finite_values else np.nan
         rates = display.rates(done)
         rates["input_wait"], hint = feed.share(len(window) / rates["steps_per_second"])
         rate = float(self.setup.schedule(done - 1))
@@ -391,8 +392,8 @@ class Run:
     def _ruined(self, what: str) -> str:
         """The last words of a run whose numbers are not finite any more."""
         steps = self.checkpoints.steps()
-        kept = f"its newest checkpoint, of step {steps[-1]}, is from before" if steps else "it has no checkpoint"
-        return f"{self.run_dir}: {what}; {kept}; lower optimizer.learning_rate or set optimizer.clip_norm"
+        newest = f"its newest checkpoint, of step {steps[-1]}, is from before" if steps else "it has no checkpoint"
+        return f"{self.run_dir}: {what}; {newest}; lower optimizer.learning_rate or set optimizer.clip_norm"
 
     def _evaluate(
         self, current: State, done: int, display: Display, metrics: Metrics, stop: Callable[[], bool]
@@ -423,9 +424,9 @@ class Run:
             if done == self.config.train.steps or self.patience.is_over:
                 raise UserError(self._ruined(f"the updates of the last {skipped} steps were skipped"))
             return False
-        if found := step.not_finite(current, check(current)):
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            raise UserError(self._ruined(f"{found[0]}{more} are not finite at step {done}, which is not saved"))
+        if nonfinite := step.not_finite(current, check(current)):
+            more = f" and {len(nonfinite) - 1} more" if len(nonfinite) > 1 else ""
+            raise UserError(self._ruined(f"{nonfinite[0]}{more} are not finite at step {done}, which is not saved"))
         meta = {"phase": self.phase, "data": self.data.fingerprint, "config": settings(self.config)}
         meta |= teachers.identities(self.setup)
         meta |= self.patience.saved() | {"code": self.code}
@@ -440,8 +441,8 @@ class Run:
         if done in saved:
             say(f"stopped by a signal after step {done}, saved; re-run the same command to resume")
         else:
-            kept = f"step {saved[-1]}" if saved else "the start"
+            resume_point = f"step {saved[-1]}" if saved else "the start"
             say(f"stopped by a signal after step {done}, whose update was skipped; re-run the same command to resume "
-                f"from {kept}")  # fmt: skip
+                f"from {resume_point}")  # fmt: skip
         ending.write_receipt(self, current, finished=False)
         signals.leave(signals.received() or signal.SIGTERM)

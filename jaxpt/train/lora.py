@@ -54,11 +54,11 @@ def targets(config: LoraConfig, tree: Mapping[str, patterns.Leaf]) -> dict[str, 
     """
     key = "train.lora.targets"
     for pattern in config.targets:
-        found = patterns.select(pattern.removeprefix("!"), tree, key)
-        if not any(held.any() and logical.rank(tree[path].axes) == 2 for path, held in found.items()):
+        masks = patterns.select(pattern.removeprefix("!"), tree, key)
+        if not any(held.any() and logical.rank(tree[path].axes) == 2 for path, held in masks.items()):
             raise UserError(f"{key}: {pattern!r} matches no matrix; biases and norms have no low-rank adapter")
-    found = patterns.union(config.targets, tree, key)
-    return {path: held for path, held in found.items() if held.any() and logical.rank(tree[path].axes) == 2}
+    masks = patterns.union(config.targets, tree, key)
+    return {path: held for path, held in masks.items() if held.any() and logical.rank(tree[path].axes) == 2}
 
 
 def describe(config: LoraConfig, shapes: Mapping[str, Any], axes: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -94,14 +94,14 @@ def init(shapes: Mapping[str, Any], key: jax.Array) -> dict[str, jax.Array]:
       {path: array}.
     """
 
-    def one(path: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
+    def draw(path: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
         if path.endswith("/b"):
             return jnp.zeros(shape.shape, shape.dtype)
         bound = 1 / math.sqrt(shape.shape[-2])
-        own = jax.random.fold_in(key, zlib.crc32(path.encode()))
-        return jax.random.uniform(own, shape.shape, shape.dtype, -bound, bound)
+        path_key = jax.random.fold_in(key, zlib.crc32(path.encode()))
+        return jax.random.uniform(path_key, shape.shape, shape.dtype, -bound, bound)
 
-    return {path: one(path, shape) for path, shape in shapes.items()}
+    return {path: draw(path, shape) for path, shape in shapes.items()}
 
 
 def merged(config: LoraConfig | None, params: Any, key: jax.Array | None = None) -> Any:
@@ -128,9 +128,9 @@ def merged(config: LoraConfig | None, params: Any, key: jax.Array | None = None)
 def added(config: LoraConfig, path: str, w: Any, a: Any, b: Any, key: jax.Array | None = None) -> Any:
     """W + alpha/rank · A · B, see `merged`."""
     if key is not None and config.dropout:
-        own = jax.random.fold_in(key, zlib.crc32(path.encode()))
-        kept = jax.random.bernoulli(own, 1 - config.dropout, (*a.shape[:-1], 1))
-        a = jnp.where(kept, a / (1 - config.dropout), 0)
+        path_key = jax.random.fold_in(key, zlib.crc32(path.encode()))
+        keep_mask = jax.random.bernoulli(path_key, 1 - config.dropout, (*a.shape[:-1], 1))
+        a = jnp.where(keep_mask, a / (1 - config.dropout), 0)
     scale = config.alpha / config.rank
     if all(isinstance(x, np.ndarray) for x in (w, a, b)):
         return w + (scale * np.matmul(a, b)).astype(w.dtype)

@@ -49,10 +49,10 @@ class Metrics:
     def _rewind(self, start: int) -> None:
         if not self.path.exists():
             return
-        kept, damaged = records(self.path.parent)
+        entries, damaged = records(self.path.parent)
         if damaged > (not self.path.read_bytes().endswith(b"\n")):  # the last one may have been cut short by a kill
             say(f"{self.path}: lines that are damaged and left out: {damaged}")
-        write_text(self.path, "".join(metrics_line(one) for one in kept if one["step"] <= start))
+        write_text(self.path, "".join(metrics_line(entry) for entry in entries if entry["step"] <= start))
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Records figures of a step; arrays (one entry for each layer) become `name/0`, `name/1`, …; None is not known:

@@ -36,9 +36,11 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
     if config.task is not None and config.task.kind == "dialogue":
         lines.append(f"to try it: jaxpt chat {run}")
     elif config.task is not None:
-        name, one = next(iter(each_task(config).items()))
+        name, task_config = next(iter(each_task(config).items()))
         use = f" task.use={name}" if name else ""
-        lines.append(f"to try it: jaxpt predict {run} {shlex.quote(_some_file(one))} --out predictions.jsonl{use}")
+        lines.append(
+            f"to try it: jaxpt predict {run} {shlex.quote(_some_file(task_config))} --out predictions.jsonl{use}"
+        )
     elif _generates(config, data):
         lines.append(f"to try it: jaxpt generate {run} --prompt {prompt}")
     return "\n".join(lines)

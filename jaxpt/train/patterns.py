@@ -72,20 +72,22 @@ def leaves(shapes: Any, axes: Any) -> dict[str, Leaf]:
       {path: parameter}.
     """
     flat, names = (traverse_util.flatten_dict(tree, sep="/") for tree in (shapes, axes))
-    found = {path: _IN_STACK.fullmatch(path) for path in flat}
+    matches = {path: _IN_STACK.fullmatch(path) for path in flat}
     segments: dict[tuple[str, int], list[int]] = {}  # [blocks of a repetition, repetitions]
-    for path, match in found.items():
+    for path, match in matches.items():
         if match:
             size = segments.setdefault((match["stack"], int(match["segment"])), [1, 1])
             size[0] = max(size[0], int(match["block"]) + 1)
             size[1] = flat[path].shape[0] if names[path][:1] == ("layers",) else size[1]
 
-    def one(path: str, match: re.Match[str] | None) -> Leaf:
+    def make_leaf(path: str, match: re.Match[str] | None) -> Leaf:
         if match is None:
             return Leaf(path, names[path])
         stack, segment = match["stack"], int(match["segment"])
-        before = sum(blocks * repeats for (of, n), (blocks, repeats) in segments.items() if of == stack and n < segment)
-        depth = sum(blocks * repeats for (of, _), (blocks, repeats) in segments.items() if of == stack)
+        before = sum(
+            blocks * repeats for (other, n), (blocks, repeats) in segments.items() if other == stack and n < segment
+        )
+        depth = sum(blocks * repeats for (other, _), (blocks, repeats) in segments.items() if other == stack)
         if names[path][:1] != ("layers",):
             return Leaf(path, names[path], stack, match["inner"], None, depth)
         blocks, repeats = segments[stack, segment]
@@ -93,7 +95,7 @@ def leaves(shapes: Any, axes: Any) -> dict[str, Leaf]:
         layers = tuple(range(first, first + blocks * repeats, blocks))
         return Leaf(path, names[path], stack, match["inner"], layers, depth)
 
-    return {path: one(path, match) for path, match in found.items()}
+    return {path: make_leaf(path, match) for path, match in matches.items()}
 
 
 def select(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
@@ -117,13 +119,13 @@ def select(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np.nda
       array([False, False, False,  True])
     """
     if "[" in pattern or "]" in pattern:
-        found = _of_layers(pattern, tree, key)
+        masks = _of_layers(pattern, tree, key)
     else:
         matches = glob(pattern).fullmatch
-        found = {path: leaf.none | bool(matches(path)) for path, leaf in tree.items()}
-    if not any(held.any() for held in found.values()):
+        masks = {path: leaf.none | bool(matches(path)) for path, leaf in tree.items()}
+    if not any(held.any() for held in masks.values()):
         raise UserError(f"{key}: {pattern!r} matches no parameter{_near(pattern, tree)}")
-    return found
+    return masks
 
 
 def held(patterns: Iterable[str], paths: Iterable[str], key: str | None = None) -> dict[str, bool]:
@@ -141,13 +143,13 @@ def held(patterns: Iterable[str], paths: Iterable[str], key: str | None = None) 
       >>> held(["*/bias"], ["head/bias", "head/kernel"])
       {'head/bias': True, 'head/kernel': False}
     """
-    found = dict.fromkeys(paths, False)
+    mask = dict.fromkeys(paths, False)
     for pattern in patterns:
-        matches = [path for path in found if glob(pattern).fullmatch(path)]
+        matches = [path for path in mask if glob(pattern).fullmatch(path)]
         if key and not matches:
             raise UserError(f"{key}: {pattern!r} matches no trained parameter; '*/bias' are all biases")
-        found |= dict.fromkeys(matches, True)
-    return found
+        mask |= dict.fromkeys(matches, True)
+    return mask
 
 
 def union(patterns: Iterable[str], tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
@@ -168,13 +170,13 @@ def union(patterns: Iterable[str], tree: Mapping[str, Leaf], key: str) -> dict[s
     """
     patterns = tuple(patterns)
     plain = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
-    found = {path: leaf.none for path, leaf in tree.items()}
+    masks = {path: leaf.none for path, leaf in tree.items()}
     for pattern in plain:
-        found = {path: found[path] | held for path, held in select(pattern, tree, key).items()}
+        masks = {path: masks[path] | held for path, held in select(pattern, tree, key).items()}
     for pattern in patterns:
         if pattern.startswith("!"):
-            found = {path: found[path] & ~held for path, held in select(pattern[1:], tree, key).items()}
-    return found
+            masks = {path: masks[path] & ~held for path, held in select(pattern[1:], tree, key).items()}
+    return masks
 
 
 def product(factors: Iterable[tuple[str, float]], tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
@@ -191,11 +193,11 @@ def product(factors: Iterable[tuple[str, float]], tree: Mapping[str, Leaf], key:
     Raises:
       UserError: one of them is no pattern, or holds for nothing.
     """
-    found = {path: np.ones(leaf.none.shape) for path, leaf in tree.items()}
+    products = {path: np.ones(leaf.none.shape) for path, leaf in tree.items()}
     for pattern, factor in factors:
         for path, held in select(pattern, tree, key).items():
-            found[path] = found[path] * np.where(held, factor, 1.0)
-    return found
+            products[path] = products[path] * np.where(held, factor, 1.0)
+    return products
 
 
 def names(held: Mapping[str, np.ndarray], tree: Mapping[str, Leaf]) -> list[str]:
@@ -216,28 +218,28 @@ def names(held: Mapping[str, np.ndarray], tree: Mapping[str, Leaf]) -> list[str]
             others[path] = bool(x)
         else:
             stacks.setdefault(leaf.stack, {}).update(((leaf.inner, n), bool(y)) for n, y in zip(leaf.layers, x))
-    found = _prefixes(others, tuple(stacks))
-    for stack, of in stacks.items():
-        depth = max(n for _, n in of) + 1
-        whole = {n for n in range(depth) if all(y for (_, m), y in of.items() if m == n)}
-        found += [f"{stack}{at}" for at in _ranges(whole, depth)]
-        for inner in sorted({name for name, _ in of}):
-            rest = {n for (name, n), y in of.items() if name == inner and y} - whole
-            found += [f"{stack}{at or '[:]'}/{inner}" for at in _ranges(rest, depth)]
-    return sorted(found)
+    patterns = _prefixes(others, tuple(stacks))
+    for stack, flags in stacks.items():
+        depth = max(n for _, n in flags) + 1
+        whole = {n for n in range(depth) if all(y for (_, m), y in flags.items() if m == n)}
+        patterns += [f"{stack}{at}" for at in _ranges(whole, depth)]
+        for inner in sorted({name for name, _ in flags}):
+            rest = {n for (name, n), y in flags.items() if name == inner and y} - whole
+            patterns += [f"{stack}{at or '[:]'}/{inner}" for at in _ranges(rest, depth)]
+    return sorted(patterns)
 
 
 def _prefixes(held: Mapping[str, bool], stacks: tuple[str, ...], above: str = "") -> list[str]:
     """The shortest prefixes under which all paths are held, and no stack is."""
-    found = []
+    prefixes = []
     for name in dict.fromkeys(path.removeprefix(above).split("/")[0] for path in held):
         prefix = f"{above}{name}"
         below = {path: x for path, x in held.items() if path == prefix or path.startswith(f"{prefix}/")}
         if all(below.values()) and not any(f"{stack}/".startswith(f"{prefix}/") for stack in stacks):
-            found.append(prefix)
+            prefixes.append(prefix)
         elif any(below.values()):
-            found += _prefixes(below, stacks, f"{prefix}/")
-    return found
+            prefixes += _prefixes(below, stacks, f"{prefix}/")
+    return prefixes
 
 
 def _ranges(layers: set[int], depth: int) -> list[str]:
@@ -259,7 +261,7 @@ def _of_layers(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np
         raise UserError(f"{key}: {pattern!r} is no pattern; a range of layers is written as in encoder[8:]/*/kernel")
     stack, inner = glob(match["stack"], below=False), glob(match["inner"] or "*")
     first, last = (None if match[name] is None else int(match[name]) for name in ("first", "last"))
-    found = {path: leaf.none for path, leaf in tree.items()}
+    masks = {path: leaf.none for path, leaf in tree.items()}
     for path, leaf in tree.items():
         if leaf.stack is None or not stack.fullmatch(leaf.stack) or not inner.fullmatch(leaf.inner):
             continue
@@ -268,8 +270,8 @@ def _of_layers(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np
         numbers = range(leaf.depth)[first:last] if match["colon"] else [first % leaf.depth]
         if not match["colon"] and not -leaf.depth <= first < leaf.depth:
             raise UserError(f"{key}: {pattern!r}: {leaf.stack} has the layers 0 to {leaf.depth - 1}")
-        found[path] = np.isin(leaf.layers, numbers)
-    return found
+        masks[path] = np.isin(leaf.layers, numbers)
+    return masks
 
 
 def glob(pattern: str, below: bool = True) -> re.Pattern[str]:
@@ -285,5 +287,5 @@ def _near(pattern: str, tree: Mapping[str, Leaf]) -> str:
     known = sorted(name for name in names | stacks if "/segment_" not in name)
     inner = sorted({f"*/{leaf.inner}" for leaf in tree.values() if leaf.stack})
     tops = ", ".join(sorted({path.split("/")[0] for path in tree}))
-    wanted = re.sub(r"\[.*?\]", "", pattern).removesuffix("/*")
-    return nearest(wanted, [*known, *inner], f"; the tree has: {tops}")
+    bare_pattern = re.sub(r"\[.*?\]", "", pattern).removesuffix("/*")
+    return nearest(bare_pattern, [*known, *inner], f"; the tree has: {tops}")

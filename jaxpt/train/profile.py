@@ -93,8 +93,8 @@ def report(folder: Path, step: Any, steps: str) -> list[str]:
     lines = device_lines(data, module_of(text))
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     for line in lines:
-        for name, own in self_times(line):
-            seconds[place(names.get(name, ""))] += own
+        for name, self_time in self_times(line):
+            seconds[place(names.get(name, ""))] += self_time
     total = sum(seconds.values())
     where = f"trace of {steps}, for xprof and ui.perfetto.dev: {newest.parent.relative_to(folder.parent)}"
     return [where, *table(seconds)] if total else [where, "  it has no operations of a device"]
@@ -113,11 +113,11 @@ def table(seconds: Mapping[tuple[str, str], float]) -> list[str]:
     total, parts = sum(seconds.values()), {part for part, _ in seconds}
     of_part = {part: [seconds.get((part, way), 0.0) for way in ("forward", "backward")] for part in parts}
     largest = sorted(of_part, key=lambda part: -sum(of_part[part]))
-    kept = [part for part in largest if part][:MOST]
-    rest = [sum(of_part[part][way] for part in parts if part not in kept) for way in (0, 1)]
-    shown = [(part, of_part[part]) for part in kept] + [("other", rest)] * (sum(rest) > 0)
+    top_parts = [part for part in largest if part][:MOST]
+    rest = [sum(of_part[part][way] for part in parts if part not in top_parts) for way in (0, 1)]
+    rows = [(part, of_part[part]) for part in top_parts] + [("other", rest)] * (sum(rest) > 0)
     return ["  forward backward"] + [
-        f"  {_share(forward, total):>7} {_share(backward, total):>8}  {part}" for part, (forward, backward) in shown
+        f"  {_share(forward, total):>7} {_share(backward, total):>8}  {part}" for part, (forward, backward) in rows
     ]
 
 
@@ -158,8 +158,8 @@ def op_names(text: str) -> dict[str, str]:
       >>> op_names('  %dot.3 = f32[2]{0} dot(%a, %b), metadata={op_name="jit(step)/head/dot_general"}')
       {'dot.3': 'jit(step)/head/dot_general'}
     """
-    found = re.findall(r'^\s*(?:ROOT )?%?([\w.-]+) = .*?op_name="([^"]*)"', text, re.MULTILINE)
-    return dict(found)
+    matches = re.findall(r'^\s*(?:ROOT )?%?([\w.-]+) = .*?op_name="([^"]*)"', text, re.MULTILINE)
+    return dict(matches)
 
 
 def module_of(text: str) -> str:
@@ -172,8 +172,8 @@ def module_of(text: str) -> str:
       >>> module_of("HloModule jit_step, is_scheduled=true")
       'jit_step'
     """
-    found = re.match(r"HloModule ([^\s,]+)", text)
-    return found[1] if found else ""
+    match = re.match(r"HloModule ([^\s,]+)", text)
+    return match[1] if match else ""
 
 
 def device_lines(data: Any, module: str = "") -> list[list[Event]]:
@@ -186,7 +186,7 @@ def device_lines(data: Any, module: str = "") -> list[list[Event]]:
     """
     planes = list(data.planes)
     devices = [plane for plane in planes if plane.name.startswith("/device:")] or planes
-    found = []
+    event_lines = []
     for plane in devices:
         lines = list(plane.lines)
         lines = [line for line in lines if line.name == "XLA Ops"] or lines  # TPUs have lines of modules and steps too
@@ -197,8 +197,8 @@ def device_lines(data: Any, module: str = "") -> list[list[Event]]:
                 if stats.get("hlo_op") and (not module or stats.get("hlo_module", module) == module)
             ]
             if events:
-                found.append(events)
-    return found
+                event_lines.append(events)
+    return event_lines
 
 
 def self_times(events: Iterable[Event]) -> list[tuple[str, float]]:
@@ -208,14 +208,14 @@ def self_times(events: Iterable[Event]) -> list[tuple[str, float]]:
       >>> self_times([Event("while", 0, 10), Event("dot", 1, 4), Event("add", 5, 6)])
       [('while', 6), ('dot', 3), ('add', 1)]
     """
-    found: list[list[Any]] = []
+    times: list[list[Any]] = []
     open_: list[int] = []
     ordered = sorted(events, key=lambda event: (event.start, -event.end))
     for index, event in enumerate(ordered):
         while open_ and ordered[open_[-1]].end <= event.start:
             open_.pop()
         if open_:
-            found[open_[-1]][1] -= event.end - event.start
-        found.append([event.name, event.end - event.start])
+            times[open_[-1]][1] -= event.end - event.start
+        times.append([event.name, event.end - event.start])
         open_.append(index)
-    return [(name, own) for name, own in found]
+    return [(name, self_time) for name, self_time in times]

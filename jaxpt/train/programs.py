@@ -54,17 +54,17 @@ def start(setup: Setup, phase: int) -> Callable[[], Built]:
     Returns:
       A function that waits for the programs, and raises what `build` raised.
     """
-    found: futures.Future[Built] = futures.Future()
+    future: futures.Future[Built] = futures.Future()
 
     def work() -> None:
         lines: list[str] = []
         try:
-            found.set_result(Built(build(setup, phase, lines.append), lines))
+            future.set_result(Built(build(setup, phase, lines.append), lines))
         except BaseException as error:
-            found.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=work, name="jaxpt-compile", daemon=True).start()
-    return found.result
+    return future.result
 
 
 def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
@@ -115,8 +115,8 @@ def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        if found := re.search(r"No such compile option: '(\w+)'", str(error)):
+        if match := re.search(r"No such compile option: '(\w+)'", str(error)):
             raise UserError(
-                f"train.compiler_options: {found[1]} is no option of the compiler that is installed"
+                f"train.compiler_options: {match[1]} is no option of the compiler that is installed"
             ) from None
         raise

@@ -71,5 +71,5 @@ def device_memory() -> dict[str, float | None]:
       {"bytes_in_use", "peak_bytes_in_use": since the process began}; None where the backend does not say, as on CPUs.
     """
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    known = {name: [one[name] for one in stats if name in one] for name in ("bytes_in_use", "peak_bytes_in_use")}
-    return {name: float(max(found)) if found else None for name, found in known.items()}
+    known = {name: [stat[name] for stat in stats if name in stat] for name in ("bytes_in_use", "peak_bytes_in_use")}
+    return {name: float(max(sizes)) if sizes else None for name, sizes in known.items()}

@@ -76,8 +76,8 @@ def changes(config: Config) -> str:
     if not saved.exists():
         return ""
     old = configs.load(saved)
-    found = [one for role in ("extensible", "execution") for one in configs.differences(old, config, role)]
-    words = [f"{key} {shown(was)} → {shown(now)}" for key, was, now in found if key != "run_dir"]
+    edits = [edit for role in ("extensible", "execution") for edit in configs.differences(old, config, role)]
+    words = [f"{key} {shown(was)} → {shown(now)}" for key, was, now in edits if key != "run_dir"]
     return ", ".join(words[:6]) + (f" and {len(words) - 6} more" if len(words) > 6 else "")
 
 
@@ -209,15 +209,15 @@ def receipt(run_dir: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        written = found.pop("crc32", None)
+        contents = json.loads(file.read_text(encoding="utf-8"))
+        written = contents.pop("crc32", None)
         # Earlier versions wrote neither; of the two names one bit can spoil one.
-        if (written is not None or "format" in found) and written != checksum(found):
+        if (written is not None or "format" in contents) and written != checksum(contents):
             raise ValueError(written)
-        found.pop("format", None)
+        contents.pop("format", None)
     except (ValueError, TypeError, AttributeError):
         raise UserError(f"{file} is damaged; re-run the run's own command to write it anew, or delete it") from None
-    return found
+    return contents
 
 
 def write_receipt(run_dir: Path, found: Mapping[str, Any]) -> None:
@@ -240,7 +240,7 @@ def records(run_dir: Path) -> tuple[list[dict[str, Any]], int]:
     Returns:
       (whole lines, number of others: damaged, or cut short by a kill).
     """
-    file, found, damaged = run_dir / "metrics.jsonl", [], 0
+    file, entries, damaged = run_dir / "metrics.jsonl", [], 0
     for line in file.read_bytes().splitlines() if file.exists() else ():
         try:
             record = json.loads(line)
@@ -248,10 +248,10 @@ def records(run_dir: Path) -> tuple[list[dict[str, Any]], int]:
             written = record.pop("crc32", None)
             if written not in (None, f"{checksum(record):08x}") or isinstance([*record.values()][-1], str):
                 raise ValueError(written)
-            found.append({**record, "step": int(record["step"])})
+            entries.append({**record, "step": int(record["step"])})
         except (ValueError, TypeError, KeyError, AttributeError, IndexError):
             damaged += 1
-    return found, damaged
+    return entries, damaged
 
 
 def metrics_line(record: Mapping[str, Any]) -> str:
@@ -289,18 +289,22 @@ def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str
       where: the checkpoint, for the message.
       edited: names of modules of one's own that may have made them others.
     """
-    found = fingerprint.changes(saved, current)
+    differences = fingerprint.changes(saved, current)
     was, now = fingerprint.leaves(saved), fingerprint.leaves(current)
     # A file that was renamed is known by its content.
-    contents = {key: f"{key.removesuffix('name')}blake2b" for key in found if key.endswith(".name")}
-    changed = [key for key in found if key not in contents or was.get(contents[key], 0) != now.get(contents[key], 1)]
+    contents = {key: f"{key.removesuffix('name')}blake2b" for key in differences if key.endswith(".name")}
+    changed = [
+        key for key in differences if key not in contents or was.get(contents[key], 0) != now.get(contents[key], 1)
+    ]
     if changed:
         # Settings of the run first; records differ because something else does.
         changed.sort(key=lambda key: (key.startswith("records"), "." in key))
-        told = ", ".join(f"{key} was {shown(found[key][0])}, is {shown(found[key][1])}" for key in changed[:3])
+        details = ", ".join(
+            f"{key} was {shown(differences[key][0])}, is {shown(differences[key][1])}" for key in changed[:3]
+        )
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
-            f"{where}: was trained on other data: {told}{more}; "
+            f"{where}: was trained on other data: {details}{more}; "
             f"restore the data{f' ({edited} was edited since then)' * bool(edited)}, or branch into a new run_dir with "
             "init_from"
         )

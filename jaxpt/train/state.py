@@ -92,8 +92,8 @@ class Setup:
 
     def loss_options(self, params: tuple[Any, ...] | None = None) -> dict[str, Any]:
         """What `Objective.loss` is given besides, from `teacher_params` or what a program has in their place."""
-        given = self.teacher_params() if params is None else params
-        models = {name: (teacher.network, given[0][name]) for name, teacher in self.teachers.items()}
+        teacher_args = self.teacher_params() if params is None else params
+        models = {name: (teacher.network, teacher_args[0][name]) for name, teacher in self.teachers.items()}
         return {"teachers": models} if models else {}
 
     @contextlib.contextmanager
@@ -283,7 +283,7 @@ def per_device_size(setup: Setup) -> int:
 def bytes_on_device(shapes: Any, shardings: Any) -> int:
     """Bytes of a tree of arrays (or their shapes) on one device, under their NamedShardings."""
 
-    def one(shape: jax.ShapeDtypeStruct, sharding: NamedSharding) -> int:
+    def shard_bytes(shape: jax.ShapeDtypeStruct, sharding: NamedSharding) -> int:
         return int(jnp.dtype(shape.dtype).itemsize) * math.prod(sharding.shard_shape(shape.shape))
 
-    return sum(jax.tree.leaves(jax.tree.map(one, shapes, shardings)))
+    return sum(jax.tree.leaves(jax.tree.map(shard_bytes, shapes, shardings)))

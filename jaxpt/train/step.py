@@ -58,14 +58,14 @@ def gradients(
       (gradients like `params`, metrics, next carry): the metrics are "loss", each loss part, and the objective's own,
       as means.
     """
-    coefficients, weights, own = objective.loss.coefficients(), objective.loss.weights(batch), tokens(batch)
+    coefficients, weights, num_tokens = objective.loss.coefficients(), objective.loss.weights(batch), tokens(batch)
 
     def loss_fn(params: Any, micro: Batch, key: jax.Array | None, carry: Any) -> tuple[jax.Array, Any]:
         rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
         bound = network.bind(assemble(params, key), rngs)
         sums, metrics, carry = carried_loss(objective, bound, micro, carry, **options)
         check_parts(objective.kind, coefficients, sums, weights)
-        means = {part: total / jnp.maximum(weights.get(part, own), 1.0) for part, total in sums.items()}
+        means = {part: total / jnp.maximum(weights.get(part, num_tokens), 1.0) for part, total in sums.items()}
         loss = sum(coefficients.get(part, 1.0) * mean for part, mean in means.items())
         return loss, ((means, metrics), carry)
 
@@ -87,8 +87,8 @@ def gradients(
 
         def body(total: Any, micro: tuple[jax.Array, Batch, Any]) -> tuple[Any, Any]:
             index, rows, carry = micro
-            its_key = None if key is None else jax.random.fold_in(key, index)
-            (loss, (aux, carry)), grads = value_and_grad(params, rows, its_key, carry)
+            micro_key = None if key is None else jax.random.fold_in(key, index)
+            (loss, (aux, carry)), grads = value_and_grad(params, rows, micro_key, carry)
             return jax.tree.map(jnp.add, total, ((loss, aux), grads)), carry
 
         micro, carries = to_microbatches(batch, accumulation), to_microbatches(carry, accumulation)
@@ -185,14 +185,14 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
 
 def _check_updates(kind: str, updates: Any, params: Any) -> None:
     """Raises UserError where an update has not its parameter's shape: it would be broadcast in silence."""
-    there, here = (
-        {jax.tree_util.keystr(path, simple=True, separator="/"): jnp.shape(x) for path, x in found}
-        for found in (jax.tree_util.tree_leaves_with_path(updates), jax.tree_util.tree_leaves_with_path(params))
+    update_shapes, param_shapes = (
+        {jax.tree_util.keystr(path, simple=True, separator="/"): jnp.shape(x) for path, x in leaves}
+        for leaves in (jax.tree_util.tree_leaves_with_path(updates), jax.tree_util.tree_leaves_with_path(params))
     )
-    for path, shape in here.items():
-        if there.get(path) != shape:
-            found = f"has shape {there[path]}" if path in there else "is missing"
-            raise UserError(f"optimizer.kind: {kind}: the update of {path} {found}; it wants {shape}")
+    for path, shape in param_shapes.items():
+        if update_shapes.get(path) != shape:
+            problem = f"has shape {update_shapes[path]}" if path in update_shapes else "is missing"
+            raise UserError(f"optimizer.kind: {kind}: the update of {path} {problem}; it wants {shape}")
 
 
 def make_finite_check(setup: Setup) -> Callable[[State], jax.Array]:
@@ -259,8 +259,8 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
             carry = from_microbatches(carries)
         else:
             sums, metrics, carry = loss(batch, carry)
-        weights, own = objective.loss.weights(batch), tokens(batch)
-        return metrics | {part: (total, weights.get(part, own)) for part, total in sums.items()}, carry
+        weights, num_tokens = objective.loss.weights(batch), tokens(batch)
+        return metrics | {part: (total, weights.get(part, num_tokens)) for part, total in sums.items()}, carry
 
     return compiler.jit(
         step,
@@ -286,10 +286,10 @@ def layer_norms(trees: dict[str, Any], axes: Any) -> Metrics:
       {"gradient_norm/encoder/layers/…": [] or [layers], …}.
     """
     norms, names = {}, traverse_util.flatten_dict(axes, sep="/")
-    for what, tree in trees.items():
+    for kind, tree in trees.items():
         for name, leaf in traverse_util.flatten_dict(tree, sep="/").items():
             inner = tuple(i for i, dim in enumerate(names[name]) if dim != "layers")
-            norms[f"{what}_norm/{name}"] = jnp.sqrt(jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=inner))
+            norms[f"{kind}_norm/{name}"] = jnp.sqrt(jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=inner))
     return norms
 
 

@@ -42,10 +42,10 @@ def shapes(found: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
         layers = sum(piece.shape[0] for piece in pieces)
         return jax.ShapeDtypeStruct((layers, *pieces[0].shape[1:]), pieces[0].dtype)
 
-    own = {
+    model_shapes = {
         path: jax.ShapeDtypeStruct(tuple(x.shape), x.dtype) for path, (_, x) in found.items() if not is_adapter(path)
     }
-    return traverse_util.unflatten_dict(parts.join(own, joined), sep="/")
+    return traverse_util.unflatten_dict(parts.join(model_shapes, joined), sep="/")
 
 
 def is_adapter(path: str) -> bool:
@@ -70,9 +70,9 @@ def placed(
       table: from logical to mesh axes.
     """
 
-    def one(path: str, x: Any) -> jax.ShapeDtypeStruct:
+    def abstract_array(path: str, x: Any) -> jax.ShapeDtypeStruct:
         names = (None,) * len(x.shape) if is_adapter(path) else axes[parts.whole(path)]
         spec = rules.spec(names, tuple(x.shape), mesh, path, table)
         return jax.ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=NamedSharding(mesh, spec))
 
-    return {path: one(path, x) for path, (_, x) in found.items()}
+    return {path: abstract_array(path, x) for path, (_, x) in found.items()}

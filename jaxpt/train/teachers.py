@@ -42,11 +42,11 @@ def find_all(config: Config) -> dict[str, dict[str, Any]]:
     Raises:
       UserError: one is not there (the command that makes it is named where its recipe is known), or phases differ.
     """
-    wanted = config.objective.loss.teachers()
+    paths = config.objective.loss.teachers()
     for index in range(len(configs.phase_starts(config))):
-        if configs.at_phase(config, index).objective.loss.teachers() != wanted:
-            raise UserError(f"train.phases.{index}.set: objective.{next(iter(wanted))} is the same in all phases")
-    return {name: _find(name, path) for name, path in wanted.items()}
+        if configs.at_phase(config, index).objective.loss.teachers() != paths:
+            raise UserError(f"train.phases.{index}.set: objective.{next(iter(paths))} is the same in all phases")
+    return {name: _find(name, path) for name, path in paths.items()}
 
 
 def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
@@ -63,12 +63,12 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
     Raises:
       UserError: one is not there, is damaged, or does not go with the run's model.
     """
-    found = find_all(setup.config)
-    if not found:
+    locations = find_all(setup.config)
+    if not locations:
         return setup
     settings = setup.config.checkpoint
     opened = {
-        name: initial.open_weights(where["path"], where["step"], settings=settings) for name, where in found.items()
+        name: initial.open_weights(where["path"], where["step"], settings=settings) for name, where in locations.items()
     }
     for index in range(len(configs.phase_starts(setup.config))):
         phase = configs.at_phase(setup.config, index)
@@ -76,7 +76,7 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
         phase.objective.loss.check_teachers(phase.model, phase.data.length, networks)
     loaded = {}
     for name, (parts, network, title) in opened.items():
-        loaded[name] = _load(f"objective.{name}", None if shapes_alone else parts, network, found[name], setup)
+        loaded[name] = _load(f"objective.{name}", None if shapes_alone else parts, network, locations[name], setup)
         say(f"{name}: {title}, {network.config.kind}, {size(loaded[name].params) / 1e6:.1f} MB in all")
     return dataclasses.replace(setup, teachers=loaded)
 
@@ -142,12 +142,12 @@ def check_vocabulary(setup: Setup, tokenizer: Tokenizer) -> None:
 
 def _difference(mine: Tokenizer, theirs: Tokenizer) -> str:
     """The first thing in which two vocabularies differ, in words."""
-    for what in ("kind", "lowercase", "vocabulary"):
-        a, b = getattr(mine, what), getattr(theirs, what)
-        if what == "vocabulary":
-            what, a, b = "size", a.size, b.size
+    for field in ("kind", "lowercase", "vocabulary"):
+        a, b = getattr(mine, field), getattr(theirs, field)
+        if field == "vocabulary":
+            field, a, b = "size", a.size, b.size
         if a != b:
-            return f"{what} {a} here, {b} there"
+            return f"{field} {a} here, {b} there"
     ids = range(mine.vocabulary.size)
     for i, a, b in zip(ids, mine.tokens(ids), theirs.tokens(ids), strict=True):
         if a != b:

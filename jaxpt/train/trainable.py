@@ -53,12 +53,12 @@ class Layout:
           shapes: of the model's parameters, no segment split.
           axes: their logical axes.
         """
-        trained, found = {path for since in self.since for path in since}, {}
+        trained, masks = {path for since in self.since for path in since}, {}
         for path, leaf in patterns.leaves(shapes, axes).items():
-            found[path] = leaf.none
+            masks[path] = leaf.none
             for place, at in parts.places(path, self.parts):
-                found[path][at if leaf.layers is not None else ()] = place in trained
-        return found
+                masks[path][at if leaf.layers is not None else ()] = place in trained
+        return masks
 
     def groups(self, phase: int) -> list[optimizers.Group]:
         """The groups of the optimizer: a parameter's state begins where it is first trained; none where all is alike.
@@ -107,9 +107,9 @@ def layout(config: Config, shapes: Any, axes: Any) -> Layout:
         return parts.places(path, split)
 
     since: list[dict[str, int]] = []
-    for index, found in enumerate(trained):
+    for index, masks in enumerate(trained):
         before = since[-1] if since else {}
-        since.append({path: before.get(path, index) for path, x in spread(found).items() if x.all()})
+        since.append({path: before.get(path, index) for path, x in spread(masks).items() if x.all()})
     rates, decays = layer_rates.factors(config.optimizer, tree), _decays(config, tree)
     return Layout(
         split,
@@ -127,8 +127,8 @@ def described(config: Config, shapes: Any, axes: Any) -> tuple[dict[str, pattern
         return tree, {}
     adapted = lora.targets(config.train.lora, tree)
     flat, names = (traverse_util.flatten_dict(x, sep="/") for x in (shapes, axes))
-    found = lora.describe(config.train.lora, {path: flat[path] for path in adapted}, names)
-    return tree | patterns.leaves(*(traverse_util.unflatten_dict(x, sep="/") for x in found)), adapted
+    adapters = lora.describe(config.train.lora, {path: flat[path] for path in adapted}, names)
+    return tree | patterns.leaves(*(traverse_util.unflatten_dict(x, sep="/") for x in adapters)), adapted
 
 
 def trained_in_phases(
@@ -138,7 +138,7 @@ def trained_in_phases(
 
     Those that the run does not come to count too: a run that is made longer finds its parameters stored as before.
     """
-    found = []
+    phase_masks = []
     for index, stretch in enumerate(configs.stretches(config)):
         trained = _trained(configs.at_phase(config, index), index, tree, adapted)
         if config.train.unfreeze is not None:
@@ -146,8 +146,8 @@ def trained_in_phases(
             trained = {path: x & opened[path] for path, x in trained.items()}
             if not any(x.any() for x in trained.values()):
                 raise UserError(f"train.unfreeze: nothing that train.trainable names is open at step {stretch.start}")
-        found.append(trained)
-    return found
+        phase_masks.append(trained)
+    return phase_masks
 
 
 def lines(config: Config, network: Network) -> list[str]:
@@ -163,21 +163,21 @@ def _trained(
     config: Config, phase: int, tree: Mapping[str, patterns.Leaf], adapted: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """What a phase trains, in the tree that is not split."""
-    wanted = config.train.trainable or (("*",) if config.train.lora is None else (lora.ADAPTER,))
-    found = patterns.union(wanted, tree, "train.trainable")
+    trainable_patterns = config.train.trainable or (("*",) if config.train.lora is None else (lora.ADAPTER,))
+    masks = patterns.union(trainable_patterns, tree, "train.trainable")
     for path, layers in adapted.items():
         for name in ("a", "b"):
-            found[f"{lora.ADAPTER}/{path}/{name}"] &= layers
-    if not any(x.any() for x in found.values()):
-        raise UserError(f"train.trainable: {list(wanted)} leaves nothing to train in phase {phase + 1}")
+            masks[f"{lora.ADAPTER}/{path}/{name}"] &= layers
+    if not any(x.any() for x in masks.values()):
+        raise UserError(f"train.trainable: {list(trainable_patterns)} leaves nothing to train in phase {phase + 1}")
     features = getattr(config.objective, "features", None)
-    of_model = [path for path, x in found.items() if x.any() and path.startswith(("model/", f"{lora.ADAPTER}/model/"))]
+    of_model = [path for path, x in masks.items() if x.any() and path.startswith(("model/", f"{lora.ADAPTER}/model/"))]
     if features is not None and features.frozen and of_model:
         raise UserError(
-            f"train.trainable: {list(wanted)} trains {of_model[0]}, of the model that objective.features.frozen reads; "
-            "name [heads] alone, or set objective.features.frozen=false"
+            f"train.trainable: {list(trainable_patterns)} trains {of_model[0]}, of the model that "
+            "objective.features.frozen reads; name [heads] alone, or set objective.features.frozen=false"
         )
-    return found
+    return masks
 
 
 def _parts(tree: Mapping[str, patterns.Leaf], chosen: Sequence[Mapping[str, np.ndarray]]) -> parts.Parts:
@@ -189,7 +189,7 @@ def _parts(tree: Mapping[str, patterns.Leaf], chosen: Sequence[Mapping[str, np.n
             continue
         segment = _SEGMENT.match(path.removeprefix(f"{lora.ADAPTER}/"))[1]
         numbers.setdefault(segment, []).append(leaf.layers)
-        rows.setdefault(segment, []).extend(found[path] for found in chosen if path in found)
+        rows.setdefault(segment, []).extend(choice[path] for choice in chosen if path in choice)
     split: dict[str, tuple[parts.Part, ...]] = {}
     for segment, held in rows.items():
         by_repetition = np.stack(held)
@@ -216,10 +216,10 @@ def _decays(config: Config, tree: Mapping[str, patterns.Leaf]) -> Vectors | None
 
 def take(tree: Any, paths: Iterable[str]) -> Any:
     """A part of a tree, which is nested dicts: the leaves at some paths. Of all paths it is the tree itself."""
-    wanted, flat = set(paths), traverse_util.flatten_dict(tree, sep="/")
-    if wanted.issuperset(flat):
+    selected, flat = set(paths), traverse_util.flatten_dict(tree, sep="/")
+    if selected.issuperset(flat):
         return tree
-    return traverse_util.unflatten_dict({path: x for path, x in flat.items() if path in wanted}, sep="/")
+    return traverse_util.unflatten_dict({path: x for path, x in flat.items() if path in selected}, sep="/")
 
 
 def without(tree: Any, paths: Iterable[str]) -> Any:
@@ -277,18 +277,18 @@ def resumed(fresh: Any, updates: jax.Array) -> Any:
     def is_place(x: Any) -> bool:  # in a schedule: optax's states of it hold a count alone
         return getattr(x, "_fields", None) == ("count",)
 
-    def one(x: Any) -> Any:
+    def set_count(x: Any) -> Any:
         return x._replace(count=jnp.full_like(x.count, updates)) if is_place(x) else x
 
-    return jax.tree.map(one, fresh, is_leaf=is_place)
+    return jax.tree.map(set_count, fresh, is_leaf=is_place)
 
 
 def carried(old: Any, fresh: Any) -> Any:
     """`fresh`, with what `old` has under the same paths: of parameters that were trained before."""
     known = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(old)}
 
-    def one(path: tuple[Any, ...], x: Any) -> Any:
+    def carry_over(path: tuple[Any, ...], x: Any) -> Any:
         before = known.get(jax.tree_util.keystr(path))
         return before if before is not None and before.shape == x.shape else x
 
-    return jax.tree_util.tree_map_with_path(one, fresh)
+    return jax.tree_util.tree_map_with_path(carry_over, fresh)

@@ -27,11 +27,11 @@ def opened(config: Config, tree: Mapping[str, patterns.Leaf], count: int) -> dic
       UserError: layers share their parameters, or there are more openings than groups.
     """
     groups, steps = _groups(tree), configs.stretches(config)
-    most, last = max(int(x.max()) for x in groups.values()), max(stretch.opened for stretch in steps)
-    if config.train.unfreeze.steps is not None and last > most:
+    last_group, last = max(int(x.max()) for x in groups.values()), max(stretch.opened for stretch in steps)
+    if config.train.unfreeze.steps is not None and last > last_group:
         raise UserError(
-            f"train.unfreeze.steps: {last + 1} steps, but the model opens in {most + 1}: heads, {most - 1} layers, "
-            "embeddings"
+            f"train.unfreeze.steps: {last + 1} steps, but the model opens in {last_group + 1}: heads, {last_group - 1} "
+            "layers, embeddings"
         )
     return {path: (x <= count) | (count == last) for path, x in groups.items()}
 
@@ -72,11 +72,11 @@ def lines(config: Config, tree: Mapping[str, patterns.Leaf], trained: Sequence[M
     """
     if config.train.unfreeze is None:
         return []
-    shown, before = ["gradual unfreezing, from step:"], {path: np.zeros_like(x) for path, x in trained[0].items()}
+    rows, before = ["gradual unfreezing, from step:"], {path: np.zeros_like(x) for path, x in trained[0].items()}
     for stretch, now in zip(configs.stretches(config), trained, strict=True):
         new = patterns.names({path: x & ~before[path] for path, x in now.items()}, tree)
         late = " (the run ends before)" if stretch.start >= config.train.steps else ""
         if new:
-            shown.append(f"  {stretch.start + 1:<6} {', '.join(new)}{late}")
+            rows.append(f"  {stretch.start + 1:<6} {', '.join(new)}{late}")
         before = {path: x | before[path] for path, x in now.items()}
-    return shown
+    return rows

@@ -83,9 +83,9 @@ def write(
         array(path).write(np.asarray(_drawn(network, path, seed))).result()
     if reason := handlers.unreadable(state):
         raise UserError(reason)
-    of = {"run": checkpoint.run_id(run_dir / "checkpoints"), "step": STEP}
+    owner = {"run": checkpoint.run_id(run_dir / "checkpoints"), "step": STEP}
     for part in ("state", "meta"):
-        checksums.write(state.parent / part, of)
+        checksums.write(state.parent / part, owner)
     return lacking
 
 
@@ -208,7 +208,7 @@ class Saved(Mapping[str, np.ndarray]):
         Args:
           split: how the run stores its segments.
         """
-        found: dict[str, lora.Factors] = {}
+        factors: dict[str, lora.Factors] = {}
         for path in self._pieces:
             for place, at in parts.places(path, split):
                 names = [f"{lora.ADAPTER}/{place}/{name}" for name in ("a", "b")]
@@ -216,7 +216,7 @@ class Saved(Mapping[str, np.ndarray]):
                     continue
                 a, b = (self._array(name) for name in names)
                 if a.ndim == 2:
-                    found[path] = lora.Factors(np.ones((), bool), a, b)
+                    factors[path] = lora.Factors(np.ones((), bool), a, b)
                     continue
                 layers = sum(self._found[piece][1].shape[0] for piece in self._pieces[path])
                 zeros = lora.Factors(
@@ -225,9 +225,9 @@ class Saved(Mapping[str, np.ndarray]):
                         for x, t in (((), bool), (a.shape[1:], a.dtype), (b.shape[1:], b.dtype))
                     )
                 )
-                of = found.setdefault(path, zeros)
-                of.held[at], of.a[at], of.b[at] = True, a, b
-        return found
+                matrix_factors = factors.setdefault(path, zeros)
+                matrix_factors.held[at], matrix_factors.a[at], matrix_factors.b[at] = True, a, b
+        return factors
 
     def _read(self, path: str, entry: _Entry) -> np.ndarray:
         """One array of the state."""

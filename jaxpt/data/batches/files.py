@@ -45,10 +45,10 @@ def packed(batch: Batch) -> np.ndarray:
     """
     small = {name: _narrowed(np.asarray(value)) for name, value in batch.items()}
     rows = len(next(iter(small.values())))
-    found = np.empty(rows, [(name, value.dtype.str, value.shape[1:]) for name, value in small.items()])
+    array = np.empty(rows, [(name, value.dtype.str, value.shape[1:]) for name, value in small.items()])
     for name, value in small.items():
-        found[name] = value
-    return found
+        array[name] = value
+    return array
 
 
 def unpacked(rows: np.ndarray, features: Features) -> Batch:
@@ -137,8 +137,8 @@ class Reader:
             path = folder / file
             has = path.stat().st_size if path.is_file() else None
             if has != size:
-                found = "is missing" if has is None else f"has {has:,} bytes"
-                raise UserError(f"{path}: {found}, was written with {size:,}{_AGAIN}")
+                state = "is missing" if has is None else f"has {has:,} bytes"
+                raise UserError(f"{path}: {state}, was written with {size:,}{_AGAIN}")
 
     def member(self, number: int) -> np.ndarray:
         """The rows of a member.
@@ -153,8 +153,8 @@ class Reader:
             content = self._open[path.name].read(_member(number))  # compares the checksum
             return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
         except _DAMAGE as error:
-            what = str(error).strip("'\"").splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"{path}: is damaged ({what}){_AGAIN}") from None
+            reason = str(error).strip("'\"").splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(f"{path}: is damaged ({reason}){_AGAIN}") from None
 
 
 def rows_per_member(rows: np.ndarray, unit: int) -> int:

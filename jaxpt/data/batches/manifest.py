@@ -100,15 +100,15 @@ def read(directory: Path) -> Manifest:
         raise UserError(
             f"data.path: {directory}: holds no {NAME}; `jaxpt cache RECIPE --batches STEPS --out DIR` writes one"
         )
-    found = read_json(file, _LIMIT)
+    fields = read_json(file, _LIMIT)
     try:
-        written, kind = found.pop("crc32"), found.pop("format")
-        if kind == FORMAT and written != checksum({"format": kind} | found):
+        written, kind = fields.pop("crc32"), fields.pop("format")
+        if kind == FORMAT and written != checksum({"format": kind} | fields):
             raise ValueError
         if kind != FORMAT:
             raise UserError(f"{file}: has format {shown(kind)}, this version of jaxpt reads {FORMAT}")
-        phases = tuple(_phase(one) for one in found.pop("phases"))
-        return Manifest(**found | {"phases": phases, "languages": tuple(found["languages"])})
+        phases = tuple(_phase(phase) for phase in fields.pop("phases"))
+        return Manifest(**fields | {"phases": phases, "languages": tuple(fields["languages"])})
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{file}: is damaged; copy it again, or prepare the batches again") from None
 
@@ -152,7 +152,7 @@ def check(config: Config) -> None:
             f"more with `jaxpt cache RECIPE --batches {steps} --out DIR`, or set train.steps={manifest.steps}"
         )
     plain, was = configs.without_unfreezing(config), configs.without_unfreezing(saved)
-    starts, theirs = configs.phase_starts(plain), [one.start for one in manifest.phases if one.start < steps]
+    starts, theirs = configs.phase_starts(plain), [phase.start for phase in manifest.phases if phase.start < steps]
     if list(starts) != theirs:
         raise different(directory, "the first step of each phase", theirs, list(starts))
     for index in range(len(starts)):
@@ -170,9 +170,9 @@ def check_phase(directory: Path, saved: Config, config: Config) -> None:
     for key, was, now in configs.differences(saved, config):
         if key == "seed" or key.startswith("data."):
             raise different(directory, key, was, now)
-    limit, kept = config.train.eval_examples, saved.train.eval_examples
-    if kept is not None and (limit is None or limit > kept):
-        raise different(directory, "train.eval_examples", kept, limit)
+    limit, saved_limit = config.train.eval_examples, saved.train.eval_examples
+    if saved_limit is not None and (limit is None or limit > saved_limit):
+        raise different(directory, "train.eval_examples", saved_limit, limit)
 
 
 def different(directory: Path, key: str, was: Any, now: Any) -> UserError:

@@ -45,25 +45,25 @@ def open_batches(
     manifest = manifests.read(directory)
     if phase >= len(manifest.phases):
         raise UserError(f"{directory}: its {manifest.steps:,} steps end before phase {phase + 1}")
-    found, saved = manifest.phases[phase], configs.without_unfreezing(configs.build(manifest.config))
+    saved_phase, saved = manifest.phases[phase], configs.without_unfreezing(configs.build(manifest.config))
     manifests.check_phase(directory, configs.at_phase(saved, phase), config)
-    check_source(found.fingerprint["source"])
+    check_source(saved_phase.fingerprint["source"])
     tokenizer = _tokenizer(config, directory, manifest, save)
     config.objective.check(config.model, config.data.length, tokenizer.vocabulary)
-    _check_same(config, phase, directory, found, tokenizer)
+    _check_same(config, phase, directory, saved_phase, tokenizer)
     of_phase = directory / manifests.folder(phase)
-    held_out = [_Task(of_phase, name, rows) for name, rows in found.validation.items()]
+    held_out = [_Task(of_phase, name, rows) for name, rows in saved_phase.validation.items()]
     return Data(
         tokenizer=tokenizer,
         vocabulary=tokenizer.vocabulary,
-        train=TrainingBatches(Reader(of_phase, "train", found.train.files), found, config.data.batch_size),
-        validation=ValidationRows(held_out, found),
+        train=TrainingBatches(Reader(of_phase, "train", saved_phase.train.files), saved_phase, config.data.batch_size),
+        validation=ValidationRows(held_out, saved_phase),
         stores={},
-        fingerprint=found.fingerprint,
-        summary=found.summary,
-        text_per_row=found.text_per_row,
-        code=found.code,
-        bigram_loss=found.bigram_loss,
+        fingerprint=saved_phase.fingerprint,
+        summary=saved_phase.summary,
+        text_per_row=saved_phase.text_per_row,
+        code=saved_phase.code,
+        bigram_loss=saved_phase.bigram_loss,
     )
 
 
@@ -74,14 +74,16 @@ def _tokenizer(config: Config, directory: Path, manifest: Manifest, save: bool) 
         tokenizers.load, kind=settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids,
         max_size=config.model.vocab_size, languages=manifest.languages,
     )  # fmt: skip
-    tokenizer, own = load(directory / manifests.TOKENIZER), Path(config.run_dir) / "tokenizer"
-    if own.is_dir():
-        if load(own).digest() != tokenizer.digest():
-            raise UserError(f"{directory}: its batches have another vocabulary than the run, whose own is {own}")
+    tokenizer, tokenizer_dir = load(directory / manifests.TOKENIZER), Path(config.run_dir) / "tokenizer"
+    if tokenizer_dir.is_dir():
+        if load(tokenizer_dir).digest() != tokenizer.digest():
+            raise UserError(
+                f"{directory}: its batches have another vocabulary than the run, whose own is {tokenizer_dir}"
+            )
     elif settings.path is not None and Path(settings.path).exists():
         kept.check_same(config, tokenizer, f"of the batches in {directory}: leave it out, or prepare them again")
-    if save and not own.is_dir():
-        kept.publish(tokenizer, own)
+    if save and not tokenizer_dir.is_dir():
+        kept.publish(tokenizer, tokenizer_dir)
     return tokenizer
 
 
@@ -102,8 +104,8 @@ def _check_same(config: Config, phase: int, directory: Path, found: Phase, token
             [was["mixture"][name] for name in names],
         )
     )
-    features = as_json({name: list(of) for name, of in config.objective.batches.features(data.length).items()})
-    before = {"features": as_json({name: list(of) for name, of in found.features.items()}), **was}
+    features = as_json({name: list(spec) for name, spec in config.objective.batches.features(data.length).items()})
+    before = {"features": as_json({name: list(spec) for name, spec in found.features.items()}), **was}
     if different := changes(before, {"features": features, **now}):
         key, (old, new) = min(different.items(), key=lambda item: item[0].startswith("features"))  # arguments say why
         raise manifests.different(directory, key, old, new)
@@ -157,8 +159,10 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     if len(parts) == 1:  # without a copy
         return parts[0]
     first = parts[0].dtype
-    wide = [(name, np.result_type(*(one.dtype[name].base for one in parts)), first[name].shape) for name in first.names]
-    return np.concatenate([one.astype(wide) for one in parts])
+    wide = [
+        (name, np.result_type(*(part.dtype[name].base for part in parts)), first[name].shape) for name in first.names
+    ]
+    return np.concatenate([part.astype(wide) for part in parts])
 
 
 class ValidationRows:
@@ -188,13 +192,16 @@ class ValidationRows:
         Raises:
           UserError: there are fewer rows in the files.
         """
-        end, kept = len(self) if limit is None else min(limit, len(self)), _joined([task.rows for task in self._tasks])
-        if end > len(kept):
-            raise UserError(f"the prepared batches hold {len(kept):,} validation rows, {end:,} are wanted")
+        end, stored = (
+            len(self) if limit is None else min(limit, len(self)),
+            _joined([task.rows for task in self._tasks]),
+        )
+        if end > len(stored):
+            raise UserError(f"the prepared batches hold {len(stored):,} validation rows, {end:,} are wanted")
 
         def batch(step: int) -> Batch:
             index, size = places(step, batch_size, end, rows, self._phase.continues)
-            found = unpacked(kept[index], self._phase.features)
-            return {name: np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1)) for name, x in found.items()}
+            features = unpacked(stored[index], self._phase.features)
+            return {name: np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1)) for name, x in features.items()}
 
         return ahead(batch, range(steps_of(end, batch_size)))

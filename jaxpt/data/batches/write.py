@@ -101,7 +101,9 @@ def _phase(
         count = len(stream) if limit is None else min(max(limit, LEAST), len(stream))
         rows = (stream.rows(np.arange(first, min(first + size, count))) for first in range(0, count, size))
         validation[name] = _write(folder, f"validation-{name}", rows, size, len(stream))
-    has_bigrams = config.objective.judge.baseline == "bigram" and any(one.kind == "baseline" for one in config.evals)
+    has_bigrams = config.objective.judge.baseline == "bigram" and any(
+        evaluator.kind == "baseline" for evaluator in config.evals
+    )
     return Phase(
         start=start,
         steps=steps,
@@ -129,7 +131,7 @@ def _write(folder: Path, name: str, batches: Iterable[Batch], unit: int, of: int
     waiting: list[Batch] = []
 
     def flush() -> None:
-        writer.add(packed({feature: np.concatenate([one[feature] for one in waiting]) for feature in waiting[0]}))
+        writer.add(packed({feature: np.concatenate([part[feature] for part in waiting]) for feature in waiting[0]}))
         waiting.clear()
 
     for batch in batches:
@@ -145,10 +147,10 @@ def _write(folder: Path, name: str, batches: Iterable[Batch], unit: int, of: int
 
 def _write_rows(config: Config, directory: Path) -> None:
     """Writes the rows of a task's splits, of a mixture of each task's, which its metrics read."""
-    for name, one in each_task(config).items():
-        for split in ("train", "validation", "test") if one.data.has_test else ("train", "validation"):
+    for name, task_config in each_task(config).items():
+        for split in ("train", "validation", "test") if task_config.data.has_test else ("train", "validation"):
             file = prepared_rows(directory / name, split)
             file.parent.mkdir(parents=True, exist_ok=True)
-            values = (row.row.values for row in split_rows(one, split))
+            values = (row.row.values for row in split_rows(task_config, split))
             with writing(file), gzip.GzipFile(file, "wb", mtime=0) as out:
-                out.writelines(json.dumps(one, ensure_ascii=False, default=str).encode() + b"\n" for one in values)
+                out.writelines(json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n" for row in values)

@@ -20,9 +20,9 @@ from jaxpt.errors import UserError
 
 def check_files(config: Config) -> None:
     """Raises UserError where a file of one split is given for another one, too, or a test set is without metrics."""
-    for name, one in each_task(config).items():
+    for name, task_config in each_task(config).items():
         with named(name):
-            _check_files(one)
+            _check_files(task_config)
     if config.task.kind == "mixture":
         config.task.check_metrics()
         _check_best(config)
@@ -31,7 +31,7 @@ def check_files(config: Config) -> None:
 def _check_best(config: Config) -> None:
     """Of a mixture: `checkpoint.best_metric` is a task's, or their average."""
     evaluator, _, metric = config.checkpoint.best_metric.partition("/")
-    if evaluator not in [one.called for one in config.evals if one.kind == "task"]:
+    if evaluator not in [eval_config.called for eval_config in config.evals if eval_config.kind == "task"]:
         return
     known = [*config.task.task_names, "average"]
     if (name := metric.partition("/")[0]) not in known:
@@ -49,12 +49,12 @@ def _check_files(config: Config) -> None:
         key = "test_path" if config.data.test_path is not None else "test_fraction"
         raise UserError(f"data.{key}: a task of kind {config.task.kind} has no metrics; give data.validation_path")
     keys = {"train": "path", "validation": "validation_path", "test": "test_path"}
-    seen: dict[str, str] = {}
+    key_by_path: dict[str, str] = {}
     for split, key in keys.items():
-        for file in (one.name for one in files(config.data, split)):
+        for file in (row_file.name for row_file in files(config.data, split)):
             real = os.path.realpath(file)
-            if seen.setdefault(real, key) != key:
-                raise UserError(f"data.{key}: {file} is a file of data.{seen[real]}, too; name another one")
+            if key_by_path.setdefault(real, key) != key:
+                raise UserError(f"data.{key}: {file} is a file of data.{key_by_path[real]}, too; name another one")
 
 
 def check_targets(config: Config, targets: np.ndarray) -> None:

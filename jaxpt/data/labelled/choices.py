@@ -57,18 +57,18 @@ class ChoicesEncoder:
                 yield record | {"target": np.int32(target)}
 
     def _record(self, pairs: Sequence[Sequence[Sequence[int]]], row: LocatedRow) -> Record:
-        kept = [cut(pair, self.layout.room(self.length, 2), self.truncate, row.where) for pair in pairs]
-        laid = [lay(self.layout, texts) for texts, _ in kept]
-        tokens = np.zeros((self.task.most_choices, max(len(one.tokens) for one in laid)), np.int32)
+        cuts = [cut(pair, self.layout.room(self.length, 2), self.truncate, row.where) for pair in pairs]
+        laid = [lay(self.layout, texts) for texts, _ in cuts]
+        tokens = np.zeros((self.task.most_choices, max(len(choice.tokens) for choice in laid)), np.int32)
         types, sizes = np.zeros_like(tokens), np.zeros(len(tokens), np.int32)
-        for number, one in enumerate(laid):
-            sizes[number] = size = len(one.tokens)
-            tokens[number, :size], types[number, :size] = one.tokens, one.types
+        for number, choice in enumerate(laid):
+            sizes[number] = size = len(choice.tokens)
+            tokens[number, :size], types[number, :size] = choice.tokens, choice.types
         return {
             "tokens": tokens.ravel(),
             "token_types": types.ravel(),
             "sizes": sizes,
-            "truncated": np.int32(sum(is_cut for _, is_cut in kept)),
+            "truncated": np.int32(sum(is_cut for _, is_cut in cuts)),
             "origin": np.array(row.origin, np.int64),
         }
 
@@ -118,15 +118,17 @@ def rows_of_choices(
     if lines.longest > lines.line or lines.most > examples:
         raise ValueError(f"choices of an example are longer than {lines.line} tokens, or more than {examples} in a row")
     real_N, first_M = lines.real_N, lines.place_M == 0
-    own = {"segment_ids": lines.rows(lines.number_R[lines.record_M] + 1), "positions": lines.rows(lines.place_M)}
-    features = {f"{side}_{name}": x for name, x in own.items()}
+    shared = {"segment_ids": lines.rows(lines.number_R[lines.record_M] + 1), "positions": lines.rows(lines.place_M)}
+    features = {f"{side}_{name}": x for name, x in shared.items()}
     features[f"{side}_input_tokens"] = lines.rows(tokens.values[real_N])
     if side == "encoder":
         features["encoder_token_types"] = lines.rows(batch["token_types"].values[real_N])
     if start is not None:
         shifted_M = np.concatenate([[start], tokens.values[real_N]])[:-1]
         shifted_M[first_M] = start
-        features |= {f"decoder_{name}": x for name, x in own.items()} | {"decoder_input_tokens": lines.rows(shifted_M)}
+        features |= {f"decoder_{name}": x for name, x in shared.items()} | {
+            "decoder_input_tokens": lines.rows(shifted_M)
+        }
 
     pooled_RxC = np.maximum(sizes_RxC - 1, 0) if pooled == "last" else np.zeros_like(sizes_RxC)
     return features | {

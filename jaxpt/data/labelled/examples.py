@@ -65,11 +65,11 @@ def split_rows(config: Config, split: str) -> list[LocatedRow]:
       split: "train", "validation" or "test".
     """
     data, task = config.data, config.task
-    own = files(data, split) if split != "train" else []
-    if own and not (split == "test" and data.test_fraction):
-        return read(task, own)
-    rows = read(task, [*own, *files(data, "train")])
-    of_path = [row for row in rows if row.origin[0] >= len(own)]
+    split_files = files(data, split) if split != "train" else []
+    if split_files and not (split == "test" and data.test_fraction):
+        return read(task, split_files)
+    rows = read(task, [*split_files, *files(data, "train")])
+    of_path = [row for row in rows if row.origin[0] >= len(split_files)]
     chosen = choose(data, task, of_path)
     return rows[: len(rows) - len(of_path)] + [row for row in of_path if chosen.split(task, row) == split]
 

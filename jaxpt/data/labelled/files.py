@@ -38,7 +38,9 @@ class RowFile(NamedTuple):
             options = {"names": task.header, "comments": task.comments or None}
         else:
             options = {"header": task.header, "quoted": task.quoted}
-        return tables.read(self.path, self.format, **{key: one for key, one in options.items() if one is not None})
+        return tables.read(
+            self.path, self.format, **{key: option for key, option in options.items() if option is not None}
+        )
 
     def where(self, row: Row) -> str:
         """The place of a row, for messages."""
@@ -60,18 +62,18 @@ def files(data: DataConfig, split: str, report: Callable[[str], None] = lambda l
       UserError: a file is missing, or there is no training set.
     """
     key = {"train": "path", "validation": "validation_path", "test": "test_path"}[split]
-    given = getattr(data, key)
+    setting = getattr(data, key)
     if data.path is None:
         raise UserError("data.path is missing: the training set of the task")
     if data.source == "batches":
         file = prepared_rows(data.path, split)
         return [RowFile(str(file), "jsonl")] if file.is_file() else []
     if data.source in NAMED:
-        wanted = {"train": "train", "validation": given or "validation", "test": given}[split]
-        return [] if wanted is None else [RowFile(str(data.path), data.source, wanted)]
-    if given is None:
+        source_split = {"train": "train", "validation": setting or "validation", "test": setting}[split]
+        return [] if source_split is None else [RowFile(str(data.path), data.source, source_split)]
+    if setting is None:
         return []
-    return [RowFile(path) for path in tables.expand(given, f"data.{key}", list(tables.SUFFIXES), report)]
+    return [RowFile(path) for path in tables.expand(setting, f"data.{key}", list(tables.SUFFIXES), report)]
 
 
 def prepared_rows(directory: str | Path, split: str) -> Path:

@@ -92,8 +92,8 @@ def cut(texts: Sequence[Sequence[int]], room: int, truncate: Truncate, where: st
     lengths = [len(ids) for ids in texts]
     excess = sum(lengths) - room
     if truncate == "halves" and len(texts) == 2:
-        most = (room - 1) // 2
-        return [ids[:most] for ids in texts], max(lengths) > most
+        half = (room - 1) // 2
+        return [ids[:half] for ids in texts], max(lengths) > half
     if excess <= 0:
         return list(texts), False
     if truncate == "error":
@@ -102,18 +102,18 @@ def cut(texts: Sequence[Sequence[int]], room: int, truncate: Truncate, where: st
             "objective.truncate to longest_first, first or second"
         )
     if len(texts) == 1:
-        kept = [room]
+        new_lengths = [room]
     elif truncate == "longest_first":
-        kept = _longest_first(lengths, room)
+        new_lengths = _longest_first(lengths, room)
     else:
-        one = 0 if truncate == "first" else 1
-        kept = [n - excess if number == one else n for number, n in enumerate(lengths)]
-    if min(kept) < 0:
+        cut_index = 0 if truncate == "first" else 1
+        new_lengths = [n - excess if number == cut_index else n for number, n in enumerate(lengths)]
+    if min(new_lengths) < 0:
         raise UserError(
             f"{where}: objective.truncate: {truncate}: {excess} tokens are too many, that text has "
             f"{lengths[truncate != 'first']}; raise data.length or use longest_first"
         )
-    return [ids[:n] for ids, n in zip(texts, kept)], True
+    return [ids[:n] for ids, n in zip(texts, new_lengths)], True
 
 
 def _longest_first(lengths: Sequence[int], room: int) -> list[int]:

@@ -27,7 +27,7 @@ def each_task(config: Config) -> dict[str, Config]:
       >>> for name, one in each_task(config).items():  # doctest: +SKIP
       ...     rows = split_rows(one, "test")
     """
-    files = {one.name: one for one in config.data.mixture}
+    files = {task.name: task for task in config.data.mixture}
     if config.task.kind != "mixture":
         if files:
             raise UserError("data.mixture is for several tasks (task.kind: mixture); give data.path")
@@ -38,22 +38,22 @@ def each_task(config: Config) -> dict[str, Config]:
             "head for each, or text_to_text"
         )
     if not files:
-        wanted = ", ".join(f"{{name: {name}, path: …}}" for name in config.task.task_names)
-        raise UserError(f"data.mixture is missing: the files of each task: [{wanted}]")
+        entries = ", ".join(f"{{name: {name}, path: …}}" for name in config.task.task_names)
+        raise UserError(f"data.mixture is missing: the files of each task: [{entries}]")
     if lost := next((name for name in config.task.task_names if name not in files), None):
         raise UserError(f"task.tasks: {lost}: data.mixture names no files for it{nearest(lost, list(files))}")
     if lost := next((name for name in files if name not in config.task.task_names), None):
         raise UserError(f"data.mixture: {lost}: task.tasks has no such task{nearest(lost, config.task.task_names)}")
-    return {name: _alone(config, one) for name, one in files.items()}
+    return {name: _alone(config, task) for name, task in files.items()}
 
 
 def _alone(config: Config, files: MixtureTask) -> Config:
     """The recipe of one task."""
     task = config.task.task_of(files.name)
-    own = {name: getattr(files, name) for name in SourceConfig.model_fields}
+    source = {name: getattr(files, name) for name in SourceConfig.model_fields}
     if config.data.source == "batches":  # its rows lie beside them
-        own = {"source": "batches", "path": str(Path(str(config.data.path)) / files.name)}
-    data = config.data.model_copy(update={**own, "mixture": ()})
+        source = {"source": "batches", "path": str(Path(str(config.data.path)) / files.name)}
+    data = config.data.model_copy(update={**source, "mixture": ()})
     return config.model_copy(update={"data": data, "task": task, "objective": config.objective.for_task(task)})
 
 

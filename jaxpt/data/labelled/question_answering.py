@@ -70,9 +70,9 @@ class QuestionAnsweringEncoder:
     ) -> Iterator[Record]:
         query = question[: self.max_query]
         room = self.layout.room(self.length, 2) - len(query)
-        found = windows(len(context.ids), room, self.stride)
-        window_of = most_context(found, np.arange(len(context.ids)))
-        for number, (start, end) in enumerate(found):
+        spans = windows(len(context.ids), room, self.stride)
+        window_of = most_context(spans, np.arange(len(context.ids)))
+        for number, (start, end) in enumerate(spans):
             texts = [query, context.ids[start:end]]
             laid = lay(self.layout, texts[::-1] if self.context_first else texts)
             at = laid.starts[0 if self.context_first else 1]

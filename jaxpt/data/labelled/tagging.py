@@ -49,10 +49,10 @@ class TaggingEncoder:
         """
         for chunk in chunks(rows):
             words = [self.task.words(row.row, row.where) for row in chunk]
-            for row, own, pieces in zip(chunk, words, tokenizer.encode_words(words)):
-                kept = [ids or [_unknown(tokenizer, row, own, n)] for n, ids in enumerate(pieces)]
-                tags = self.task.target(row.row, row.where) if has_targets else [self.task.labels[0]] * len(own)
-                yield from self._records(kept, self.task.encoded(tags), row)
+            for row, row_words, pieces in zip(chunk, words, tokenizer.encode_words(words)):
+                filled = [ids or [_unknown(tokenizer, row, row_words, n)] for n, ids in enumerate(pieces)]
+                tags = self.task.target(row.row, row.where) if has_targets else [self.task.labels[0]] * len(row_words)
+                yield from self._records(filled, self.task.encoded(tags), row)
 
     def _records(self, pieces: Sequence[Sequence[int]], targets: np.ndarray, row: LocatedRow) -> Iterator[Record]:
         room = self.layout.room(self.length, 1)
@@ -60,18 +60,18 @@ class TaggingEncoder:
         pieces = [ids[:room] for ids in pieces]  # a word beyond the window: its first token has the tag
         lengths = [len(ids) for ids in pieces]
         firsts = np.concatenate([[0], np.cumsum(lengths)])
-        found = word_windows(lengths, room, self.stride)
-        window_of = most_context([(firsts[start], firsts[end]) for start, end in found], firsts[:-1])
-        for number, (start, end) in enumerate(found):
-            own = np.flatnonzero(window_of == number)
-            if not len(own):
+        spans = word_windows(lengths, room, self.stride)
+        window_of = most_context([(firsts[start], firsts[end]) for start, end in spans], firsts[:-1])
+        for number, (start, end) in enumerate(spans):
+            word_indices = np.flatnonzero(window_of == number)
+            if not len(word_indices):
                 continue
             laid = lay(self.layout, [[i for ids in pieces[start:end] for i in ids]])
             yield {
                 "tokens": np.array(laid.tokens, np.int32),
                 "token_types": np.array(laid.types, np.int32),
-                "positions": (laid.starts[0] + firsts[own] - firsts[start]).astype(np.int32),
-                "targets": targets[own],
+                "positions": (laid.starts[0] + firsts[word_indices] - firsts[start]).astype(np.int32),
+                "targets": targets[word_indices],
                 "truncated": np.int32(is_cut),
                 "origin": np.array(row.origin, np.int64),
             }

@@ -85,22 +85,22 @@ class TextPairsEncoder:
         if room < 1 or target_room < 1:
             key = "data.length" if room < 1 else "objective.targets_length"
             raise UserError(f"{key}: too small, it leaves no room for text beside the special tokens")
-        for name, key, ids, most in (
+        for name, key, ids, max_length in (
             ("inputs", "data.length", source, room), ("targets", "objective.targets_length", target, target_room),
         ):  # fmt: skip
-            if len(ids) > most and self.truncate == "error":
+            if len(ids) > max_length and self.truncate == "error":
                 raise UserError(
-                    f"{row.where}: the {name} have {len(ids)} tokens, there is room for {most}; raise {key}, or "
+                    f"{row.where}: the {name} have {len(ids)} tokens, there is room for {max_length}; raise {key}, or "
                     "set objective.truncate=longest_first"
                 )
-        prompt, kept = [*self.before, *source[:room], *end], target[:target_room]
+        prompt, target_ids = [*self.before, *source[:room], *end], target[:target_room]
         shared: dict[str, Any] = {
             "truncated": np.int32(len(source) > room or len(target) > target_room),
             "origin": np.array(row.origin, np.int64),
         }
         if self.is_decoder:
-            return {"tokens": np.array([*prompt, *kept], np.int32), "prefix": np.int32(len(prompt)), **shared}
-        targets = [*self.before, *kept] if kept else []
+            return {"tokens": np.array([*prompt, *target_ids], np.int32), "prefix": np.int32(len(prompt)), **shared}
+        targets = [*self.before, *target_ids] if target_ids else []
         return {"inputs": np.array(prompt, np.int32), "targets": np.array(targets, np.int32), **shared}
 
     def like(self) -> dict[str, Any]:

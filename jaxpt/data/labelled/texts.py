@@ -48,7 +48,7 @@ class TextsEncoder:
         """
         for chunk in chunks(rows):
             texts = [self.task.texts(row.row, row.where) for row in chunk]
-            flat = iter(tokenizer.encode_batch([one for of_row in texts for one in of_row]))
+            flat = iter(tokenizer.encode_batch([text for of_row in texts for text in of_row]))
             for row, of_row in zip(chunk, texts):
                 ids = [next(flat) for _ in of_row]
                 target = self._target(row) if has_targets else np.zeros_like(self.like()["target"])
@@ -59,8 +59,8 @@ class TextsEncoder:
                     yield self._record(order, row) | {"target": target}
 
     def _record(self, ids: Sequence[Sequence[int]], row: LocatedRow) -> Record:
-        kept, is_cut = cut(ids, self.layout.room(self.length, len(ids)), self.truncate, row.where)
-        laid = lay(self.layout, kept)
+        cut_ids, is_cut = cut(ids, self.layout.room(self.length, len(ids)), self.truncate, row.where)
+        laid = lay(self.layout, cut_ids)
         pooled = 0 if self.layout.pooled == "first" else len(laid.tokens) - 1
         return {
             "tokens": np.array(laid.tokens, np.int32),

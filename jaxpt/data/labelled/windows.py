@@ -30,11 +30,11 @@ def windows(tokens: int, room: int, stride: int) -> list[Window]:
       >>> [tuple(window) for window in windows(10, 6, 3)]
       [(0, 6), (3, 9), (6, 10)]
     """
-    found = [Window(0, min(room, tokens))]
-    while found[-1].end < tokens:
-        start = found[-1].start + min(stride, room)
-        found.append(Window(start, min(start + room, tokens)))
-    return found
+    spans = [Window(0, min(room, tokens))]
+    while spans[-1].end < tokens:
+        start = spans[-1].start + min(stride, room)
+        spans.append(Window(start, min(start + room, tokens)))
+    return spans
 
 
 def word_windows(lengths: Sequence[int], room: int, stride: int) -> list[Window]:
@@ -53,12 +53,12 @@ def word_windows(lengths: Sequence[int], room: int, stride: int) -> list[Window]
       [(0, 2), (1, 4), (3, 5)]
     """
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    words, found, first = len(lengths), [], 0
+    words, spans, first = len(lengths), [], 0
     while True:
         end = int(np.searchsorted(starts, starts[first] + room, "right")) - 1
-        found.append(Window(first, end))
+        spans.append(Window(first, end))
         if end >= words:
-            return found
+            return spans
         following = int(np.searchsorted(starts, starts[first] + stride))
         first = min(max(following, first + 1), end)
 

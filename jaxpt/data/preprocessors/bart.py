@@ -201,8 +201,8 @@ def span_lengths(keys: tf.Tensor, budget_R: tf.Tensor, mean: float | None) -> tu
       (int32 [R, K], zeros after a record's spans; int32 [R]).
     """
     if mean is None:
-        most = tf.reduce_max(tf.concat([budget_R, [0]], 0))
-        return tf.cast(tf.range(most)[None] < budget_R[:, None], tf.int32), tf.zeros_like(budget_R)
+        max_budget = tf.reduce_max(tf.concat([budget_R, [0]], 0))
+        return tf.cast(tf.range(max_budget)[None] < budget_R[:, None], tf.int32), tf.zeros_like(budget_R)
     # Of a mean of at least 1 so many draws fall short of the budget in less than one record of 10^9.
     draws = 2 * tf.reduce_max(tf.concat([budget_R, [0]], 0)) + 32
     lengths_RxK = tf.searchsorted(_poisson(mean), tf.reshape(bits(keys, tf.range(draws)[None]), [-1]), side="right")

@@ -54,8 +54,8 @@ def one_to_one(function: Callable[..., Batch]) -> Callable[..., tf.data.Dataset]
             if seed is None:
                 seed, *args = args
             args = (fold_in(tf.cast(seed[:1], tf.uint64), tf.cast(seed[1:], tf.uint64)), *args)
-        made = function({name: of_one(x) for name, x in ex.items()}, *args, **kwargs)
-        return {name: tf.ensure_shape(x[0], x.shape[1:]) for name, x in made.items()}
+        batch = function({name: of_one(x) for name, x in ex.items()}, *args, **kwargs)
+        return {name: tf.ensure_shape(x[0], x.shape[1:]) for name, x in batch.items()}
 
     single = functools.wraps(function)(single)
     preprocessor = one_record(seeds=1 if keyed else None)(single)
@@ -110,14 +110,14 @@ def makes_rows(function: Callable[..., dict[str, np.ndarray]]) -> Callable[..., 
     """
 
     def single(ex: dict[str, tf.Tensor], *args: Any, **kwargs: Any) -> dict[str, tf.Tensor]:
-        def made(*values: np.ndarray) -> dict[str, np.ndarray]:
-            one = {name: Ragged(x, np.array([len(x)])) if x.ndim == 1 else x[None] for name, x in zip(ex, values)}
-            return function(one, *args, **kwargs)
+        def apply(*values: np.ndarray) -> dict[str, np.ndarray]:
+            records = {name: Ragged(x, np.array([len(x)])) if x.ndim == 1 else x[None] for name, x in zip(ex, values)}
+            return function(records, *args, **kwargs)
 
         # Names, shapes and types are those that it makes of zeros.
-        like = made(*(np.zeros([size or 0 for size in x.shape], x.dtype.as_numpy_dtype) for x in ex.values()))
+        like = apply(*(np.zeros([size or 0 for size in x.shape], x.dtype.as_numpy_dtype) for x in ex.values()))
         types = [x.dtype for x in like.values()]
-        rows = tf.numpy_function(lambda *values: list(made(*values).values()), list(ex.values()), types)
+        rows = tf.numpy_function(lambda *values: list(apply(*values).values()), list(ex.values()), types)
         return {name: tf.ensure_shape(x[0], like[name].shape[1:]) for name, x in zip(like, rows)}
 
     preprocessor = one_record()(functools.wraps(function)(single))
@@ -212,9 +212,9 @@ def choose(keys_R: tf.Tensor, sizes_R: tf.Tensor, counts_R: tf.Tensor) -> tuple[
     """
     place = tf.range(tf.reduce_max(tf.concat([sizes_R, [0]], 0)))[None]
     priority = tf.where(place < sizes_R[:, None], bits(keys_R, place), -1)
-    most = tf.reduce_max(tf.concat([counts_R, [0]], 0))
-    best = tf.math.top_k(priority, most).indices
-    real = tf.range(most)[None] < counts_R[:, None]
+    max_count = tf.reduce_max(tf.concat([counts_R, [0]], 0))
+    best = tf.math.top_k(priority, max_count).indices
+    real = tf.range(max_count)[None] < counts_R[:, None]
     return tf.sort(tf.where(real, best, tf.int32.max)), real
 
 

@@ -131,12 +131,12 @@ def mask(
         random_M = _random_ids(vocab_size, never, random_M)
     if unit == "draw":
         draw_M, random_M = _one_for_each_position(draw_M, random_M, at_M)
-    shown_M = tf.where(draw_M < mask_probability + random_probability, random_M, targets_M)
-    shown_M = tf.where(draw_M < mask_probability, mask, shown_M)
+    corrupted_M = tf.where(draw_M < mask_probability + random_probability, random_M, targets_M)
+    corrupted_M = tf.where(draw_M < mask_probability, mask, corrupted_M)
     chosen_R = tf.reduce_sum(tf.cast(real_RxP, tf.int64), axis=1)
     return {
         **batch,
-        "tokens": tokens.with_values(tf.tensor_scatter_nd_update(tokens_N, at_M[:, None], shown_M)),
+        "tokens": tokens.with_values(tf.tensor_scatter_nd_update(tokens_N, at_M[:, None], corrupted_M)),
         "masked_positions": tf.RaggedTensor.from_row_lengths(positions_M, chosen_R, validate=False),
         "masked_targets": tf.RaggedTensor.from_row_lengths(targets_M, chosen_R, validate=False),
     }
@@ -197,9 +197,9 @@ def _choose_by_weight(
     at_RxC = tf.where(is_place_RxC, tf.cast(first_R1[:-1, None], tf.int64) + place_C, 0)
     ids_RxC = tf.gather(tokens_N, tf.gather(tf.concat([candidates, [0]], 0), at_RxC))
     clock_RxC = -tf.math.log1p(-uniform(keys, place_C)) / tf.gather(tf.constant(weight_V, tf.float32), ids_RxC)
-    most = tf.reduce_max(tf.concat([n_R, [0]], 0))
-    best = tf.math.top_k(tf.where(is_place_RxC, -clock_RxC, -np.inf), most).indices
-    is_real = tf.range(most)[None] < n_R[:, None]
+    max_count = tf.reduce_max(tf.concat([n_R, [0]], 0))
+    best = tf.math.top_k(tf.where(is_place_RxC, -clock_RxC, -np.inf), max_count).indices
+    is_real = tf.range(max_count)[None] < n_R[:, None]
     return tf.sort(tf.where(is_real, best, tf.int32.max)), is_real
 
 
@@ -228,8 +228,8 @@ def _one_for_each_position(draw_M: tf.Tensor, random_M: tf.Tensor, at_M: tf.Tens
     """Each position has the least of its draws, and the random id of the first."""
     first_M = tf.concat([[True], at_M[1:] != at_M[:-1]], 0)[: tf.size(at_M)]
     position_M = tf.cumsum(tf.cast(first_M, tf.int32)) - 1
-    least = tf.math.segment_min(draw_M, position_M)
-    return tf.gather(least, position_M), tf.gather(tf.boolean_mask(random_M, first_M), position_M)
+    min_draw = tf.math.segment_min(draw_M, position_M)
+    return tf.gather(min_draw, position_M), tf.gather(tf.boolean_mask(random_M, first_M), position_M)
 
 
 def _corpus_ids(counts_V: np.ndarray, never: set[int], x: tf.Tensor) -> tf.Tensor:

@@ -88,11 +88,11 @@ def fragment(
     in_fragment_N = (place_N >= first_N) & (place_N < end_N)
     draw_N = token_uniform(fold_in(keys, 3), tokens)
     random_N = randint(vocab_size, token_bits(fold_in(keys, 4), tokens))
-    shown_N = tf.where(draw_N < mask_probability + random_probability, random_N, tokens.values)
-    shown_N = tf.where(draw_N < mask_probability, mask, shown_N)
+    corrupted_N = tf.where(draw_N < mask_probability + random_probability, random_N, tokens.values)
+    corrupted_N = tf.where(draw_N < mask_probability, mask, corrupted_N)
     before_N = tf.where(place_N == 0, start, tf.roll(tokens.values, 1, 0))
     return {
-        "inputs": tokens.with_values(tf.where(in_fragment_N, shown_N, tokens.values)),
+        "inputs": tokens.with_values(tf.where(in_fragment_N, corrupted_N, tokens.values)),
         "targets": ragged_mask(tokens, in_fragment_N),
         "decoder_inputs": ragged_mask(tokens.with_values(before_N), in_fragment_N),
         "offset": first_R - head,

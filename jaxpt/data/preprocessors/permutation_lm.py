@@ -77,10 +77,10 @@ def segments(
     ds = ds if separator is None else _ended(ds, separator)
 
     def read(_: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        made = tf.numpy_function(
+        arrays = tf.numpy_function(
             lambda: _bounds(*read_all(ds), length, reuse, seed, shard), [], (tf.int32, tf.int64, tf.int64)
         )
-        return tuple(tf.ensure_shape(x, shape) for x, shape in zip(made, ([None], [None, 5], [None, 3])))
+        return tuple(tf.ensure_shape(x, shape) for x, shape in zip(arrays, ([None], [None, 5], [None, 3])))
 
     def records(tokens_N: tf.Tensor, bounds: tf.Tensor, origins: tf.Tensor) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices((bounds, origins)).map(
@@ -118,26 +118,26 @@ def _bounds(
     length: int, reuse: int, seed: int, shard: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """All tokens, and each record's (first token, end of A, B's first, B's end, whether B is random) and origin."""
-    total, most = sentence_S1[-1], length - reuse - 3
-    first_R = np.arange(0, max(total - reuse - most, 0), reuse)
+    total, room = sentence_S1[-1], length - reuse - 3
+    first_R = np.arange(0, max(total - reuse - room, 0), reuse)
     number = np.arange(len(first_R), dtype=np.uint64) + np.uint64(shard << 32)
     keys = fold_in(np.full(len(first_R), seed, np.uint64), number)
     coin, cut, where = ((fold_in(keys, n) >> np.uint64(11)) * 2.0**-53 for n in (1, 2, 3))
 
     begin_R, ends = first_R + reuse, sentence_S1[1:]
-    before, after = np.searchsorted(ends, begin_R, side="right"), np.searchsorted(ends, begin_R + most)
+    before, after = np.searchsorted(ends, begin_R, side="right"), np.searchsorted(ends, begin_R + room)
     is_random = (before == after) | (coin < 0.5)
     end_R = ends[after]
     a_end = np.where(before == after, end_R, ends[before + (cut * (after - before)).astype(np.int64)])
-    wanted = np.maximum(most - (a_end - begin_R), 1)
-    place = (where * (total - wanted)).astype(np.int64)
+    b_room = np.maximum(room - (a_end - begin_R), 1)
+    place = (where * (total - b_room)).astype(np.int64)
     random_b = sentence_S1[np.searchsorted(sentence_S1, place, side="right") - 1]
-    random_end = ends[np.searchsorted(ends, place + wanted)]
+    random_end = ends[np.searchsorted(ends, place + b_room)]
     b, b_end = np.where(is_random, random_b, a_end), np.where(is_random, random_end, end_R)
 
     # First the longer text alone, until both are equal; from there on B, A, B, …
     a_size, b_size = a_end - begin_R, b_end - b
-    excess = a_size + b_size - most
+    excess = a_size + b_size - room
     alone = np.minimum(excess, np.abs(a_size - b_size))
     in_turn = excess - alone
     a_end -= np.where(a_size > b_size, alone, 0) + in_turn // 2
@@ -300,13 +300,13 @@ def ngrams(zones: Zones, begins_N: np.ndarray, max_ngram: int, context: int) -> 
 
 def _filled(zones: Zones, ngrams_N: np.ndarray) -> np.ndarray:
     """The n-grams, and places drawn besides up to the goals: bool [N]."""
-    real_ZxW, most = zones.real_ZxW, len(zones.number_W)
+    real_ZxW, width = zones.real_ZxW, len(zones.number_W)
     priority_ZxW = bits(fold_in(zones.keys_Z, 2), zones.number_W[None]).astype(np.int64) << 31 | zones.number_W
     priority_ZxW[~real_ZxW] = -1
     priority_ZxW[real_ZxW] = np.where(ngrams_N, np.iinfo(np.int64).max, priority_ZxW[real_ZxW])
-    nth_Z = most - np.clip(zones.goals_Z, 1, max(most, 1))
-    least_Zx1 = np.take_along_axis(np.sort(priority_ZxW, axis=1), nth_Z[:, None], axis=1)
-    return ((priority_ZxW >= least_Zx1) & (zones.goals_Z > 0)[:, None])[real_ZxW]
+    nth_Z = width - np.clip(zones.goals_Z, 1, max(width, 1))
+    threshold_Zx1 = np.take_along_axis(np.sort(priority_ZxW, axis=1), nth_Z[:, None], axis=1)
+    return ((priority_ZxW >= threshold_Zx1) & (zones.goals_Z > 0)[:, None])[real_ZxW]
 
 
 def _shuffled(zones: Zones, size: int) -> np.ndarray:

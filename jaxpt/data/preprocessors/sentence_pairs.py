@@ -163,12 +163,12 @@ def _pairs_of_group(corpus: _Corpus, docs_G: tf.Tensor, seed: tf.Tensor, rules: 
         going = next_G < tf.gather(corpus.document_D1, docs_G + 1)
         return n + 1, docs_G[going], aim_G[going], next_G[going], made.write(n, pairs_Gx6)
 
-    made = tf.TensorArray(tf.int64, 0, dynamic_size=True, infer_shape=False, element_shape=[None, 6])
-    state = (tf.constant(0), docs_G, aim_G, tf.gather(corpus.document_D1, docs_G), made)
+    pairs_array = tf.TensorArray(tf.int64, 0, dynamic_size=True, infer_shape=False, element_shape=[None, 6])
+    state = (tf.constant(0), docs_G, aim_G, tf.gather(corpus.document_D1, docs_G), pairs_array)
     some = tf.TensorShape([None])
     shapes = (tf.TensorShape([]), some, some, some, tf.TensorShape(None))
-    *_, made = tf.while_loop(lambda n, docs_G, *_: tf.size(docs_G) > 0, step, state, shape_invariants=shapes)
-    pairs = made.concat()
+    *_, pairs_array = tf.while_loop(lambda n, docs_G, *_: tf.size(docs_G) > 0, step, state, shape_invariants=shapes)
+    pairs = pairs_array.concat()
     return tf.gather(pairs, tf.argsort(pairs[:, 0], stable=True))
 
 

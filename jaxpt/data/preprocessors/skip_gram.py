@@ -65,9 +65,9 @@ def draw(
     count_V = np.maximum(token_counts(), 1.0)
     if subsample:
         rare_V = subsample / (count_V / count_V.sum())
-        kept_V = (np.sqrt(rare_V) + rare_V).astype(np.float32)
-        kept_N = token_uniform(fold_in(keys, 1), tokens) < tf.gather(kept_V, tokens.values)
-        tokens = ragged_mask(tokens, at_starts(kept_N, tokens, True))
+        keep_probability_V = (np.sqrt(rare_V) + rare_V).astype(np.float32)
+        is_kept_N = token_uniform(fold_in(keys, 1), tokens) < tf.gather(keep_probability_V, tokens.values)
+        tokens = ragged_mask(tokens, at_starts(is_kept_N, tokens, True))
     ends_V = np.cumsum(count_V**noise_exponent)
     drawn_RxK = tf.cast(uniform(fold_in(keys, 2), tf.range(noise)[None]), tf.float64) * ends_V[-1]
     ids = tf.searchsorted(tf.constant(ends_V), tf.reshape(drawn_RxK, [-1]), side="right")

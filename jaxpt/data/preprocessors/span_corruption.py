@@ -113,10 +113,10 @@ def _noise(keys: tf.Tensor, tokens: tf.RaggedTensor, noise_R: tf.Tensor, spans_R
     """Which tokens are noise: bool [N]. Kept and noise spans alternate, so that of all spans every second is noise."""
     length_R, start_R = tf.cast(tokens.row_lengths(), tf.int32), tf.cast(tokens.row_starts(), tf.int32)
     size = tf.size(tokens.values)
-    kept_RxS1 = _composition(fold_in(keys, 1), length_R - noise_R, spans_R)
+    nonnoise_RxS1 = _composition(fold_in(keys, 1), length_R - noise_R, spans_R)
     noise_RxS1 = _composition(fold_in(keys, 2), noise_R, spans_R)
     # A kept span begins where as many kept and noise spans have ended; a noise span one kept span later.
-    starts_2xRxS = start_R[:, None] + noise_RxS1[:, :-1] + tf.stack([kept_RxS1[:, :-1], kept_RxS1[:, 1:]])
+    starts_2xRxS = start_R[:, None] + noise_RxS1[:, :-1] + tf.stack([nonnoise_RxS1[:, :-1], nonnoise_RxS1[:, 1:]])
     is_span_RxS = tf.range(tf.shape(starts_2xRxS)[2])[None] < spans_R[:, None]
     at = tf.reshape(tf.where(is_span_RxS, starts_2xRxS, size), [-1, 1])
     is_first_N = tf.scatter_nd(at, tf.ones_like(at[:, 0]), [size + 1])[:-1]

@@ -53,6 +53,6 @@ def mix(
     draw_R = tf.cast(bits(fold_in(keys, 3), tf.constant([[0]]))[:, 0], tf.int64)
     which_R = tf.searchsorted(tf.constant(bounds[:-1]), draw_R, side="right")
     density_R, mean_R = (tf.gather(tf.constant(x, tf.float64), which_R) for x in (densities, means))
-    made = corrupted(batch, keys, density_R, mean_R, first_sentinel, eos)
+    features = corrupted(batch, keys, density_R, mean_R, first_sentinel, eos)
     mode_R = tf.gather(tf.constant(modes, tf.int32), which_R)
-    return made | {"inputs": tf.concat([mode_R[:, None], made["inputs"]], axis=1)}
+    return features | {"inputs": tf.concat([mode_R[:, None], features["inputs"]], axis=1)}

@@ -156,7 +156,7 @@ def _fill(
         return n + 1, next_end(first), made.write(n, first)
 
     state = (tf.constant(0), tf.constant(0, tf.int64), tf.TensorArray(tf.int64, 0, dynamic_size=True, element_shape=[]))
-    begins = tf.while_loop(lambda n, first, made: first < total, step, state)[2].stack()
+    begins = tf.while_loop(lambda n, first, starts: first < total, step, state)[2].stack()
     first, end = begins, tf.concat([begins[1:], [total]], 0)[: tf.size(begins)]
     if separator is not None:
         first += tf.cast(tf.gather(docs["tokens"], first) == separator, tf.int64)
@@ -194,10 +194,10 @@ def _cut_joined(
     total = tf.size(docs["tokens"], tf.int64)
     full = tf.maximum((total - overlap) // stride, 0)
     done = full * stride
-    seen = tf.where(full > 0, tf.constant(overlap, tf.int64), state["seen"])
-    first = stride * tf.range(full + tf.cast(is_last & (total - done > seen), tf.int64))
+    covered = tf.where(full > 0, tf.constant(overlap, tf.int64), state["seen"])
+    first = stride * tf.range(full + tf.cast(is_last & (total - done > covered), tf.int64))
     windows = _windows(docs, first, tf.minimum(first + length, total), shortest)
-    return {"rest": _drop(docs, done), "seen": seen}, windows
+    return {"rest": _drop(docs, done), "seen": covered}, windows
 
 
 def _after(rest: _Buffer, docs: _Buffer) -> _Buffer:

@@ -98,9 +98,9 @@ def _build(
     workers = min(workers or _cores(), len(missing))
     size = sum(shards[n].size for n in missing)
     if missing:
-        kept = f", {len(names) - len(missing)} shards are there" if len(missing) < len(names) else ""
+        existing = f", {len(names) - len(missing)} shards are there" if len(missing) < len(names) else ""
         about = f"about {size / 1e6:.0f} MB of text, " if size else ""
-        say.update(f"preparing {spec.name}: {about}{len(missing)} shards, {workers} processes{kept}")
+        say.update(f"preparing {spec.name}: {about}{len(missing)} shards, {workers} processes{existing}")
     jobs = [(n, shards[n], directory / names[n]) for n in missing]
     if beam is not None and jobs:
         make_shards(spec, jobs, beam)

@@ -61,9 +61,9 @@ def write_shard(
         with disk.whole_file(path) as file:
             _assemble(file, [array for column in columns.values() for array in column.arrays()], meta)
     except OSError as error:
-        if said := disk.full(error):
+        if reason := disk.full(error):
             raise UserError(
-                f"{path.parent}: the disk is full ({said}); what is done is kept: free some space and start "
+                f"{path.parent}: the disk is full ({reason}); what is done is kept: free some space and start "
                 "again, or give another data.cache_dir"
             ) from None
         raise
@@ -180,13 +180,13 @@ def is_intact(path: Path, crc: str | None = None, pace: float = math.inf) -> boo
     try:
         written = read_meta(path)["crc32"]
         head = safetensors.raw_header(path)
-        found = zlib.crc32(head.replace(written.encode(), b"0" * 8, 1))
+        actual_crc = zlib.crc32(head.replace(written.encode(), b"0" * 8, 1))
         with path.open("rb") as file:
             file.seek(len(head))
             while chunk := file.read(_CHUNK):
-                found = zlib.crc32(chunk, found)
+                actual_crc = zlib.crc32(chunk, actual_crc)
                 time.sleep(len(chunk) / pace)
-        return written == f"{found:08x}" == (crc or written)
+        return written == f"{actual_crc:08x}" == (crc or written)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -236,7 +236,7 @@ def _total(counts: list[dict[str, Any]]) -> dict[str, Any]:
     """The sum of counts, and of counts inside them."""
     keys = dict.fromkeys(key for count in counts for key in count)
     values = {key: [count[key] for count in counts if key in count] for key in keys}
-    return {key: _total(found) if isinstance(found[0], dict) else sum(found) for key, found in values.items()}
+    return {key: _total(terms) if isinstance(terms[0], dict) else sum(terms) for key, terms in values.items()}
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class Source:
         """
         counts: dict[str, Any] = {"documents": 0, "empty": 0, "files": {}}
         for piece in map(Piece, range(len(self._files[split]))) if pieces is None else pieces:
-            seen = counts["files"].setdefault(str(piece.file), 0)
+            num_documents = counts["files"].setdefault(str(piece.file), 0)
             for index, text in self._read(self._files[split][piece.file], piece.start):
                 if piece.stop is not None and index >= piece.stop:
                     break
@@ -137,11 +137,11 @@ class Source:
                 if (not text.strip()) if isinstance(text, str) else not text.size:
                     counts["empty"] += 1
                     continue
-                seen += 1
+                num_documents += 1
                 if self.is_of(split, text):
                     counts["documents"] += 1
                     yield piece.file, index, text
-            counts["files"][str(piece.file)] = seen
+            counts["files"][str(piece.file)] = num_documents
         if pieces is None:
             self.check(split, counts)
         self.counts[split] = counts
@@ -161,8 +161,8 @@ class Source:
           split: "train" or "validation".
           counts: of all its pieces together, as in `counts`.
         """
-        for number, seen in counts["files"].items():
-            if not seen and not (self.has_whole_files and any(counts["files"].values())):
+        for number, num_documents in counts["files"].items():
+            if not num_documents and not (self.has_whole_files and any(counts["files"].values())):
                 raise UserError(f"{self._files[split][int(number)]}: no documents in it")
         if not counts["documents"]:
             raise UserError(

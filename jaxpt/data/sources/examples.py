@@ -60,7 +60,7 @@ class Examples(Source):
                     f"it has {', '.join(self._task.output_features)}"
                 )
         self._cache = _cache_dir(self._task, data.task_cache)
-        shards = {split: self._count_shards(of) for split, of in self._splits.items()}
+        shards = {split: self._count_shards(source_split) for split, source_split in self._splits.items()}
         files = {
             s: [f"{data.task} {self._splits[s]} {n} of {count}" for n in range(count)] for s, count in shards.items()
         }
@@ -122,12 +122,12 @@ class Examples(Source):
         Returns:
           {"inputs": int32[n], "targets": int32[m], "origin": int64[3] = (source shard, example in it, pass)}.
         """
-        wanted = [piece for shard in self.shards(split) for piece in shard] if pieces is None else list(pieces)
+        selected = [piece for shard in self.shards(split) for piece in shard] if pieces is None else list(pieces)
         ids = tf.TensorSpec([None], tf.int32)
         signature = {"inputs": ids, "targets": ids, "origin": tf.TensorSpec([3], tf.int64)}
 
         def elements() -> Iterator[dict[str, Any]]:
-            yield from self._elements(split, wanted)
+            yield from self._elements(split, selected)
 
         return from_generator(elements, signature, self.fail)
 
@@ -146,9 +146,9 @@ class Examples(Source):
         size = max(self._task.output_features[name].vocabulary.vocab_size for name in self._lengths)
         for piece in pieces:
             shard, run = piece.file, piece.start.offset
-            seen = counts["files"].setdefault(str(shard), 0)
+            num_examples = counts["files"].setdefault(str(shard), 0)
             for number, ex in enumerate(self._examples(split, shard, run).as_numpy_iterator()):
-                seen += 1
+                num_examples += 1
                 self.consumed += ex["inputs"].size + ex["targets"].size
                 if not ex["targets"].size:
                     counts["empty"] += 1
@@ -161,24 +161,24 @@ class Examples(Source):
                         )
                 counts["documents"] += 1
                 yield {name: ex[name].astype(np.int32) for name in self._lengths} | {"origin": (shard, number, run)}
-            counts["files"][str(shard)] = seen
+            counts["files"][str(shard)] = num_examples
         self.counts[split] = counts
 
     def _examples(self, split: str, shard: int, run: int) -> tf.data.Dataset:
         """One shard of the source through the whole task, as SeqIO runs it."""
-        of, count = self._splits[split], len(self._files[split])
-        source = self._task._get_cached_source(of) if self._cache else self._task.source
+        source_split, count = self._splits[split], len(self._files[split])
+        source = self._task._get_cached_source(source_split) if self._cache else self._task.source
         keep = functools.partial(_held, fraction=self._fraction, validation=split == "validation", shard=shard)
         task = seqio.Task(
             self._task.name,
-            _Filtered(source, of, keep if self._fraction is not None else None),
+            _Filtered(source, source_split, keep if self._fraction is not None else None),
             output_features=self._task.output_features,
             preprocessors=self._after_cache() if self._cache else [f for f in self._task.preprocessors if _runs(f)],
         )
         try:
             ds = task.get_dataset(
                 self._lengths,
-                of,
+                source_split,
                 shuffle=False,
                 seed=run,
                 shard_info=seqio.ShardInfo(shard, count) if count > 1 else None,
@@ -200,8 +200,8 @@ class Examples(Source):
     def _count_shards(self, split: str) -> int:
         source = self._task._get_cached_source(split) if self._cache else self._task.source
         examples = source.num_input_examples(split)
-        most = MOST_SHARDS if examples is None else max(examples // SHARD_EXAMPLES, 1)
-        return min(len(source.list_shards(split)), most, MOST_SHARDS)
+        max_shards = MOST_SHARDS if examples is None else max(examples // SHARD_EXAMPLES, 1)
+        return min(len(source.list_shards(split)), max_shards, MOST_SHARDS)
 
     def _no_documents(self, path: str, mark: Offset) -> Iterator[Any]:
         raise UserError("data.tokenizer.path is missing: the task's vocabulary is no SentencePiece model, name it")
@@ -259,12 +259,12 @@ def _cache_dir(task: seqio.Task, root: str | None) -> str | None:
     """Where `seqio_cache_tasks` put the task, None where it did not."""
     if root is not None and root not in seqio.get_global_cache_dirs():
         seqio.add_global_cache_dirs([root])
-    found = task.cache_dir if root is not None and task.supports_caching else None
-    if root is not None and found is None:
+    cache_dir = task.cache_dir if root is not None and task.supports_caching else None
+    if root is not None and cache_dir is None:
         raise UserError(f"data.task_cache: {root} holds no cache of {task.name}; seqio_cache_tasks makes one")
-    if task.requires_caching and found is None:
+    if task.requires_caching and cache_dir is None:
         raise UserError(f"data.task: {task.name} wants to be cached: give data.task_cache, made by seqio_cache_tasks")
-    return found
+    return cache_dir
 
 
 def _cache_digest(directory: str, splits: set[str]) -> str:

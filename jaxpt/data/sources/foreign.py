@@ -114,11 +114,11 @@ def task_documents(data: DataConfig) -> dict[str, Any]:
 
     files: dict[str, list[str]] = {}
     parts: dict[str, tuple[str, seqio.ShardInfo | None]] = {}
-    for split, of in (("train", "train"), ("validation", held or "train")):
-        shards = min(len(task.source.list_shards(of)), MOST_SHARDS)
+    for split, source_split in (("train", "train"), ("validation", held or "train")):
+        shards = min(len(task.source.list_shards(source_split)), MOST_SHARDS)
         infos = [seqio.ShardInfo(i, shards) if shards > 1 else None for i in range(shards)]
-        files[split] = [f"{data.task} {of}" + (f" {i.index} of {shards}" if i else "") for i in infos]
-        parts |= {name: (of, info) for name, info in zip(files[split], infos)}
+        files[split] = [f"{data.task} {source_split}" + (f" {i.index} of {shards}" if i else "") for i in infos]
+        parts |= {name: (source_split, info) for name, info in zip(files[split], infos)}
 
     def read(path: str, mark: Offset) -> Iterator[tuple[int, Any]]:
         ds = _documents(task, *parts[path])
@@ -208,5 +208,5 @@ def module_digest(module: str) -> str:
     Returns:
       20 hexadecimal digits.
     """
-    found = importlib.util.find_spec(module)
-    return plugins.digest(Path(found.origin if found is not None and found.origin else "-"))
+    spec = importlib.util.find_spec(module)
+    return plugins.digest(Path(spec.origin if spec is not None and spec.origin else "-"))

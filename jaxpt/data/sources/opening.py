@@ -60,8 +60,8 @@ def _open(data: DataConfig, examples: int | None) -> Source:
     if data.source == "tfds":
         check_path(data)
         return Source(**foreign.tfds_documents(data))
-    found: list[str] = []
-    files = text_files(data, found.append)
+    lines: list[str] = []
+    files = text_files(data, lines.append)
     held = bool(files["validation"])
     source = Source(
         files if held else files | {"validation": files["train"]},
@@ -70,7 +70,7 @@ def _open(data: DataConfig, examples: int | None) -> Source:
         cut=lambda path, every: readers.marks(path, data, every),
         size=readers.size,
     )
-    source.found, source.has_whole_files = tuple(found), data.documents == "file"
+    source.found, source.has_whole_files = tuple(lines), data.documents == "file"
     return source
 
 
@@ -83,8 +83,8 @@ def _own(data: DataConfig) -> Source:
         raise UserError(f"data.source: importing {name} failed: {type(error).__name__}: {error}") from error
     source = module.open_source(data) if callable(getattr(module, "open_source", None)) else None
     if not isinstance(source, Source):
-        wanted = "open_source(data), which returns a jaxpt.data.sources.base.Source"
-        raise UserError(f"data.source: {name} must define {wanted}")
+        signature = "open_source(data), which returns a jaxpt.data.sources.base.Source"
+        raise UserError(f"data.source: {name} must define {signature}")
     source._identity["modules"] = {name: foreign.module_digest(name)}
     return source
 

@@ -24,14 +24,14 @@ class Rows(Source):
 
     def __init__(self, data: DataConfig, task: Task) -> None:
         """Finds the files, and reads those of the training set where a part of it is chosen."""
-        found: list[str] = []
-        train, held, _ = (files(data, split, found.append) for split in ("train", "validation", "test"))
+        lines: list[str] = []
+        train, held, _ = (files(data, split, lines.append) for split in ("train", "validation", "test"))
         self._task, self._chosen = task, None
         self._of = {"train": train, "validation": held or train}
         self._by_name = {file.name: file for of_split in self._of.values() for file in of_split}
         paths = {split: [file.name for file in of_split] for split, of_split in self._of.items()}
         super().__init__(paths, self._documents, None)
-        self.found = tuple(found)
+        self.found = tuple(lines)
         if not held or data.train_rows is not None or data.test_fraction is not None:
             self._chosen = choose(data, task, read(task, train))
             self._identity["split"] = repr(self._chosen)

@@ -169,25 +169,25 @@ class Stream:
         """
         at = np.array([index], np.int64)
         task, epoch, row = self._mixed(at) if shuffled else self._in_order(at)
-        of = self.tasks[task[0]]
-        records, _, _ = of.records(epoch, row)
-        found = {
+        source_task = self.tasks[task[0]]
+        records, _, _ = source_task.records(epoch, row)
+        features = {
             name: (value[0] if len(records) == 1 else value) if isinstance(value, np.ndarray) else value.values
-            for name, value in of.store.fetch(records).items()
+            for name, value in source_task.store.fetch(records).items()
             if isinstance(value, np.ndarray) or len(records) == 1
         }
-        return found | {"task": of.name} | {k: v[0] for k, v in self._made(task, epoch, row).items()}
+        return features | {"task": source_task.name} | {k: v[0] for k, v in self._made(task, epoch, row).items()}
 
     def _mixed(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(task, epoch, row) of each index of the training stream."""
         if self.continues:
             (task,) = self.tasks
             return np.zeros_like(index), *continued(index, len(task), self.batch_size, key(task.seed, "order"))
-        task, own = self.mixture.at(index)
+        task, index_in_task = self.mixture.at(index)
         epoch, row = np.empty_like(index), np.empty_like(index)
         for number in np.unique(task):
             of_it = task == number
-            epoch[of_it], row[of_it] = self.tasks[number].shuffled(own[of_it])
+            epoch[of_it], row[of_it] = self.tasks[number].shuffled(index_in_task[of_it])
         return task, epoch, row
 
     def _in_order(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -216,10 +216,10 @@ class Stream:
 
     def _together(self, numbers: list[int], places: list[np.ndarray], epoch: np.ndarray, row: np.ndarray) -> Batch:
         """The features of the rows at `places` of each of these tasks, one task after the other."""
-        found = [self.tasks[n].records(epoch[at], row[at]) for n, at in zip(numbers, places)]
-        stored = _joined([self.tasks[n].store.fetch(records) for n, (records, _, _) in zip(numbers, found)])
-        keys = np.concatenate([keys for _, keys, _ in found])
-        sizes = np.concatenate([np.diff(splits) for _, _, splits in found])
+        per_task = [self.tasks[n].records(epoch[at], row[at]) for n, at in zip(numbers, places)]
+        stored = _joined([self.tasks[n].store.fetch(records) for n, (records, _, _) in zip(numbers, per_task)])
+        keys = np.concatenate([keys for _, keys, _ in per_task])
+        sizes = np.concatenate([np.diff(splits) for _, _, splits in per_task])
         return self.tasks[numbers[0]].online(stored, keys, np.concatenate([[0], np.cumsum(sizes)]))
 
 

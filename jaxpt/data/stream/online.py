@@ -59,13 +59,13 @@ def compile_online(
 
     def online(records: Records, keys: np.ndarray, packs: np.ndarray | None) -> dict[str, np.ndarray]:
         batch = drawn(records, keys)
-        made = batch if rows is None else rows(batch, packs=packs if packed else None)
-        wanted = len(keys) if packs is None or not packed else len(packs) - 1
+        outputs = batch if rows is None else rows(batch, packs=packs if packed else None)
+        num_rows = len(keys) if packs is None or not packed else len(packs) - 1
         for name in features:
-            if len(made[name]) != wanted:
+            if len(outputs[name]) != num_rows:
                 names = ", ".join(call.name for call in all_calls)
-                raise UserError(f"preprocessor {names}: gives {len(made[name])} rows of {name} for {wanted}")
-        return {name: made[name] for name in features}
+                raise UserError(f"preprocessor {names}: gives {len(outputs[name])} rows of {name} for {num_rows}")
+        return {name: outputs[name] for name in features}
 
     # A mistake in a preprocessor shows here, not at the first step.
     none = {
@@ -104,12 +104,12 @@ def _graph(
             for name, x in batch.items()
         }
 
-    def given(s: tf.TensorSpec) -> Any:
+    def tensor_spec(s: tf.TensorSpec) -> Any:
         if _is_ragged(s):
             return Ragged(tf.TensorSpec([None], s.dtype), tf.TensorSpec([None], tf.int64))
         return tf.TensorSpec([None, *s.shape], s.dtype)
 
-    signature = [{name: given(s) for name, s in spec.items()}, tf.TensorSpec([None], tf.uint64)]
+    signature = [{name: tensor_spec(s) for name, s in spec.items()}, tf.TensorSpec([None], tf.uint64)]
     graph = tf.function(make, input_signature=signature, autograph=False)
     _check_draws(graph.get_concrete_function().graph.as_graph_def(), calls)
 
@@ -159,7 +159,7 @@ def _step(call: Call, vocabulary: seqio.Vocabulary, token_counts: Counts | None 
 def _lifted(function: Callable[..., dict[str, tf.Tensor]], seeds: int | None) -> Step:
     """A function of one record as one of a batch, record by record: anyone's own SeqIO preprocessor."""
 
-    def one(arguments: tuple[dict[str, tf.Tensor], tf.Tensor]) -> dict[str, tf.Tensor]:
+    def apply(arguments: tuple[dict[str, tf.Tensor], tf.Tensor]) -> dict[str, tf.Tensor]:
         record, key = arguments
         rng = tf.stack([tf.bitcast(key, tf.int64), tf.constant(0, tf.int64)])
         if seeds is None:
@@ -170,14 +170,14 @@ def _lifted(function: Callable[..., dict[str, tf.Tensor]], seeds: int | None) ->
 
     def step(batch: Batch, keys: tf.Tensor) -> Batch:
         inputs = {name: tf.TensorSpec(x.shape[1:], x.dtype) for name, x in batch.items()}
-        outputs = tf.function(one).get_concrete_function((inputs, tf.TensorSpec([], tf.uint64))).structured_outputs
+        outputs = tf.function(apply).get_concrete_function((inputs, tf.TensorSpec([], tf.uint64))).structured_outputs
         signature = {
             name: tf.RaggedTensorSpec([None], x.dtype, 0)
             if x.shape.rank == 1 and x.shape[0] is None
             else tf.TensorSpec(x.shape, x.dtype)
             for name, x in outputs.items()
         }
-        return tf.map_fn(one, (batch, keys), fn_output_signature=signature, parallel_iterations=4)
+        return tf.map_fn(apply, (batch, keys), fn_output_signature=signature, parallel_iterations=4)
 
     return step
 

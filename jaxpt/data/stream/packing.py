@@ -103,8 +103,8 @@ def _order(share: np.ndarray, count: np.ndarray) -> np.ndarray:
     relative = share / np.maximum(share.T @ count, 1e-9)
     side = relative.argmax(axis=1)
     done = np.empty(len(share))
-    for one in np.unique(side):
-        of_side = np.flatnonzero(side == one)
+    for side_index in np.unique(side):
+        of_side = np.flatnonzero(side == side_index)
         of_side = of_side[np.argsort(-share[of_side].sum(axis=1), kind="stable")]
         weight = np.cumsum((share.sum(axis=1) * count)[of_side])
         done[of_side] = weight / max(weight[-1], 1e-9)

@@ -86,9 +86,9 @@ class Updates:
         Returns:
           (their records end to end, int64 [n + 1]: where each row begins among these).
         """
-        found = [self.of_epoch(int(e)).of(row[epoch == e]) for e in np.unique(epoch)]
-        sizes = [np.diff(splits) for _, splits in found]
-        return np.concatenate([records for records, _ in found]), np.cumsum(np.concatenate([[0], *sizes]))
+        per_epoch = [self.of_epoch(int(e)).of(row[epoch == e]) for e in np.unique(epoch)]
+        sizes = [np.diff(splits) for _, splits in per_epoch]
+        return np.concatenate([records for records, _ in per_epoch]), np.cumsum(np.concatenate([[0], *sizes]))
 
     def of_epoch(self, epoch: int) -> Packs:
         """The rows of an epoch, R for each update; some may be empty."""
@@ -106,8 +106,8 @@ class Updates:
         """The plan of an epoch; where none is found, the groups of epoch 0 in another order."""
         if epoch == 0:
             return self._first
-        if (found := self._planned(epoch, self.rows)) is not None:
-            return found
+        if (plan := self._planned(epoch, self.rows)) is not None:
+            return plan
         whole = len(self._size_MxF) // self.examples
         order = permuted(np.arange(whole), whole, self._key, np.full(whole, epoch))
         order = np.append(order, np.arange(whole, self.steps))
@@ -178,8 +178,8 @@ def _exchanged(over_PxN: np.ndarray, under_PxN: np.ndarray, unit_M: np.ndarray) 
     over_PxN = np.take_along_axis(over_PxN, np.argsort(-unit_M[over_PxN], axis=1, kind="stable"), axis=1)
     under_PxN = np.take_along_axis(under_PxN, np.argsort(unit_M[under_PxN], axis=1, kind="stable"), axis=1)
     over, under = unit_M[over_PxN], unit_M[under_PxN]
-    wanted_P = (over.sum(1) - under.sum(1)) // 2
-    distance_PxN = np.where(over > under, np.abs(over - under - wanted_P[:, None]), np.iinfo(np.int64).max)
+    half_gap_P = (over.sum(1) - under.sum(1)) // 2
+    distance_PxN = np.where(over > under, np.abs(over - under - half_gap_P[:, None]), np.iinfo(np.int64).max)
     change_PxN = np.arange(over_PxN.shape[1]) == distance_PxN.argmin(1)[:, None]
     change_PxN &= over_PxN != _NOBODY
     return np.where(change_PxN, under_PxN, over_PxN), np.where(change_PxN, over_PxN, under_PxN)

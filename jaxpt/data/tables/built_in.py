@@ -78,16 +78,16 @@ def _split(text: str) -> str:
 @functools.cache
 def _modules() -> tuple[tuple[str, dict[str, Any]], ...]:
     """(text, row) for each docstring of four words or more that one module alone has."""
-    found: dict[str, set[str]] = collections.defaultdict(set)
+    modules_by_text: dict[str, set[str]] = collections.defaultdict(set)
     for name, path in sources():
         if name in MODULES:
             for _, text in documented(path):
                 if len(text.split()) > 3:
-                    found[text].add(name)
+                    modules_by_text[text].add(name)
     of_module: dict[str, list[str]] = {name: [] for name in MODULES}
-    for text in sorted(found, key=digest):
-        if len(found[text]) == 1:
-            of_module[min(found[text])].append(text)
+    for text in sorted(modules_by_text, key=digest):
+        if len(modules_by_text[text]) == 1:
+            of_module[min(modules_by_text[text])].append(text)
     balanced = [(text, name) for name, texts in of_module.items() for text in texts[:_MOST]]
     return tuple(
         (text, {"text": text, "module": name}) for text, name in sorted(balanced, key=lambda row: digest(row[0]))
@@ -105,19 +105,19 @@ def _summaries() -> tuple[tuple[str, dict[str, Any]], ...]:
 def _matches() -> tuple[tuple[str, dict[str, Any]], ...]:
     """(signature, row): of half of the functions with their own summary, of the others with the next one's."""
     rows = [row for _, row in _summaries()]
-    found = []
-    for one, following in itertools.pairwise(rows):
-        is_own = digest(one["signature"] + one["summary"]) % 2 == 0
-        summary = (one if is_own else following)["summary"]
-        if is_own or summary != one["summary"]:
-            found.append((one["signature"], one | {"summary": summary, "match": "yes" if is_own else "no"}))
-    return tuple(found)
+    matches = []
+    for row, following in itertools.pairwise(rows):
+        is_own = digest(row["signature"] + row["summary"]) % 2 == 0
+        summary = (row if is_own else following)["summary"]
+        if is_own or summary != row["summary"]:
+            matches.append((row["signature"], row | {"summary": summary, "match": "yes" if is_own else "no"}))
+    return tuple(matches)
 
 
 @functools.cache
 def _kinds() -> tuple[tuple[str, dict[str, Any]], ...]:
     """(words, row) for each documented module, class and function."""
-    found: dict[str, dict[str, Any]] = {}
+    tagged_words: dict[str, dict[str, Any]] = {}
     for name, path in sources():
         for node, text in documented(path):
             pieces = _declaration(node, name)
@@ -126,8 +126,8 @@ def _kinds() -> tuple[tuple[str, dict[str, Any]], ...]:
             pieces += [(word, kind_of_word(word, names, sentence[at + 1 : at + 2])) for at, word in enumerate(sentence)]
             tokens, tags = (list(column) for column in zip(*pieces))
             if len(tokens) <= _LONGEST:
-                found.setdefault(" ".join(tokens), {"tokens": tokens, "tags": tags})
-    return tuple(sorted(found.items(), key=lambda row: digest(row[0])))
+                tagged_words.setdefault(" ".join(tokens), {"tokens": tokens, "tags": tags})
+    return tuple(sorted(tagged_words.items(), key=lambda row: digest(row[0])))
 
 
 def _declaration(node: ast.AST, module: str) -> list[tuple[str, str]]:
@@ -138,10 +138,10 @@ def _declaration(node: ast.AST, module: str) -> list[tuple[str, str]]:
         bases = [piece for base in node.bases for piece in [(",", "other"), *_base(base)]][1:]
         inner = [("(", "other"), *bases, (")", "other")] if bases else []
         return [("class", "other"), (node.name, "class"), *inner]
-    names = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
-    for one in ast.walk(node.args):
-        if isinstance(one, ast.arg):
-            one.annotation = None
+    names = {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
+    for arg in ast.walk(node.args):
+        if isinstance(arg, ast.arg):
+            arg.annotation = None
     words = _WORD.findall(f"({ast.unparse(node.args)})")
     return [("def", "other"), (node.name, "function"), *((w, "argument" if w in names else "other") for w in words)]
 

@@ -133,12 +133,12 @@ def _words(block: _Block, path: str) -> list[list[str]]:
 
 
 def _of_comments(block: _Block) -> dict[str, Any]:
-    found: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     for note in block.comments:
         name, equals, value = note[1:].partition("=")
-        found.setdefault(name.strip(), value.strip() if equals else "")
-    newdoc = block.newdoc or any(name == "newdoc" or name.startswith("newdoc ") for name in found)
-    return {"sent_id": found.get("sent_id"), "text": found.get("text"), "newdoc": newdoc}
+        metadata.setdefault(name.strip(), value.strip() if equals else "")
+    newdoc = block.newdoc or any(name == "newdoc" or name.startswith("newdoc ") for name in metadata)
+    return {"sent_id": metadata.get("sent_id"), "text": metadata.get("text"), "newdoc": newdoc}
 
 
 def _named(names: Sequence[str] | None, fields: list[str], place: str) -> tuple[str, ...]:
@@ -148,8 +148,8 @@ def _named(names: Sequence[str] | None, fields: list[str], place: str) -> tuple[
             raise UserError(f"{place}: {width} columns; name them (task.header), such as tokens and tags{comment}")
         return _NAMES[width]
     if len(names) != width:
-        of = "CoNLL-U's" if names is CONLLU else "task.header"
-        raise UserError(f"{place}: {width} columns, wants {len(names)} ({of}): {', '.join(names)}{comment}")
+        source = "CoNLL-U's" if names is CONLLU else "task.header"
+        raise UserError(f"{place}: {width} columns, wants {len(names)} ({source}): {', '.join(names)}{comment}")
     return tuple(names)
 
 
@@ -163,10 +163,12 @@ def _picked(names: Sequence[str], columns: Mapping[str, int | str] | None, path:
     if columns is None:
         return {name: at for at, name in enumerate(names)}
     picked = {}
-    for name, of in columns.items():
-        if isinstance(of, str) and of not in names:
-            raise UserError(f"{path}: columns: no column {of!r}; it has {', '.join(names)}{nearest(of, [*names], '')}")
-        at = names.index(of) if isinstance(of, str) else of
+    for name, column in columns.items():
+        if isinstance(column, str) and column not in names:
+            raise UserError(
+                f"{path}: columns: no column {column!r}; it has {', '.join(names)}{nearest(column, [*names], '')}"
+            )
+        at = names.index(column) if isinstance(column, str) else column
         if not -len(names) <= at < len(names):
             raise UserError(f"{path}: columns: {name} is column {at}, but there are {len(names)}, counted from 0")
         picked[name] = at

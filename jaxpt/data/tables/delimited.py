@@ -51,8 +51,8 @@ def tsv(path: str, header: Sequence[str] | None = None, delimiter: str = "\t", q
         rows += 1
         yield Row(number, dict(zip(names, fields)))
     if not rows:
-        wanted = "a header row and rows below it" if header is None else "rows of " + ", ".join(names)
-        raise UserError(f"{path}: {'is empty' if first else 'no rows below the header'}; wants {wanted}")
+        expected = "a header row and rows below it" if header is None else "rows of " + ", ".join(names)
+        raise UserError(f"{path}: {'is empty' if first else 'no rows below the header'}; wants {expected}")
 
 
 def csv(path: str, header: Sequence[str] | None = None, delimiter: str = ",", quoted: bool = True,

@@ -77,10 +77,10 @@ def _found(path: str, key: str, directories: bool) -> list[str]:
         system = _gfile()
     exists = system.exists if system else os.path.exists
     is_glob = any(c in path for c in "*?[") and not exists(path)
-    found = sorted(system.glob(path) if system else glob.glob(_pattern(path))) if is_glob else [path]
-    if not found:
+    files = sorted(system.glob(path) if system else glob.glob(_pattern(path))) if is_glob else [path]
+    if not files:
         raise UserError(f"{key}: no file matches {path}")
-    for file in found:
+    for file in files:
         if _isdir(file):
             if directories:
                 continue
@@ -89,7 +89,7 @@ def _found(path: str, key: str, directories: bool) -> list[str]:
             raise UserError(f"{key}: {file}: no such file")
         if not system and not os.path.isfile(file):
             raise UserError(f"{key}: {file}: is a pipe or a device, expected a file")
-    return found
+    return files
 
 
 def _pattern(path: str) -> str:
@@ -110,12 +110,14 @@ def _listed(root: str, key: str, suffixes: Sequence[str], report: Callable[[str]
             is_empty = is_wanted and "://" not in file and ".zip!" not in file and not os.path.getsize(file)
             taken += [file] if is_wanted and not is_empty else []
             counts[is_wanted and not is_empty]["empty" if is_empty else _suffix(file)] += 1
-    said, left_out = (", ".join(f"{n:,} {suffix}" for suffix, n in of.most_common(8)) for of in counts.values())
+    included, left_out = (
+        ", ".join(f"{n:,} {suffix}" for suffix, n in counter.most_common(8)) for counter in counts.values()
+    )
     if not taken:
-        wanted = f"; wants files that end in {', '.join(suffixes)}" if any(suffixes) else ""
-        raise UserError(f"{key}: {root}: a directory without a file to read ({left_out or 'no files'}){wanted}")
+        expected = f"; wants files that end in {', '.join(suffixes)}" if any(suffixes) else ""
+        raise UserError(f"{key}: {root}: a directory without a file to read ({left_out or 'no files'}){expected}")
     total = f"{len(taken):,} file{'s' if len(taken) > 1 else ''}"
-    report(f"{key}: {root}: {total} ({said})" + (f"; left out: {left_out}" if left_out else ""))
+    report(f"{key}: {root}: {total} ({included})" + (f"; left out: {left_out}" if left_out else ""))
     return taken
 
 
@@ -126,13 +128,13 @@ def _below(root: str, key: str) -> Iterator[str]:
         raise UserError(f"{key}: {error.filename}: cannot be listed ({error.strerror})")
 
     is_remote = "://" in root
-    seen: set[str] = set()
+    visited: set[str] = set()
     for folder, folders, names in _gfile().walk(root) if is_remote else os.walk(root, onerror=refuse, followlinks=True):
         if not is_remote:
             real = os.path.realpath(folder)
-            folders[:] = [] if real in seen else [name for name in folders if not _HIDDEN.search(f"{name}/")]
-            names = [] if real in seen else names
-            seen.add(real)
+            folders[:] = [] if real in visited else [name for name in folders if not _HIDDEN.search(f"{name}/")]
+            names = [] if real in visited else names
+            visited.add(real)
         for name in names:
             path = os.path.join(folder, name)
             if not _HIDDEN.search(os.path.relpath(path, root)) and (is_remote or os.path.isfile(path)):

@@ -35,10 +35,10 @@ def jsonl(path: str) -> Iterator[Row]:
         place = f"{path}: line {number}"
         record = _object(line, place)
         try:
-            found = super_glue.flat(record)
+            flattened = super_glue.flat(record)
         except (KeyError, TypeError) as error:
             raise UserError(f"{place}: begins as a line of SuperGLUE, but has no {error}") from None
-        for values in [record] if found is None else found:
+        for values in [record] if flattened is None else flattened:
             rows += 1
             yield Row(rows if super_glue.is_nested(values) else number, values)
     if not rows:
@@ -118,8 +118,8 @@ def _valid(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
-        return [_valid(one) for one in value]
-    return {_valid(name): _valid(one) for name, one in value.items()} if isinstance(value, dict) else value
+        return [_valid(element) for element in value]
+    return {_valid(name): _valid(member) for name, member in value.items()} if isinstance(value, dict) else value
 
 
 def _records(content: Any, path: str) -> Iterator[Row]:
@@ -128,8 +128,8 @@ def _records(content: Any, path: str) -> Iterator[Row]:
     if isinstance(content, dict) and content and all(isinstance(v, list) for v in content.values()):
         lengths = {name: len(values) for name, values in content.items()}
         if len(set(lengths.values())) > 1:
-            shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise UserError(f"{path}: columns of unequal lengths: {shown}")
+            column_lengths = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise UserError(f"{path}: columns of unequal lengths: {column_lengths}")
         content = [dict(zip(content, values)) for values in zip(*content.values())]
     if not isinstance(content, list):
         raise UserError(f"{path}: {_kind(content)}; {_FORMS}")
@@ -197,11 +197,11 @@ def answers(value: Any, place: str = "") -> list[dict[str, Any]]:
         value = [{"text": text, "answer_start": start} for text, start in zip(value["text"], starts)]
     if not isinstance(value, list):
         raise UserError(f"{place or 'answers'}: answers wants a list, got {_kind(value)}")
-    found = []
+    records = []
     for answer in value:
         text, start = _part(answer, "text", str, place), _part(answer, "answer_start", int, place)
-        found.append({"text": text, "answer_start": start})
-    return found
+        records.append({"text": text, "answer_start": start})
+    return records
 
 
 def _part(record: Any, name: str, kind: Any, place: str) -> Any:
@@ -210,8 +210,8 @@ def _part(record: Any, name: str, kind: Any, place: str) -> Any:
     if name not in record:
         raise UserError(f"{place}: no {name!r}; it has {', '.join(record) or 'nothing'}")
     if not isinstance(record[name], kind):
-        wanted = {list: "a list", str: "a string", int: "a whole number"}.get(kind, "a string or a number")
-        raise UserError(f"{place}: {name!r} wants {wanted}, got {_kind(record[name])}")
+        expected = {list: "a list", str: "a string", int: "a whole number"}.get(kind, "a string or a number")
+        raise UserError(f"{place}: {name!r} wants {expected}, got {_kind(record[name])}")
     return record[name]
 
 

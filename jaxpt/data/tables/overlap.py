@@ -23,8 +23,8 @@ def overlap(train: Iterable[Text], other: Iterable[Text]) -> int:
       >>> overlap(["a", "b", "b"], ["b", "c", "b"])
       2
     """
-    seen = {digest(text) for text in train}
-    return sum(digest(text) in seen for text in other)
+    train_hashes = {digest(text) for text in train}
+    return sum(digest(text) in train_hashes for text in other)
 
 
 def digest(text: Text) -> int:

@@ -74,9 +74,9 @@ def _is_plain(kind: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(field) for name, field in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(element) for element in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value if value is None or isinstance(value, str | bool | int | float) else str(value)

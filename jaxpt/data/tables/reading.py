@@ -83,9 +83,9 @@ def file_format(path: str, format: str = "auto") -> str:
             raise UserError(f"{path}: no format {format!r}{nearest(format, [*FORMATS])}")
         return format
     name = path.removesuffix(".gz")
-    for suffix, found in SUFFIXES.items():
+    for suffix, suffix_format in SUFFIXES.items():
         if name.endswith(suffix):
-            return found
+            return suffix_format
     suffixes = ", ".join(suffix for suffix in SUFFIXES)
     raise UserError(
         f"{path}: the suffix says nothing of the format; wants {suffixes}, or a format: {', '.join(FORMATS)}"

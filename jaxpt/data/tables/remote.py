@@ -59,22 +59,22 @@ def unreachable() -> str | None:
     """Why Google's storage cannot be reached; None if it can."""
     if not _is_on_google():
         os.environ.setdefault("NO_GCE_CHECK", "true")  # else TensorFlow asks a server that is not there, ten times
-    found: list[str | None] = []
+    outcomes: list[str | None] = []
 
     def ask() -> None:
         try:
             urllib.request.urlopen(urllib.request.Request(_STORAGE, method="HEAD"), timeout=SECONDS).close()
-            found.append(None)
+            outcomes.append(None)
         except urllib.error.HTTPError:  # it answers
-            found.append(None)
+            outcomes.append(None)
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            found.append(getattr(reason, "strerror", None) or str(reason))
+            outcomes.append(getattr(reason, "strerror", None) or str(reason))
 
     asking = threading.Thread(target=ask, daemon=True)  # a resolver has no timeout
     asking.start()
     asking.join(SECONDS)
-    return found[0] if found else f"no answer in {SECONDS:.0f} s"
+    return outcomes[0] if outcomes else f"no answer in {SECONDS:.0f} s"
 
 
 def _is_on_google() -> bool:

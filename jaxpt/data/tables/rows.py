@@ -163,10 +163,10 @@ def labels(rows: Iterable[Row], name: str, path: str = "", format: str = "auto")
     for row in rows:
         place = where(path, row, format) if path else f"row {row.number}"
         value = column(row, name, place)
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, dict | list):
-                raise UserError(f"{place}: column {name!r} wants labels, got {_shown(one)}")
-            spelled = label(one)
+        for raw_label in value if isinstance(value, list) else [value]:
+            if isinstance(raw_label, dict | list):
+                raise UserError(f"{place}: column {name!r} wants labels, got {_shown(raw_label)}")
+            spelled = label(raw_label)
             if not spelled.strip():
                 raise UserError(f"{place}: column {name!r}: empty label; give the row a label or take it out")
             counts[spelled] += 1

@@ -87,11 +87,11 @@ def held_out(
         raise ValueError(f"fraction wants a number above 0 and below 1, got {fraction}")
     if quantiles and (quantiles < 2 or label_of is None):
         raise ValueError("quantiles wants 2 or more, and label_of")
-    found = [(digest(text_of(row)), label_of(row) if label_of else "") for row in rows]
-    edges = _edges([value for _, value in found], quantiles) if quantiles else ()
+    hashed_rows = [(digest(text_of(row)), label_of(row) if label_of else "") for row in rows]
+    edges = _edges([value for _, value in hashed_rows], quantiles) if quantiles else ()
     empty = HeldOut(("",) if label_of is None else (), (), edges)
     counts: dict[str, collections.Counter[int]] = {}
-    for hash, label in found:
+    for hash, label in hashed_rows:
         counts.setdefault(empty._stratum(label), collections.Counter())[hash] += 1
     strata = tuple(sorted(counts))
     split = HeldOut(strata, tuple(_threshold(counts[stratum], fraction) for stratum in strata), edges)
@@ -107,13 +107,13 @@ def _edges(values: list[float], quantiles: int) -> tuple[float, ...]:
 def _threshold(rows: collections.Counter[int], fraction: float) -> int:
     """The hash up to which texts are held out. Several rows may have one text: the nearest number of rows is taken."""
     hashes = sorted(rows)
-    wanted = max(int(fraction * rows.total() + 0.5), 1)
-    best, threshold, below = wanted, -1, 0
+    target = max(int(fraction * rows.total() + 0.5), 1)
+    best, threshold, below = target, -1, 0
     for hash in hashes[:-1]:  # the last text stays in the training set
         below += rows[hash]
-        if threshold < 0 or abs(below - wanted) < best:
-            best, threshold = abs(below - wanted), hash
-        if below >= wanted:
+        if threshold < 0 or abs(below - target) < best:
+            best, threshold = abs(below - target), hash
+        if below >= target:
             break
     return threshold
 
@@ -121,13 +121,13 @@ def _threshold(rows: collections.Counter[int], fraction: float) -> int:
 def _exceptions(split: HeldOut, counts: dict[str, collections.Counter[int]]) -> tuple[tuple[int, bool], ...]:
     """Of texts in several strata that would be on both sides: the side that most of their rows would be on."""
     sides: dict[int, collections.Counter[bool]] = {}
-    seen: set[int] = set()
+    seen_hashes: set[int] = set()
     for rows in counts.values():
         for hash in rows:
-            if hash in seen:
+            if hash in seen_hashes:
                 sides[hash] = collections.Counter()
-            seen.add(hash)
+            seen_hashes.add(hash)
     for stratum, rows in counts.items():
         for hash in sides.keys() & rows.keys():
             sides[hash][split._at(hash, stratum)] += rows[hash]
-    return tuple(sorted((hash, of[True] > of[False]) for hash, of in sides.items() if len(of) == 2))
+    return tuple(sorted((hash, tally[True] > tally[False]) for hash, tally in sides.items() if len(tally) == 2))

@@ -57,7 +57,7 @@ def _multirc(record: dict[str, Any]) -> list[dict[str, Any]]:
 def _record(record: dict[str, Any]) -> list[dict[str, Any]]:
     text = record["passage"]["text"]
     # The last character of an entity is its own.
-    entities = sorted({text[one["start"] : one["end"] + 1] for one in record["passage"]["entities"]})
+    entities = sorted({text[entity["start"] : entity["end"] + 1] for entity in record["passage"]["entities"]})
     return [
         {
             "passage": text, "query": query["query"], "entities": entities,

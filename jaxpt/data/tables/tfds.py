@@ -65,11 +65,11 @@ def plain(feature: Any, value: Any) -> Any:
         inner = getattr(feature, "feature", feature)  # of a sequence of objects TFDS makes an object of sequences
         many = inner is not feature
         return {
-            key: [plain(inner[key], one) for one in of] if many else plain(inner[key], of)
-            for key, of in value.items()
+            key: [plain(inner[key], element) for element in field] if many else plain(inner[key], field)
+            for key, field in value.items()
         }
     if hasattr(feature, "feature"):
-        return [plain(feature.feature, one) for one in value]
+        return [plain(feature.feature, element) for element in value]
     if hasattr(feature, "int2str"):  # after sequences: they answer for what they hold
         return feature.int2str(int(value)) if value >= 0 else None
     return _decoded(value.tolist() if hasattr(value, "tolist") else value)
@@ -77,7 +77,7 @@ def plain(feature: Any, value: Any) -> Any:
 
 def _decoded(value: Any) -> Any:
     if isinstance(value, list):
-        return [_decoded(one) for one in value]
+        return [_decoded(element) for element in value]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 

@@ -276,7 +276,7 @@ class ComparedTexts(Task):
         return {**({"language": language} if language and by_language else {}), **super().options(metric)}
 
     def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
-        references = max((len(one) for one in targets if isinstance(one, list | tuple)), default=1)
+        references = max((len(target) for target in targets if isinstance(target, list | tuple)), default=1)
         resolved = metrics.resolve(metric, targets, **self.options(metric))
         return metrics.signature(metric, max(references, 1), **resolved)
 

@@ -73,13 +73,13 @@ class DialogueTask(Task):
         Raises:
           UserError: no such columns, an unknown role, an empty message.
         """
-        found = self._messages(row, where)
-        for number, message in enumerate(found, 1):
+        messages = self._messages(row, where)
+        for number, message in enumerate(messages, 1):
             if not message["content"].strip():
                 raise UserError(f"{where}: message {number} ({message['role']}) is empty; wants text")
-        if self.system is not None and found and found[0]["role"] not in ("system", "developer"):
-            found.insert(0, {"role": "system", "content": self.system})
-        return found
+        if self.system is not None and messages and messages[0]["role"] not in ("system", "developer"):
+            messages.insert(0, {"role": "system", "content": self.system})
+        return messages
 
     def _messages(self, row: Row, where: str) -> list[Message]:
         listed = self.messages or next((name for name in ("messages", "conversations") if name in row.values), None)
@@ -98,8 +98,8 @@ class DialogueTask(Task):
         more = more if self.input is None else tables.text(row, self.input, f"{where} (task.input)")
         if isinstance(more, str) and more.strip():
             first[-1]["content"] += f"\n\n{more}"
-        said = tables.column(row, answer, where)
-        return first + _turn(said, "assistant", f"{where}: column {answer!r} (task.answer)")
+        reply = tables.column(row, answer, where)
+        return first + _turn(reply, "assistant", f"{where}: column {answer!r} (task.answer)")
 
 
 def _turn(value: Any, role: str, what: str) -> list[Message]:
@@ -113,7 +113,7 @@ def _listed(value: Any, what: str) -> list[Message]:
     """Messages of a list of {"role", "content"}, or of ShareGPT's {"from", "value"}."""
     if not isinstance(value, list) or not value:
         raise UserError(f'{what} wants a list of {{"role", "content"}}, got {_shown(value)}')
-    found = []
+    messages = []
     for number, message in enumerate(value, 1):
         if not isinstance(message, Mapping):
             raise UserError(f'{what}: message {number}: wants {{"role", "content"}}, got {_shown(message)}')
@@ -127,8 +127,8 @@ def _listed(value: Any, what: str) -> list[Message]:
             )
         if not isinstance(content, str):
             raise UserError(f"{what}: message {number} ({role}): wants text, got {_shown(content)}")
-        found.append({"role": roles[role], "content": content})
-    return found
+        messages.append({"role": roles[role], "content": content})
+    return messages
 
 
 def _shown(value: Any) -> str:

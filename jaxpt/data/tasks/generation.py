@@ -57,10 +57,10 @@ class GenerationTask(ComparedTexts):
     def references(self, row: Row, where: str) -> list[str]:
         """The texts that are right answers."""
         value: Any = tables.column(row, self.targets, where)
-        found = value if isinstance(value, list) else [value]
-        if not found or not all(isinstance(one, str) for one in found):
+        references = value if isinstance(value, list) else [value]
+        if not references or not all(isinstance(reference, str) for reference in references):
             raise UserError(f"{where}: column {self.targets!r} (task.targets) wants a text or a list of texts")
-        return found
+        return references
 
     def content(self, row: Row, where: str) -> tuple[str, ...]:
         return (self.input_text(row, where),)
@@ -77,10 +77,10 @@ class GenerationTask(ComparedTexts):
     def grouped(self, rows: Sequence[LocatedRow]) -> tuple[list[LocatedRow], list[Any]]:
         """Rows with the same input are one, with the references of all of them."""
         first: dict[str, LocatedRow] = {}
-        found: dict[str, list[str]] = {}
+        references: dict[str, list[str]] = {}
         for row in rows:
             inputs = self.input_text(row.row, row.where)
             first.setdefault(inputs, row)
-            known = found.setdefault(inputs, [])
-            known += [one for one in self.references(row.row, row.where) if one not in known]
-        return list(first.values()), list(found.values())
+            known = references.setdefault(inputs, [])
+            known += [reference for reference in self.references(row.row, row.where) if reference not in known]
+        return list(first.values()), list(references.values())

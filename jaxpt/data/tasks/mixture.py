@@ -100,11 +100,11 @@ class TaskMixture(Task):
             return {}
         means = []
         for task in self.tasks:
-            found = [
+            scores = [
                 measured[f"{task.name}/{task.best_metric(metric)[0]}"] / (100.0 if metrics.in_percent(metric) else 1.0)
                 for metric in _rising(task)
             ]
-            means.append(sum(found) / len(found))
+            means.append(sum(scores) / len(scores))
         return {"average": sum(means) / len(means)}
 
     def baseline_names(self) -> dict[str, str]:

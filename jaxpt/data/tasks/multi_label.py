@@ -50,14 +50,14 @@ class MultiLabelTask(TextsTask):
         value: Any = tables.column(row, self.label, where)
         if value is None:
             return []
-        found = value if isinstance(value, list) else tables.label(value).split(self.separator)
-        return [label for label in (tables.label(one).strip() for one in found) if label]
+        raw_labels = value if isinstance(value, list) else tables.label(value).split(self.separator)
+        return [label for label in (tables.label(raw_label).strip() for raw_label in raw_labels) if label]
 
     def target(self, row: Row, where: str) -> tuple[int, ...]:
-        found = self.labels_in(row, where)
-        for label in found:
+        labels = self.labels_in(row, where)
+        for label in labels:
             check_label(label, self.labels, where)
-        return tuple(int(label in found) for label in self.labels)
+        return tuple(int(label in labels) for label in self.labels)
 
     def loss(self, outputs: Sequence[np.ndarray], target: tuple[int, ...]) -> float:
         """Mean over the labels of −log p(label is there, or not)."""
@@ -66,7 +66,7 @@ class MultiLabelTask(TextsTask):
 
     def named(self, value: tuple[int, ...], row: Row, where: str) -> list[str]:
         """The labels."""
-        return [label for label, one in zip(self.labels, value) if one]
+        return [label for label, is_present in zip(self.labels, value) if is_present]
 
     def parsed(self, value: list[str]) -> tuple[int, ...]:
         return tuple(int(label in value) for label in self.labels)
@@ -81,7 +81,7 @@ class MultiLabelTask(TextsTask):
         return tuple((_sigmoid(logits) > self.threshold).astype(int).tolist())
 
     def answer_one(self, logits: np.ndarray) -> Answer:
-        chosen = [label for label, one in zip(self.labels, self.decide_one(logits)) if one]
+        chosen = [label for label, is_present in zip(self.labels, self.decide_one(logits)) if is_present]
         return {"labels": chosen, "probabilities": dict(zip(self.labels, _sigmoid(logits).tolist()))}
 
 

@@ -100,17 +100,19 @@ class MultipleChoiceTask(Task):
           UserError: the column holds no list of texts, fewer than two, an empty one, or more than `most_choices`.
         """
         if isinstance(self.choices, tuple):
-            found = Choices(tuple(tables.text(row, name, f"{where} (task.choices)") for name in self.choices), ())
+            choices = Choices(tuple(tables.text(row, name, f"{where} (task.choices)") for name in self.choices), ())
         else:
-            found = _listed(tables.column(row, self.choices, where), f"{where}: column {self.choices!r} (task.choices)")
-        if len(found.texts) < 2:
-            raise UserError(f"{where}: task.choices: wants two choices or more, got {len(found.texts)}")
-        if "" in (texts := [text.strip() for text in found.texts]):
+            choices = _listed(
+                tables.column(row, self.choices, where), f"{where}: column {self.choices!r} (task.choices)"
+            )
+        if len(choices.texts) < 2:
+            raise UserError(f"{where}: task.choices: wants two choices or more, got {len(choices.texts)}")
+        if "" in (texts := [text.strip() for text in choices.texts]):
             raise UserError(f"{where}: task.choices: choice {texts.index('') + 1} is empty")
         if self.most_choices is not None and len(texts) > self.most_choices:
-            most = f"task.most_choices is {self.most_choices}"
-            raise UserError(f"{where}: {len(texts)} choices; {most}: set task.most_choices={len(texts)}")
-        return found
+            limit = f"task.most_choices is {self.most_choices}"
+            raise UserError(f"{where}: {len(texts)} choices; {limit}: set task.most_choices={len(texts)}")
+        return choices
 
     def pairs(self, row: Row, where: str) -> list[tuple[str, str]]:
         """The two texts of each choice, context and choice, as a model reads them."""
@@ -198,8 +200,8 @@ class MultipleChoiceTask(Task):
         texts = self._texts(row, where)
         if text in texts:
             return texts.index(text)
-        said = collections.Counter(normalize(text).split())
-        common = [(said & collections.Counter(normalize(one).split())).total() for one in texts]
+        word_counts = collections.Counter(normalize(text).split())
+        common = [(word_counts & collections.Counter(normalize(choice).split())).total() for choice in texts]
         return common.index(max(common)) if self.name not in TASKS and any(common) else -1
 
     def answer_text(self, text: str, row: Row, where: str) -> Answer:
@@ -253,9 +255,9 @@ def _listed(value: Any, what: str) -> Choices:
     names: Any = []
     if isinstance(value, dict):
         value, names = value.get("text"), value.get("label") or []
-    elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-        names = [one["label"] for one in value if "label" in one]
-        value = [one.get("text") for one in value]
+    elif isinstance(value, list) and value and all(isinstance(choice, dict) for choice in value):
+        names = [choice["label"] for choice in value if "label" in choice]
+        value = [choice.get("text") for choice in value]
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise UserError(f'{what} wants a list of texts, or {{"text": [...], "label": [...]}}')
     if names and len(names) != len(value):

@@ -90,29 +90,29 @@ class QuestionAnsweringTask(ComparedTexts):
         Raises:
           UserError: an answer does not stand where it should; or there is none, and the metric is SQuAD 1.1's.
         """
-        context, found = self.texts(row, where)[1], []
+        context, spans = self.texts(row, where)[1], []
         for answer in self._answers(row, where):
             text, start = answer["text"], answer["answer_start"]
-            there = context[max(start, 0) : max(start, 0) + len(text)]
-            if start < 0 or there != text or not text.strip():
+            excerpt = context[max(start, 0) : max(start, 0) + len(text)]
+            if start < 0 or excerpt != text or not text.strip():
                 raise UserError(
-                    f"{where}: answer {text!r} is not in its context at answer_start {start}; there stands {there!r}"
+                    f"{where}: answer {text!r} is not in its context at answer_start {start}; there stands {excerpt!r}"
                 )
-            found.append((start, start + len(text)))
-        return found
+            spans.append((start, start + len(text)))
+        return spans
 
     def target(self, row: Row, where: str) -> list[str]:
         """The texts of the answers; [] where there is none."""
         return [answer["text"] for answer in self._answers(row, where)]
 
     def _answers(self, row: Row, where: str) -> list[dict[str, Any]]:
-        found = tables.answers(tables.column(row, self.answers, f"{where} (task.answers)"), where)
-        found = [] if row.values.get("is_impossible") else found
-        if not found and not self.may_have_no_answer:
+        answers = tables.answers(tables.column(row, self.answers, f"{where} (task.answers)"), where)
+        answers = [] if row.values.get("is_impossible") else answers
+        if not answers and not self.may_have_no_answer:
             raise UserError(
                 f"{where}: the question has no answer; set task.metrics=[squad_v2] for data with such questions"
             )
-        return found
+        return answers
 
     def decide(self, outputs: Sequence[np.ndarray], context: str) -> Found:
         """The likeliest span over all windows of a question.
@@ -121,8 +121,8 @@ class QuestionAnsweringTask(ComparedTexts):
           outputs: of each window [1 + spans, 3]: (null score, loss, 0), and (score, start, end) of its best spans.
           context: the text that it is cut from.
         """
-        null = min(float(one[0, 0]) for one in outputs)
-        score, start, end = max((one[1] for one in outputs), key=lambda span: span[0])
+        null = min(float(window[0, 0]) for window in outputs)
+        score, start, end = max((window[1] for window in outputs), key=lambda span: span[0])
         if not math.isfinite(score):
             return Found("", None, -math.inf)
         return Found(context[int(start) : int(end)], int(start), float(score) - null)
@@ -130,8 +130,8 @@ class QuestionAnsweringTask(ComparedTexts):
     def answer(self, outputs: Sequence[np.ndarray], context: str) -> Answer:
         """The answer, "" where there is none, and the score that is compared with −`null_threshold`."""
         text, start, score = self._with_threshold(self.decide(outputs, context))
-        found = {"answer": text, "score": round(score, 6) if math.isfinite(score) else None, "start": start}
-        return found | ({"nbest": self.best(outputs, context)} if self.nbest else {})
+        answer = {"answer": text, "score": round(score, 6) if math.isfinite(score) else None, "start": start}
+        return answer | ({"nbest": self.best(outputs, context)} if self.nbest else {})
 
     def best(self, outputs: Sequence[np.ndarray], context: str) -> list[Answer]:
         """The `nbest` likeliest answers over all windows, each text once, as BERT's nbest_predictions.json.
@@ -144,19 +144,23 @@ class QuestionAnsweringTask(ComparedTexts):
           [{"text", "probability"}], the likeliest first: the softmax of their scores. "" is no answer; it is always
           one of them where questions may have none, and the only one where a window has no span.
         """
-        found = [(float(score), context[int(start) : int(end)]) for one in outputs for score, start, end in one[1:]]
+        candidates = [
+            (float(score), context[int(start) : int(end)]) for window in outputs for score, start, end in window[1:]
+        ]
         if self.may_have_no_answer:
-            found.append((min(float(one[0, 0]) for one in outputs), ""))
-        found = sorted((one for one in found if math.isfinite(one[0])), key=lambda one: -one[0])
+            candidates.append((min(float(window[0, 0]) for window in outputs), ""))
+        candidates = sorted(
+            (candidate for candidate in candidates if math.isfinite(candidate[0])), key=lambda candidate: -candidate[0]
+        )
         best: dict[str, float] = {}
-        for score, text in found:
+        for score, text in candidates:
             if text not in best and len(best) < self.nbest:
                 best[text] = score
         if self.may_have_no_answer and "" not in best:
-            best[""] = next(score for score, text in found if not text)
+            best[""] = next(score for score, text in candidates if not text)
         best = best or {"": 0.0}
         p = np.exp(-metrics.negative_log_softmax(np.array(list(best.values()))))
-        return [{"text": text, "probability": round(float(one), 6)} for text, one in zip(best, p)]
+        return [{"text": text, "probability": round(float(probability), 6)} for text, probability in zip(best, p)]
 
     def _with_threshold(self, found: Found) -> Found:
         """No span where the threshold says so."""
@@ -166,7 +170,7 @@ class QuestionAnsweringTask(ComparedTexts):
 
     def loss(self, outputs: Sequence[np.ndarray], target: list[str]) -> float:
         """Mean over the windows of the loss of start and end of the first answer."""
-        return float(np.mean([one[0, 1] for one in outputs]))
+        return float(np.mean([window[0, 1] for window in outputs]))
 
     def named(self, value: Found | list[str], row: Row, where: str) -> str | list[str]:
         """The text, "" for no answer; of a target all texts."""
@@ -182,10 +186,10 @@ class QuestionAnsweringTask(ComparedTexts):
 
     def score(self, predictions: Sequence[Found], targets: Sequence[list[str]], metric: str) -> dict[str, float]:
         """SQuAD's metrics; of squad_v2 also the best that any threshold gives, and that threshold."""
-        texts = [found.text for found in predictions]
+        texts = [prediction.text for prediction in predictions]
         if metric != "squad_v2":
             return metrics.score(metric, texts, targets, **self.options(metric))
-        no_answer = [-found.score for found in predictions]
+        no_answer = [-prediction.score for prediction in predictions]
         threshold = self.null_threshold or 0.0
         options = {"no_answer": no_answer, "threshold": threshold, "best": True, **self.options(metric)}
         values = metrics.score(metric, texts, targets, **options)

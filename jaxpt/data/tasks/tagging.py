@@ -200,7 +200,7 @@ class TaggingTask(Task):
         tags = [self.target(row.row, row.where) for row in trained]
         if metric == "macro_f1":
             return metrics.majority(metric, _flat(tags), _flat(targets))
-        words = ([self.words(row.row, row.where) for row in of] for of in (trained, rows))
+        words = ([self.words(row.row, row.where) for row in split] for split in (trained, rows))
         words = {"train_words": next(words), "words": next(words)}
         return metrics.majority(metric, tags, targets, **words, **self.options(metric))
 
@@ -222,14 +222,15 @@ class TaggingTask(Task):
         tags, more = ["O"] * len(words), []
         for item in text.split(SPANS.strip()):
             kind, colon, entity = (part.strip() for part in item.partition(":"))
-            own = entity.split()
+            entity_words = entity.split()
             free = (
-                n for n in range(len(words) - len(own) + 1)
-                if own and words[n : n + len(own)] == own and set(tags[n : n + len(own)]) == {"O"}
+                n for n in range(len(words) - len(entity_words) + 1)
+                if entity_words and words[n : n + len(entity_words)] == entity_words
+                and set(tags[n : n + len(entity_words)]) == {"O"}
             )  # fmt: skip
             if (start := next(free, None)) is not None:
-                tags[start : start + len(own)] = [f"B-{kind}", *[f"I-{kind}"] * (len(own) - 1)]
-            elif colon and kind and own:
+                tags[start : start + len(entity_words)] = [f"B-{kind}", *[f"I-{kind}"] * (len(entity_words) - 1)]
+            elif colon and kind and entity_words:
                 more.append(f"B-{kind}")
         return tags + more
 
@@ -240,8 +241,8 @@ class TaggingTask(Task):
 
     def loss(self, outputs: Sequence[np.ndarray], target: Sequence[str]) -> float:
         """Mean over the words of −log softmax(outputs)[tag]."""
-        found = metrics.negative_log_softmax(np.concatenate(outputs))
-        return float(found[np.arange(len(target)), self.encoded(target)].mean())
+        losses = metrics.negative_log_softmax(np.concatenate(outputs))
+        return float(losses[np.arange(len(target)), self.encoded(target)].mean())
 
     def text_of(self, row: Row, where: str) -> str:
         return " ".join(self.words(row, where))
@@ -249,12 +250,12 @@ class TaggingTask(Task):
     def difference(self, target: Sequence[str], prediction: Sequence[str], row: Row, where: str) -> str:
         """The words with another tag than the target's."""
         words = zip(self.words(row, where), target, prediction)
-        return ", ".join(f"{word} {tag} → {found}" for word, tag, found in words if tag != found)
+        return ", ".join(f"{word} {tag} → {predicted}" for word, tag, predicted in words if tag != predicted)
 
     def confusions(self, predictions: Sequence[list[str]], targets: Sequence[list[str]]) -> list[str]:
         ids = {label: number for number, label in enumerate(self.labels)}
-        found, wanted = ([ids[tag] for tag in _flat(rows)] for rows in (predictions, targets))
-        return metrics.confusions(found, wanted, self.labels)
+        prediction_ids, target_ids = ([ids[tag] for tag in _flat(rows)] for rows in (predictions, targets))
+        return metrics.confusions(prediction_ids, target_ids, self.labels)
 
     def repairs(self, row: Row, where: str) -> int:
         """How many tags of a row are I-X and are read as B-X."""
@@ -283,8 +284,8 @@ class TaggingTask(Task):
     def row_id(self, row: Row) -> Any:
         """The id of a row; CoNLL-U's is `sent_id`, its column `id` numbers words."""
         names = ("sent_id", "id", "idx", "index") if self.id is None else (self.id,)
-        found = (row.values.get(name) for name in names)
-        return next((value for value in found if value is not None and not isinstance(value, list)), row.number)
+        candidates = (row.values.get(name) for name in names)
+        return next((value for value in candidates if value is not None and not isinstance(value, list)), row.number)
 
 
 def repaired(tags: Sequence[str]) -> list[str]:
@@ -322,7 +323,7 @@ def _flat(rows: Sequence[Sequence[str]]) -> list[str]:
 def _listed(row: Row, name: str, where: str, key: str) -> list[str]:
     """A column of words or tags."""
     value = tables.column(row, name, f"{where} (task.{key})")
-    found = value.split() if isinstance(value, str) else value
-    if not isinstance(found, list) or any(isinstance(one, list | dict) for one in found):
+    entries = value.split() if isinstance(value, str) else value
+    if not isinstance(entries, list) or any(isinstance(entry, list | dict) for entry in entries):
         raise UserError(f"{where}: column {name!r} (task.{key}) wants a list, got {type(value).__name__}")
-    return [tables.label(one) for one in found]
+    return [tables.label(entry) for entry in entries]

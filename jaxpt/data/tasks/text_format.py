@@ -69,8 +69,8 @@ class TextFormatTask(ComparedTexts):
 
     def target_text(self, row: Row, where: str) -> str:
         """The first target; of a row that training leaves out what it would be if it were right."""
-        found = self.target_texts(row, where)
-        return next(iter(found or text_task(self.name).targets({**row.values, "label": 1})), "")
+        targets = self.target_texts(row, where)
+        return next(iter(targets or text_task(self.name).targets({**row.values, "label": 1})), "")
 
     def parse(self, text: str, row: Row, where: str) -> Any:
         return text_task(self.name).parse(text, row.values)

@@ -59,17 +59,19 @@ def load(
       UserError: no such file, a damaged one, another kind or case than wanted, too many ids, or a language without a
         token.
     """
-    found, files = vocabulary_files.find(Path(path), kind)
+    file_kind, files = vocabulary_files.find(Path(path), kind)
     folder = files[0] if files[0].is_dir() else files[0].parent
     if empty := next((file for file in files if not file.stat().st_size), None):
-        raise UserError(f"{empty}: is empty; wants a {found or 'tokenizer'} file")
+        raise UserError(f"{empty}: is empty; wants a {file_kind or 'tokenizer'} file")
     try:
-        said = declared.read(folder)
-        settings = said.settings
-        if found in (None, "sentencepiece", "wordpiece", "bpe"):
-            tokenizer = _with_declared(_read(found, files, said.effective, lowercase, extra_ids), said, files[0])
+        declaration = declared.read(folder)
+        settings = declaration.settings
+        if file_kind in (None, "sentencepiece", "wordpiece", "bpe"):
+            tokenizer = _with_declared(
+                _read(file_kind, files, declaration.effective, lowercase, extra_ids), declaration, files[0]
+            )
         else:
-            tokenizer = _read(found, files, settings, lowercase, extra_ids)
+            tokenizer = _read(file_kind, files, settings, lowercase, extra_ids)
         if added := [*settings.get(vocabulary_files.ADDED, ()), *add_tokens]:
             tokenizer = add(tokenizer, added)
         tokenizer.chat_templates = vocabulary_files.read_chat_templates(folder)
@@ -77,13 +79,13 @@ def load(
         raise
     except Exception as error:  # the Rust library raises bare Exceptions
         raise UserError(
-            f"{files[0]}: damaged, or no {found or 'tokenizer'} file ({str(error).splitlines()[0]})"
+            f"{files[0]}: damaged, or no {file_kind or 'tokenizer'} file ({str(error).splitlines()[0]})"
         ) from None
     if kind is not None and tokenizer.kind != kind:
         raise UserError(f"{files[0]}: holds a {tokenizer.kind} vocabulary, data.tokenizer.kind is {kind}")
     if lowercase is not None and tokenizer.lowercase != lowercase:
-        now, wanted = ("folds", "false") if tokenizer.lowercase else ("keeps", "true")
-        raise UserError(f"{files[0]}: this vocabulary {now} case, data.tokenizer.lowercase is {wanted}")
+        now, expected = ("folds", "false") if tokenizer.lowercase else ("keeps", "true")
+        raise UserError(f"{files[0]}: this vocabulary {now} case, data.tokenizer.lowercase is {expected}")
     if max_size is not None and tokenizer.vocabulary.size > max_size:
         sentinels = tokenizer.vocabulary.sentinels
         extra = f" (with data.tokenizer.extra_ids: {sentinels})" if sentinels else ""
@@ -165,13 +167,13 @@ def add(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     Raises:
       UserError: this kind of tokenizer takes none.
     """
-    made = tokenizer.with_tokens(tuple(dict.fromkeys(tokens)))
-    made.chat_templates, made.assumed = tokenizer.chat_templates, tokenizer.assumed
-    made.carried = tokenizer.carried
+    extended = tokenizer.with_tokens(tuple(dict.fromkeys(tokens)))
+    extended.chat_templates, extended.assumed = tokenizer.chat_templates, tokenizer.assumed
+    extended.carried = tokenizer.carried
     if tokenizer.specials:
-        made.name_specials(tokenizer.specials)
-    made.vocabulary = dataclasses.replace(made.vocabulary, languages=tokenizer.vocabulary.languages)
-    return made
+        extended.name_specials(tokenizer.specials)
+    extended.vocabulary = dataclasses.replace(extended.vocabulary, languages=tokenizer.vocabulary.languages)
+    return extended
 
 
 def tokenizer_class(kind: str) -> type[Tokenizer]:
@@ -208,8 +210,8 @@ def train(
     Raises:
       UserError: too few ids for the kind, or no text.
     """
-    kept = _first(texts, config.characters)
-    if not kept:
+    documents = _first(texts, config.characters)
+    if not documents:
         raise UserError("data.tokenizer: no text to train a vocabulary on")
     cls = tokenizer_class(config.kind)
     if languages and not cls.takes_languages:
@@ -217,10 +219,12 @@ def train(
             f"data.tokenizer.kind: a {config.kind} vocabulary is not trained with tokens of languages; take "
             "sentencepiece, or name a vocabulary that holds them with data.tokenizer.path"
         )
-    least = cls.least(config) + len(languages)
-    if vocab_size <= least:
-        raise UserError(f"data.tokenizer.vocab_size: {vocab_size} is too small, {config.kind} needs more than {least}")
-    tokenizer = cls.train(kept, config, vocab_size, languages)
+    min_size = cls.least(config) + len(languages)
+    if vocab_size <= min_size:
+        raise UserError(
+            f"data.tokenizer.vocab_size: {vocab_size} is too small, {config.kind} needs more than {min_size}"
+        )
+    tokenizer = cls.train(documents, config, vocab_size, languages)
     tokenizer = add(tokenizer, config.add_tokens) if config.add_tokens else tokenizer
     if out_dir is not None:
         tokenizer.save(out_dir)
@@ -241,16 +245,16 @@ def planned(config: TokenizerConfig, vocab_size: int) -> Vocabulary:
       >>> planned(TokenizerConfig(kind="wordpiece"), 100).mask
       4
     """
-    found, tokens = tokenizer_class(config.kind).planned(config, vocab_size), config.add_tokens
-    added = tuple((token, found.size + n) for n, token in enumerate(tokens))
-    return dataclasses.replace(found, size=found.size + len(tokens), added=added, behind=len(tokens))
+    vocabulary, tokens = tokenizer_class(config.kind).planned(config, vocab_size), config.add_tokens
+    added = tuple((token, vocabulary.size + n) for n, token in enumerate(tokens))
+    return dataclasses.replace(vocabulary, size=vocabulary.size + len(tokens), added=added, behind=len(tokens))
 
 
 def _first(texts: Iterable[str], characters: int) -> list[str]:
-    kept, total = [], 0
+    documents, total = [], 0
     for text in texts:
         if total >= characters:
             break
-        kept.append(text[: characters - total])
-        total += len(kept[-1])
-    return kept
+        documents.append(text[: characters - total])
+        total += len(documents[-1])
+    return documents

@@ -59,10 +59,10 @@ def parse(value: Any, where: str, i: int | None = None, **flags: bool) -> AddedT
     tree = {"content": value} if isinstance(value, str) else value
     if not isinstance(tree, Mapping) or not isinstance(tree.get("content"), str) or not tree["content"]:
         raise UserError(f"{where}: is {shown(value)}; wants a token, or an object with its content")
-    said = {flag: tree[flag] for flag in _FLAGS if flag in tree}
-    if wrong := next((flag for flag, on in said.items() if not isinstance(on, bool)), None):
-        raise UserError(f"{where}: {wrong} is {shown(said[wrong])}; wants true or false")
-    return AddedToken(tree["content"], i, **(flags | said))
+    token_flags = {flag: tree[flag] for flag in _FLAGS if flag in tree}
+    if wrong := next((flag for flag, on in token_flags.items() if not isinstance(on, bool)), None):
+        raise UserError(f"{where}: {wrong} is {shown(token_flags[wrong])}; wants true or false")
+    return AddedToken(tree["content"], i, **(flags | token_flags))
 
 
 def numbered(tokens: Iterable[AddedToken], ids: Mapping[str, int], size: int) -> list[AddedToken]:
@@ -76,9 +76,9 @@ def numbered(tokens: Iterable[AddedToken], ids: Mapping[str, int], size: int) ->
     Raises:
       UserError: a file gives a token another id than it gets here; `transformers` would not give it that id either.
     """
-    found: dict[str, AddedToken] = {}
+    by_name: dict[str, AddedToken] = {}
     for token in tokens:
-        if token.content in found:
+        if token.content in by_name:
             continue
         i, size = (ids[token.content], size) if token.content in ids else (size, size + 1)
         if token.id not in (None, i):
@@ -86,8 +86,8 @@ def numbered(tokens: Iterable[AddedToken], ids: Mapping[str, int], size: int) ->
                 f"the added token {shown(token.content)} has id {token.id} in its file; "
                 + (f"the vocabulary has it at {i}" if token.content in ids else f"the next free id is {i}")
             )
-        found[token.content] = dataclasses.replace(token, id=i)
-    return list(found.values())
+        by_name[token.content] = dataclasses.replace(token, id=i)
+    return list(by_name.values())
 
 
 def is_sentinel(token: str) -> bool:
@@ -110,11 +110,11 @@ def sentinels(ids: Mapping[str, int], where: Any) -> tuple[int, int]:
       (2, 3)
     """
     pieces = sorted(filter(is_sentinel, ids), reverse=True)  # "<extra_id_0>" counts before "▁<extra_id_0>"
-    found = {int(piece.partition("id_")[2][:-1]): ids[piece] for piece in pieces}
-    end = found.get(0, -1) + 1
-    if any(found.get(n) != end - 1 - n for n in range(len(found))):
-        raise UserError(f"{where}: wants its {len(found)} sentinels at the end, <extra_id_0> the last")
-    return len(found), end
+    sentinel_ids = {int(piece.partition("id_")[2][:-1]): ids[piece] for piece in pieces}
+    end = sentinel_ids.get(0, -1) + 1
+    if any(sentinel_ids.get(n) != end - 1 - n for n in range(len(sentinel_ids))):
+        raise UserError(f"{where}: wants its {len(sentinel_ids)} sentinels at the end, <extra_id_0> the last")
+    return len(sentinel_ids), end
 
 
 class Match(NamedTuple):
@@ -139,10 +139,10 @@ class Finder:
         if normalizer is not None:
             self._rust.normalizer = normalizer
         flags = ({flag: getattr(token, flag) for flag in _FLAGS if flag != "special"} for token in tokens)
-        self._rust.add_tokens([RustToken(token.content, **of) for token, of in zip(tokens, flags)])
+        self._rust.add_tokens([RustToken(token.content, **token_flags) for token, token_flags in zip(tokens, flags)])
         self._ids = {self._rust.token_to_id(token.content): token.id for token in tokens}
 
     def __call__(self, text: str) -> list[Match]:
         """The tokens of a text, in order."""
-        found = self._rust.encode(text, add_special_tokens=False)
-        return [Match(self._ids[i], *span) for i, span in zip(found.ids, found.offsets) if i]
+        encoding = self._rust.encode(text, add_special_tokens=False)
+        return [Match(self._ids[i], *span) for i, span in zip(encoding.ids, encoding.offsets) if i]

@@ -316,9 +316,9 @@ def behind(vocabulary_size: int, added: Mapping[str, int]) -> int:
       >>> behind(104, {"<s>": 1, "<extra_id_0>": 101, "<a>": 102, "<b>": 103})
       2
     """
-    of = {i: token for token, i in added.items() if not re.fullmatch(r"<extra_id_\d+>", token)}
+    by_id = {i: token for token, i in added.items() if not re.fullmatch(r"<extra_id_\d+>", token)}
     count = 0
-    while vocabulary_size - 1 - count in of:
+    while vocabulary_size - 1 - count in by_id:
         count += 1
     return count
 

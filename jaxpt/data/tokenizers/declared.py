@@ -163,8 +163,8 @@ def check_options(declared: Declared, kind: str | None) -> None:
       kind: the vocabulary's; None of a tokenizer.json.
     """
     of_class = class_name(declared.tokenizer_class or declared.model_type)
-    for of in ("",) if kind is None else ("", kind, of_class):
-        for name, supported in OPTIONS.get(of, {}).items():
+    for scope in ("",) if kind is None else ("", kind, of_class):
+        for name, supported in OPTIONS.get(scope, {}).items():
             if name in declared.settings and declared.settings[name] not in supported:
                 wants = " or ".join(map(shown, supported))
                 file = declared.folder / vocabulary_files.SETTINGS
@@ -183,15 +183,15 @@ def _specials(folder: Path, said: Mapping[str, Any]) -> dict[str, AddedToken | N
 
 def _extra(folder: Path, said: Mapping[str, Any]) -> list[AddedToken]:
     """`extra_special_tokens`, `additional_special_tokens`: special tokens without a part, sentinels left out."""
-    found = []
+    tokens = []
     for key in ("extra_special_tokens", "additional_special_tokens"):
         listed = said.get(key) or []
         listed = listed.values() if isinstance(listed, Mapping) else listed
         if isinstance(listed, str | int | float):
             raise UserError(f"{folder / vocabulary_files.SETTINGS}: {key} is {shown(listed)}; wants a list of tokens")
         where = f"{folder / vocabulary_files.SETTINGS}: {key}"
-        found += [added_tokens.parse(token, where, special=True) for token in listed]
-    return [token for token in found if not added_tokens.is_sentinel(token.content)]
+        tokens += [added_tokens.parse(token, where, special=True) for token in listed]
+    return [token for token in tokens if not added_tokens.is_sentinel(token.content)]
 
 
 def _with_ids(folder: Path, settings: Mapping[str, Any], special: set[str]) -> list[AddedToken]:
@@ -200,14 +200,14 @@ def _with_ids(folder: Path, settings: Mapping[str, Any], special: set[str]) -> l
         where, entries = folder / vocabulary_files.SETTINGS, settings[DECODER]
         if not isinstance(entries, Mapping) or not all(str(i).isdecimal() for i in entries):
             raise UserError(f"{where}: {DECODER} is {shown(entries)}; wants {{id: token}}")
-        found = [added_tokens.parse(token, f"{where}: {DECODER}: {i}", int(i)) for i, token in entries.items()]
+        tokens = [added_tokens.parse(token, f"{where}: {DECODER}: {i}", int(i)) for i, token in entries.items()]
     else:
         where, entries = folder / ADDED_TOKENS, vocabulary_files.read_settings(folder, ADDED_TOKENS)
         if wrong := next((t for t, i in entries.items() if not isinstance(i, int) or isinstance(i, bool)), None):
             raise UserError(f"{where}: {shown(wrong)}: {shown(entries[wrong])} is no id; wants {{token: id}}")
-        found = [
+        tokens = [
             AddedToken(token, i, normalized=token not in special, special=token in special)
             for token, i in entries.items()
         ]
-    found = [token for token in found if not added_tokens.is_sentinel(token.content)]
-    return sorted(found, key=lambda token: token.id or 0)
+    tokens = [token for token in tokens if not added_tokens.is_sentinel(token.content)]
+    return sorted(tokens, key=lambda token: token.id or 0)

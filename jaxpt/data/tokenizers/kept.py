@@ -41,9 +41,11 @@ def check_same(config: Config, own: Tokenizer, words: str) -> None:
     settings = config.data.tokenizer
     if settings.path is None:
         return
-    there = tokenizers.load(settings.path, settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids)
+    tokenizer = tokenizers.load(
+        settings.path, settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids
+    )
     if settings.add_tokens:
-        there = tokenizers.add(there, settings.add_tokens)
+        tokenizer = tokenizers.add(tokenizer, settings.add_tokens)
     ids = range(own.vocabulary.size)
-    if there.vocabulary.size != own.vocabulary.size or there.tokens(ids) != own.tokens(ids):
+    if tokenizer.vocabulary.size != own.vocabulary.size or tokenizer.tokens(ids) != own.tokens(ids):
         raise UserError(f"data.tokenizer.path: {settings.path}: is not the vocabulary {words}")

@@ -52,10 +52,10 @@ class RustTokenizer(Tokenizer):
             for name, spellings in SPECIALS.items()
         }
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        own = {token: tokenizer.token_to_id(token) for token in self.added}
+        added_ids = {token: tokenizer.token_to_id(token) for token in self.added}
         self.vocabulary = Vocabulary(
-            size=size, sentinels=sentinels, added=tuple(own.items()), behind=behind(size, own),
-            sentinels_end=sentinels_end if sentinels and sentinels_end != size - behind(size, own) else None,
+            size=size, sentinels=sentinels, added=tuple(added_ids.items()), behind=behind(size, added_ids),
+            sentinels_end=sentinels_end if sentinels and sentinels_end != size - behind(size, added_ids) else None,
             **(ids | {"pad": ids["pad"] or 0, "eod": tokenizer.token_to_id("<eod>")}),
         )  # fmt: skip
 
@@ -103,15 +103,15 @@ class RustTokenizer(Tokenizer):
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
-        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [(e.ids, np.array(e.offsets, np.int64)) for e in found]
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [(e.ids, np.array(e.offsets, np.int64)) for e in encodings]
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         return self._encode_special(text).ids if special else super().encode(text)
 
     def encode_rendered(self, text: str) -> Encoded:
-        found = self._encode_special(text)
-        return Encoded(found.ids, np.array(found.offsets, np.int64).reshape(-1, 2))
+        encoding = self._encode_special(text)
+        return Encoded(encoding.ids, np.array(encoding.offsets, np.int64).reshape(-1, 2))
 
     def _encode_special(self, text: str) -> Any:
         """The library finds the special tokens: it knows which white space beside them belongs to them."""
@@ -225,9 +225,9 @@ def read(path: Path, settings: Mapping[str, Any] = MappingProxyType({})) -> Rust
     model = type(rust.model).__name__
     if model not in kinds:
         raise UserError(f"{path}: holds a {model} model; wants WordPiece, BPE or Unigram")
-    of = added_tokens.sentinels(rust.get_vocab(with_added_tokens=True), path)
+    sentinel_range = added_tokens.sentinels(rust.get_vocab(with_added_tokens=True), path)
     added = [token for token in settings.get(vocabulary_files.ADDED, ()) if token in ids]
-    return RustTokenizer(rust, kinds[model], *of, added)
+    return RustTokenizer(rust, kinds[model], *sentinel_range, added)
 
 
 def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> None:
@@ -240,15 +240,15 @@ def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> None:
     name = class_name(settings.get("tokenizer_class") or "")
     steps = tree.get("normalizer") or {}
     if name in BERT_CLASSES and steps.get("type") == "BertNormalizer":
-        steps |= {key: settings[of] for key, of in _BERT_OPTIONS.items() if settings.get(of) is not None}
+        steps |= {key: settings[option] for key, option in _BERT_OPTIONS.items() if settings.get(option) is not None}
         if "strip_accents" in settings:  # null: as case is folded
             steps["strip_accents"] = settings["strip_accents"]
     steps = tree.get("pre_tokenizer") or {}
     if name in GPT2_CLASSES and steps.get("type") == "ByteLevel" and settings.get("add_prefix_space") is not None:
         steps["add_prefix_space"] = settings["add_prefix_space"]
-    said = [settings.get(key) for key in ("legacy", "add_prefix_space")]
-    if name == "llama" and tree["model"].get("byte_fallback") and said != [None, None]:
-        scheme = "never" if said[1] is False else "always" if said[0] else "first"
+    options = [settings.get(key) for key in ("legacy", "add_prefix_space")]
+    if name == "llama" and tree["model"].get("byte_fallback") and options != [None, None]:
+        scheme = "never" if options[1] is False else "always" if options[0] else "first"
         metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False}
         tree |= {"normalizer": None, "pre_tokenizer": metaspace}
 

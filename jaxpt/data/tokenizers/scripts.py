@@ -73,8 +73,8 @@ def fallback_byte(piece: str) -> bytes | None:
       >>> fallback_byte("<0xE6>"), fallback_byte("word")
       (b'\\xe6', None)
     """
-    found = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece)
-    return found and bytes.fromhex(found[1])
+    match = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece)
+    return match and bytes.fromhex(match[1])
 
 
 def gpt2_bytes(piece: str) -> bytes:

@@ -71,13 +71,13 @@ class SentencePieceTokenizer(Tokenizer):
         cls, files: Sequence[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
     ) -> Tokenizer:
         style = style_of(files[0], settings, settings.get("model_type"))
-        said = settings.get("extra_ids")
-        wanted = said if extra_ids is None else extra_ids
-        sentinels = (DEFAULT_EXTRA_IDS if style.takes_sentinels else 0) if wanted is None else int(wanted)
+        saved = settings.get("extra_ids")
+        requested = saved if extra_ids is None else extra_ids
+        sentinels = (DEFAULT_EXTRA_IDS if style.takes_sentinels else 0) if requested is None else int(requested)
         tokenizer = cls(files[0].read_bytes(), sentinels, str(files[0]), style)
         if (has := tokenizer.vocabulary.sentinels) != sentinels and extra_ids not in (None, 0):
             raise UserError(f"{files[0]}: has {has} sentinels, data.tokenizer.extra_ids is {extra_ids}")
-        if wanted is None and tokenizer.appended:
+        if requested is None and tokenizer.appended:
             beside = f"no {vocabulary_files.SETTINGS} says extra_ids"
             tokenizer.assumed = (
                 f"{files[0]}: {beside}; assumed {sentinels} sentinels behind the model's pieces, as T5 has"
@@ -138,13 +138,13 @@ class SentencePieceTokenizer(Tokenizer):
         self._pad = valid(self._sp.pad_id())
         fairseq = bool(style.first)  # <s> and </s> stand for [CLS] and [SEP]
         ids = _ids(proto) if self.added else {}
-        own = {token: ids[token] for token in self.added}
+        added_ids = {token: ids[token] for token in self.added}
         self._read = [token for token in self.declared if not token.special]
-        self._read += [AddedToken(token, i) for token, i in own.items()]
+        self._read += [AddedToken(token, i) for token, i in added_ids.items()]
         size = self._sp.get_piece_size()
-        other_end = sentinels_end if sentinels and sentinels_end != size - behind(size, own) else None
+        other_end = sentinels_end if sentinels and sentinels_end != size - behind(size, added_ids) else None
         self.vocabulary = Vocabulary(
-            size=size, added=tuple(own.items()), behind=behind(size, own), sentinels_end=other_end,
+            size=size, added=tuple(added_ids.items()), behind=behind(size, added_ids), sentinels_end=other_end,
             pad=self._pad or 0, unk=valid(self._sp.unk_id()),
             bos=valid(self._sp.bos_id()), eos=valid(self._sp.eos_id()), eod=named("<eod>"),
             cls=named(*["<s>"] * fairseq, "[CLS]", "<cls>"), sep=named(*["</s>"] * fairseq, "[SEP]", "<sep>"),
@@ -159,9 +159,9 @@ class SentencePieceTokenizer(Tokenizer):
     def with_declared(self, tokens: Sequence[AddedToken]) -> Tokenizer:
         if not tokens:
             return self
-        made = SentencePieceTokenizer(self._model, self.appended, self.path, self.style, self.added, tokens)
-        made.assumed = self.assumed
-        return made
+        extended = SentencePieceTokenizer(self._model, self.appended, self.path, self.style, self.added, tokens)
+        extended.assumed = self.assumed
+        return extended
 
     def token_id(self, token: str) -> int | None:
         i = self._sp.piece_to_id(token)
@@ -234,7 +234,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _offsets_around(self, finder: Finder | None, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
         if finder is None and self.style.prefix != "first":
             return self._with_offsets(texts)
-        found = []
+        encodings = []
         for text in texts:
             ids, spans = [], [np.zeros((0, 2), np.int64)]
             for part in self._parts(finder, text):
@@ -242,8 +242,8 @@ class SentencePieceTokenizer(Tokenizer):
                 known = self._with_offsets([part.text], part.has_prefix)[0] if part.id is None else whole
                 ids += known[0]
                 spans.append(known[1] + part.start)
-            found.append((ids, np.concatenate(spans)))
-        return found
+            encodings.append((ids, np.concatenate(spans)))
+        return encodings
 
     def _with_offsets(self, texts: Sequence[str], prefix: bool = True) -> list[tuple[list[int], Any]]:
         from sentencepiece import sentencepiece_pb2
@@ -251,12 +251,12 @@ class SentencePieceTokenizer(Tokenizer):
         cleaned = [_cleaned(text, self._cleaning) for text in texts]
         model = self._sp if prefix else self._bare
         protos = model.encode([text for text, _ in cleaned], out_type="serialized_proto", num_threads=1)
-        found = []
+        encodings = []
         for (text, origin), proto in zip(cleaned, protos):
             pieces = sentencepiece_pb2.SentencePieceText.FromString(proto).pieces
             spans = _characters(text, np.array([(p.begin, p.end) for p in pieces], np.int64).reshape(-1, 2))
-            found.append(([p.id for p in pieces], spans if origin is None else _through(spans, origin)))
-        return found
+            encodings.append(([p.id for p in pieces], spans if origin is None else _through(spans, origin)))
+        return encodings
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._sp.decode(self._shown(ids))
@@ -271,8 +271,8 @@ class SentencePieceTokenizer(Tokenizer):
     @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
     def _written(self) -> dict[str, int]:
         control = filter(self._sp.is_control, range(self.vocabulary.size))
-        own = dict(self.vocabulary.added)
-        return super()._written() | {self._sp.id_to_piece(i): i for i in control} | own
+        added_ids = dict(self.vocabulary.added)
+        return super()._written() | {self._sp.id_to_piece(i): i for i in control} | added_ids
 
     def resolved(self) -> dict[str, Any]:
         return {"legacy": self.style.prefix == "every"} if self.style.name == "llama" else {}
@@ -347,8 +347,8 @@ def _cleaned(text: str, cleaning: Any) -> tuple[str, np.ndarray | None]:
     parts = PreTokenizedString(text)
     parts.normalize(cleaning.normalize)
     parts.split(lambda _, part: part.split(Regex("(?m)."), "isolated"))
-    found = parts.get_splits("original", "char")
-    return "".join(part for part, _, _ in found), np.array([span for _, span, _ in found], np.int64).reshape(-1, 2)
+    splits = parts.get_splits("original", "char")
+    return "".join(part for part, _, _ in splits), np.array([span for _, span, _ in splits], np.int64).reshape(-1, 2)
 
 
 def _through(spans_Nx2: np.ndarray, origin_Cx2: np.ndarray) -> np.ndarray:
@@ -396,11 +396,11 @@ def _extend(proto: Any, style: Style, extra_ids: int) -> None:
     """Puts into a model what an architecture has around it."""
     piece = proto.SentencePiece
     if style.first:
-        kept = list(proto.pieces)[3:]
+        pieces = list(proto.pieces)[3:]
         del proto.pieces[:]
         for name in style.first:
             proto.pieces.add(piece=name, type=piece.UNKNOWN if name == "<unk>" else piece.CONTROL)
-        proto.pieces.extend(kept)
+        proto.pieces.extend(pieces)
     for name in style.last:
         proto.pieces.add(piece=name, type=piece.CONTROL)
     # Sentinel 0 is the last id. The pieces start with a space, as a sentinel in running text does.

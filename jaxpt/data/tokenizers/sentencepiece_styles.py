@@ -89,21 +89,23 @@ def style_of(file: Path, settings: dict[str, Any], model_type: str | None) -> St
     Raises:
       UserError: mBART's, whose language codes stand between the pieces and `<mask>`, or a class that is not known.
     """
-    said = settings.get("tokenizer_class")
-    own = settings.get(vocabulary_files.STYLE)
-    name = declared.class_name(own or said or model_type or "")
+    tokenizer_class = settings.get("tokenizer_class")
+    saved_style = settings.get(vocabulary_files.STYLE)
+    name = declared.class_name(saved_style or tokenizer_class or model_type or "")
     name = "llama" if name in ("codellama", "mistral") else name
     where = file.parent / vocabulary_files.SETTINGS
     if name.startswith("mbart"):
         raise UserError(f"{file}: mBART's language codes are not known here; wants its tokenizer.json")
-    if said and name not in STYLES.keys() | _PLAIN:
-        raise UserError(f"{file}: the ids of a {said} may be others than the model's; wants its tokenizer.json")
+    if tokenizer_class and name not in STYLES.keys() | _PLAIN:
+        raise UserError(
+            f"{file}: the ids of a {tokenizer_class} may be others than the model's; wants its tokenizer.json"
+        )
     style = STYLES.get("xlmroberta" if file.name == STYLES["xlmroberta"].file else name, PLAIN)
     if style.name == "llama":
         is_mistral = model_type == "mistral"  # whose class has other defaults
         if settings.get("add_prefix_space") is False and not is_mistral:
             return dataclasses.replace(style, prefix="none")
-        legacy = own is not None or is_mistral if settings.get("legacy") is None else settings["legacy"]
+        legacy = saved_style is not None or is_mistral if settings.get("legacy") is None else settings["legacy"]
         style = dataclasses.replace(style, prefix="every" if legacy else "first")
     if settings.get("add_prefix_space") is False:
         raise UserError(f"{where}: add_prefix_space: false is not supported beside {file.name}, only true")

@@ -58,19 +58,19 @@ def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
     if kind not in _PUBLISHED or (kind is None and named is not None):
         return _of_ones_own(path, kind or named, named)
     if path.is_dir():
-        for found, names in (*_MODELS, *KNOWN) if _model_counts(path, kind) else KNOWN:
+        for known_kind, names in (*_MODELS, *KNOWN) if _model_counts(path, kind) else KNOWN:
             files = [path / name for name in names]
-            if all(f.is_file() for f in files) and (kind is None or found in (None, kind)):
-                return found, files
-        wanted = "spiece.model, tokenizer.json, vocab.txt, or vocab.json with merges.txt"
-        raise UserError(f"{path}: no {kind or 'known'} vocabulary in this directory; wants {wanted}")
-    for found, names in KNOWN:
+            if all(f.is_file() for f in files) and (kind is None or known_kind in (None, kind)):
+                return known_kind, files
+        expected = "spiece.model, tokenizer.json, vocab.txt, or vocab.json with merges.txt"
+        raise UserError(f"{path}: no {kind or 'known'} vocabulary in this directory; wants {expected}")
+    for known_kind, names in KNOWN:
         if path.name in names:
             files = [path.parent / name for name in names]
             missing = [f.name for f in files if not f.is_file()]
             if missing:
                 raise UserError(f"{path}: wants {missing[0]} beside it")
-            return found, files
+            return known_kind, files
     suffixes = {".model": "sentencepiece", ".txt": "wordpiece", ".json": None}
     if path.suffix not in suffixes:
         raise UserError(f"{path}: wants a .model, vocab.txt, tokenizer.json, or vocab.json with merges.txt beside it")
@@ -150,17 +150,17 @@ def read_chat_templates(directory: Path) -> dict[str, str]:
             return {name: (directory / file).read_text("utf-8") for name, file in zip(names, files)}
         except UnicodeDecodeError as error:
             raise UserError(f"{directory}: a chat template is not UTF-8 ({error})") from None
-    found = read_settings(directory).get("chat_template")
-    if isinstance(found, str):
-        return {"default": found}
+    chat_template = read_settings(directory).get("chat_template")
+    if isinstance(chat_template, str):
+        return {"default": chat_template}
     try:
-        templates = {one["name"]: one["template"] for one in found or ()}
+        templates = {entry["name"]: entry["template"] for entry in chat_template or ()}
         if all(isinstance(text, str) for text in (*templates, *templates.values())):
             return templates
     except (TypeError, KeyError):
         pass
     wants = "wants a template, or a list of {name, template}"
-    raise UserError(f"{directory / SETTINGS}: chat_template is {type(found).__name__}; {wants}")
+    raise UserError(f"{directory / SETTINGS}: chat_template is {type(chat_template).__name__}; {wants}")
 
 
 def write(directory: str | Path, files: dict[str, str | bytes]) -> None:
@@ -181,8 +181,8 @@ def write_checksums(directory: Path, names: list[str]) -> None:
 
 def verify(directory: Path) -> None:
     """Raises UserError where `damage` finds something; directories of others, without checksums, pass."""
-    if (directory / CHECKSUMS).exists() and (found := damage(directory)):
-        raise UserError(f"{found}; restore it, or delete {CHECKSUMS} beside it if you made the change")
+    if (directory / CHECKSUMS).exists() and (problem := damage(directory)):
+        raise UserError(f"{problem}; restore it, or delete {CHECKSUMS} beside it if you made the change")
 
 
 def damage(directory: Path) -> str | None:
@@ -195,17 +195,17 @@ def damage(directory: Path) -> str | None:
     if not path.is_file():  # a pipe or a device would never end
         return f"{path}: {'is no regular file' if path.exists() else 'is missing'}"
     try:
-        wanted = json.loads(path.read_text("utf-8"))
+        checksums = json.loads(path.read_text("utf-8"))
     except ValueError:
-        wanted = None
-    if not isinstance(wanted, dict):
+        checksums = None
+    if not isinstance(checksums, dict):
         return f"{path}: is altered: holds no checksums"
-    for name, hashed in wanted.items():
+    for name, hashed in checksums.items():
         if not (directory / name).is_file():
             return f"{directory / name}: is missing"
         if _digest(directory / name) != hashed:
             return f"{directory / name}: is altered: its checksum is not the one that was written"
-    more = (directory / name for name in sorted(_NAMES - wanted.keys()))
+    more = (directory / name for name in sorted(_NAMES - checksums.keys()))
     return next((f"{file}: was not written with the files beside it" for file in more if file.is_file()), None)
 
 

@@ -60,18 +60,19 @@ class WordPieceTokenizer(rust_tokenizers.RustTokenizer):
         unk = settings.get("unk_token") or "[UNK]"
         if unk not in vocab:
             raise UserError(f"{files[0]}: no {unk} line; wants a WordPiece vocabulary, one token a line")
-        uncased, said = _is_uncased(vocab), settings.get("do_lower_case")
-        said = lowercase if said is None else said
-        if uncased and said is False and settings.get("do_lower_case") is None:
+        uncased, do_lower_case = _is_uncased(vocab), settings.get("do_lower_case")
+        do_lower_case = lowercase if do_lower_case is None else do_lower_case
+        if uncased and do_lower_case is False and settings.get("do_lower_case") is None:
             raise UserError(
                 f"{files[0]}: holds no upper-case letter, data.tokenizer.lowercase is false; set it to true, or say "
                 f'{{"do_lower_case": false}} in {vocabulary_files.SETTINGS} beside it'
             )
         tokenizer = rust_tokenizers.wordpiece(
-            vocab, uncased if said is None else bool(said), strip_accents=settings.get("strip_accents"),
+            vocab, uncased if do_lower_case is None else bool(do_lower_case),
+            strip_accents=settings.get("strip_accents"),
             chinese_chars=settings.get("tokenize_chinese_chars") is not False, unk=unk,
         )  # fmt: skip
-        if said is None:
+        if do_lower_case is None:
             folds, has = ("folds case", "no") if uncased else ("keeps case", "an")
             tokenizer.assumed = (
                 f"{files[0]}: no {vocabulary_files.SETTINGS} says do_lower_case; assumed that it {folds}, as it holds "

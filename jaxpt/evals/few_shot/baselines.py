@@ -27,25 +27,34 @@ def baselines(
       {baseline: {metric: value}}: `majority`, the choice whose number is most often right, or the answer that most
       examples have; `shortest`, the choice of the fewest characters; `ngram`. Those that a form has.
     """
-    found: dict[str, list[Outcome]] = {}
+    baseline_outcomes: dict[str, list[Outcome]] = {}
     if task.form in ("choice", "pair"):
         if task.form == "choice":
-            most = collections.Counter(one.gold for one in examples).most_common(1)[0][0]
-            found["majority"] = [_guess(one, [float(i == most) for i in range(len(one.choices))]) for one in examples]
-        found["shortest"] = [_guess(one, [-float(len(choice)) for choice in one.choices]) for one in examples]
+            majority = collections.Counter(example.gold for example in examples).most_common(1)[0][0]
+            baseline_outcomes["majority"] = [
+                _guess(example, [float(i == majority) for i in range(len(example.choices))]) for example in examples
+            ]
+        baseline_outcomes["shortest"] = [
+            _guess(example, [-float(len(choice)) for choice in example.choices]) for example in examples
+        ]
     if task.form == "generation":
-        common = collections.Counter(gold for one in examples for gold in dict.fromkeys(one.gold)).most_common(1)[0][0]
-        found["majority"] = [
-            {"id": one.id, "gold": one.gold, "group": one.group, "text": common, "answer": common} for one in examples
+        common = collections.Counter(
+            gold for example in examples for gold in dict.fromkeys(example.gold)
+        ).most_common(1)[0][0]  # fmt: skip
+        baseline_outcomes["majority"] = [
+            {"id": example.id, "gold": example.gold, "group": example.group, "text": common, "answer": common}
+            for example in examples
         ]
     if ngrams is not None and task.form in ("choice", "pair", "likelihood", "rolling"):
-        found["ngram"] = scoring.score(task, ngrams, examples)
+        baseline_outcomes["ngram"] = scoring.score(task, ngrams, examples)
     lacking = {"majority": ("acc_context",), "shortest": ("acc_context",), "ngram": ("token_perplexity",)}
     named: dict[str, dict[str, Value]] = {}
-    for name, outcomes in found.items():
-        own = task.model_copy(update={"metrics": tuple(m for m in task.scored if m not in lacking.get(name, ()))})
-        if own.metrics:
-            named[name] = measures.measure(own, outcomes)
+    for name, outcomes in baseline_outcomes.items():
+        baseline_task = task.model_copy(
+            update={"metrics": tuple(m for m in task.scored if m not in lacking.get(name, ()))}
+        )
+        if baseline_task.metrics:
+            named[name] = measures.measure(baseline_task, outcomes)
     if "ngram" in named and task.form == "likelihood":
         named["ngram"].pop("acc", None)  # its first choice is a byte
     return named

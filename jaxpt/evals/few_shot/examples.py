@@ -68,8 +68,8 @@ def examples(
     if not rows:
         raise UserError(f"{task.source}: has no rows that count" + (f" (where: {task.where})" if task.where else ""))
     pool = rows
-    if shots and (found := shot_rows(task, folder)) is not None:
-        pool, is_own = _counted(task, found), False
+    if shots and (candidates := shot_rows(task, folder)) is not None:
+        pool, is_own = _counted(task, candidates), False
     if shots > len(pool) - is_own:
         beside = " beside the one that is asked" if is_own else ""
         raise UserError(f"{task.source}: {shots} shots, but there are {len(pool) - is_own} rows{beside}; give fewer")
@@ -85,9 +85,11 @@ def rows_of(task: HarnessTask, folder: str | None) -> list[Located]:
     if data.path is not None and (files := _files(task, data.path, folder)):
         return _read(task, files)
     if data.tfds is None:
-        what = f"no file {data.path}" if data.path else "no data.path"
-        here = f"; looked in {', '.join(map(str, _folders(task, folder)))}" if data.path else ""
-        raise UserError(f"{task.source}: {what}, and no data.tfds{here}; give --data DIR or {task.name}.data.path=FILE")
+        missing = f"no file {data.path}" if data.path else "no data.path"
+        searched = f"; looked in {', '.join(map(str, _folders(task, folder)))}" if data.path else ""
+        raise UserError(
+            f"{task.source}: {missing}, and no data.tfds{searched}; give --data DIR or {task.name}.data.path=FILE"
+        )
     return _tfds(data.tfds, data.split)
 
 
@@ -115,15 +117,15 @@ def _files(task: HarnessTask, path: str, folder: str | None) -> list[str]:
         return tables.expand(path, f"{task.source}: data.path")
     for place in _folders(task, folder):
         for name in (path, f"{path}.gz"):
-            found = sorted(place.glob(name))
-            if found:
-                return tables.expand([str(one) for one in found], f"{task.source}: data.path")
+            files = sorted(place.glob(name))
+            if files:
+                return tables.expand([str(file) for file in files], f"{task.source}: data.path")
     return []
 
 
 def _read(task: HarnessTask, files: Sequence[str]) -> list[Located]:
-    given = {"header": task.data.header, "quoted": task.data.quoted}
-    options = {name: value for name, value in given.items() if value is not None}
+    settings = {"header": task.data.header, "quoted": task.data.quoted}
+    options = {name: value for name, value in settings.items() if value is not None}
     return [Located(row, tables.where(file, row)) for file in files for row in tables.read(file, **options)]
 
 
@@ -134,21 +136,25 @@ def _tfds(name: str, split: str) -> list[Located]:
 def _counted(task: HarnessTask, rows: list[Located]) -> list[Located]:
     if task.where is None:
         return rows
-    return [one for one in rows if templates.value(task.where, one.row.values, f"{task.source}: where: {one.where}")]
+    return [
+        located
+        for located in rows
+        if templates.value(task.where, located.row.values, f"{task.source}: where: {located.where}")
+    ]
 
 
 def _limited(task: HarnessTask, rows: list[Located], limit: int | None) -> Iterator[tuple[int, Located]]:
     """(number, row) of the first rows: of each group of pairs; a question that has several rows is there as a whole."""
-    seen: dict[str | None, int] = {}
+    group_counts: dict[str | None, int] = {}
     question: str | None = None
-    for number, one in enumerate(rows):
-        group = _group(task, one)
+    for number, located in enumerate(rows):
+        group = _group(task, located)
         counted = group if task.form == "pair" else None
-        seen[counted] = seen.get(counted, 0) + 1
+        group_counts[counted] = group_counts.get(counted, 0) + 1
         is_of_last = task.form != "pair" and group is not None and group == question
-        if limit is None or seen[counted] <= limit or is_of_last:
+        if limit is None or group_counts[counted] <= limit or is_of_last:
             question = group
-            yield number, one
+            yield number, located
 
 
 def _drawn(
@@ -158,19 +164,19 @@ def _drawn(
     if not shots:
         return []
     digest = hashlib.blake2b(f"{seed} {task.name} {number}".encode(), digest_size=8).digest()
-    found = random.Random(int.from_bytes(digest, "big")).sample(range(len(pool)), min(shots + 1, len(pool)))
-    return [pool[at] for at in found if at != own][:shots]
+    indices = random.Random(int.from_bytes(digest, "big")).sample(range(len(pool)), min(shots + 1, len(pool)))
+    return [pool[at] for at in indices if at != own][:shots]
 
 
 def _prefix(task: HarnessTask, shots: Sequence[Located]) -> str:
     """What stands before the context."""
-    shown = []
-    for one in shots:
-        texts = unprompted(task, one)
+    shot_texts = []
+    for shot in shots:
+        texts = unprompted(task, shot)
         right = texts.gold if isinstance(texts.gold, int) else 0
         context = texts.contexts[right if len(texts.contexts) > 1 else 0]
-        shown.append(f"{context}{texts.continuations[right if len(texts.continuations) > 1 else 0]}")
-    parts = [*([task.description_context] if task.description_context else []), *shown]
+        shot_texts.append(f"{context}{texts.continuations[right if len(texts.continuations) > 1 else 0]}")
+    parts = [*([task.description_context] if task.description_context else []), *shot_texts]
     return "".join(f"{part}{task.separator}" for part in parts)
 
 
@@ -199,8 +205,8 @@ def unprompted(task: HarnessTask, one: Located) -> Example:
         "rolling": _of_rolling, "generation": _of_generation,
     }[task.form]  # fmt: skip
     values = one.row.values
-    own = next((values[name] for name in ("id", "idx", "ind", "pairID") if name in values), one.row.number)
-    return make(_Row(task, one, values))._replace(id=own, group=_group(task, one))
+    row_id = next((values[name] for name in ("id", "idx", "ind", "pairID") if name in values), one.row.number)
+    return make(_Row(task, one, values))._replace(id=row_id, group=_group(task, one))
 
 
 def _group(task: HarnessTask, one: Located) -> str | None:
@@ -226,17 +232,17 @@ class _Row(NamedTuple):
         return templates.value(getattr(self.task, key), self.values, self.place(key))
 
     def choices(self) -> tuple[str, ...]:
-        given = self.task.choices
-        if isinstance(given, tuple):
-            found = [templates.text(one, self.values, self.place("choices")) for one in given]
+        sources = self.task.choices
+        if isinstance(sources, tuple):
+            choices = [templates.text(source, self.values, self.place("choices")) for source in sources]
         else:
-            found = self.value("choices")
-        if isinstance(found, str) or not hasattr(found, "__iter__") or len(found := list(found)) < 2:
-            raise UserError(f"{self.place('choices')}: wants a list of two texts or more, got {found!r}")
-        for number, choice in enumerate(found):
+            choices = self.value("choices")
+        if isinstance(choices, str) or not hasattr(choices, "__iter__") or len(choices := list(choices)) < 2:
+            raise UserError(f"{self.place('choices')}: wants a list of two texts or more, got {choices!r}")
+        for number, choice in enumerate(choices):
             if not isinstance(choice, str) or not choice.strip():
                 raise UserError(f"{self.place('choices')}: choice {number} is empty or no text: {choice!r}")
-        return tuple(found)
+        return tuple(choices)
 
 
 def _of_choice(row: _Row) -> Example:
@@ -293,6 +299,6 @@ def _of_rolling(row: _Row) -> Example:
 def _of_generation(row: _Row) -> Example:
     answers = row.value("answers")
     golds = [answers] if isinstance(answers, str) else list(answers) if isinstance(answers, Iterable) else []
-    if not golds or not all(isinstance(one, str) for one in golds):
+    if not golds or not all(isinstance(gold, str) for gold in golds):
         raise UserError(f"{row.place('answers')}: wants a text or a list of texts, got {answers!r}")
     return Example(None, (row.text("context"),), (row.text("continuation", choice=golds[0]),), gold=golds)

@@ -84,7 +84,7 @@ class NetworkModel:
     def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[Scored]:
         """See `scoring.Model`."""
         pairs = [self._reader.pair(*pair) for pair in zip(contexts, continuations, strict=True)]
-        return [Scored(one.total, one.tokens, one.is_greedy) for one in self._scored(pairs)]
+        return [Scored(score.total, score.tokens, score.is_greedy) for score in self._scored(pairs)]
 
     def rolling(self, texts: Sequence[str]) -> list[Scored]:
         """See `scoring.Model`."""
@@ -94,10 +94,10 @@ class NetworkModel:
             pairs += blocks
             owners += [number] * len(blocks)
         log_probs, tokens, greedy = np.zeros(len(texts)), np.zeros(len(texts), int), np.ones(len(texts), bool)
-        for number, one in zip(owners, self._scored(pairs), strict=True):
-            log_probs[number] += one.total
-            tokens[number] += one.tokens
-            greedy[number] &= one.is_greedy
+        for number, score in zip(owners, self._scored(pairs), strict=True):
+            log_probs[number] += score.total
+            tokens[number] += score.tokens
+            greedy[number] &= score.is_greedy
         return [Scored(float(p), int(n), bool(is_best)) for p, n, is_best in zip(log_probs, tokens, greedy)]
 
     def check(self, task: HarnessTask) -> None:
@@ -139,28 +139,28 @@ class NetworkModel:
                 f"max_new_tokens: {max_new_tokens} leaves nothing of the model's {limit} positions for a prompt; "
                 f"wants {limit - 1} or less"
             )
-        found, first = [], len(self._reader.format().before)
-        for one in read:
-            if one.encoder is None:
-                cut = one._replace(tokens=one.tokens[-(limit - max_new_tokens) :])
+        prompts, first = [], len(self._reader.format().before)
+        for prompt in read:
+            if prompt.encoder is None:
+                cut = prompt._replace(tokens=prompt.tokens[-(limit - max_new_tokens) :])
             else:
-                cut = one._replace(encoder=[*one.encoder[:first], *one.encoder[first:][-(limit - first) :]])
-            self.truncated += cut != one
-            found.append(cut)
-        return found
+                cut = prompt._replace(encoder=[*prompt.encoder[:first], *prompt.encoder[first:][-(limit - first) :]])
+            self.truncated += cut != prompt
+            prompts.append(cut)
+        return prompts
 
     def embeddings(self, texts: Sequence[str]) -> np.ndarray:
         """See `scoring.Model`: the mean of the last layer's states."""
         ids = self._reader.tokenizer.encode_batch(list(texts))
         if self._network.config.family == "decoder":
-            ids = [self._reader.opened(one) for one in ids]
+            ids = [self._reader.opened(text_ids) for text_ids in ids]
         with self._current():
-            found = embed.embed(
+            embeddings = embed.embed(
                 self._network, self._params, self._reader.objective, self._reader.vocabulary, ids,
                 language=self._reader.language,
             )  # fmt: skip
-        self.truncated += found.truncated
-        return np.stack(found.vectors)
+        self.truncated += embeddings.truncated
+        return np.stack(embeddings.vectors)
 
     def _scored(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
         reader, starts = self._reader, None
@@ -170,13 +170,13 @@ class NetworkModel:
         if self._network.config.family == "encoder" and self._unit == "word":
             starts = reader.tokenizer.word_starts()
         with self._current():
-            found = likelihood.loglikelihood(
+            likelihoods = likelihood.loglikelihood(
                 self._network, self._params, reader.objective, reader.vocabulary, *map(list, zip(*pairs)),
                 form=self._form, unit=self._unit, word_starts=starts, language=reader.language,
                 progress=self.progress,
             )  # fmt: skip
-        self.truncated += found.truncated
-        return found.items
+        self.truncated += likelihoods.truncated
+        return likelihoods.items
 
     def blocks(self, ids: Sequence[int]) -> list[tuple[list[int], list[int]]]:
         """The blocks in which a long text is scored.
@@ -195,11 +195,11 @@ class NetworkModel:
             if config.family != "decoder":
                 before = min(before, config.position_limit - block - special)
         opening = self._reader.opened([]) if config.family == "decoder" else []
-        found = []
+        blocks = []
         for first in range(0, len(ids), block):
             targets = list(ids[first : first + block])
             # A decoder reads `limit` tokens whatever the block: a short last one has more before it.
-            own = before + block - len(targets) if config.family == "decoder" else before
-            context = list(ids[max(first - own, 0) : first])
-            found.append((context or opening, targets))
-        return found
+            context_length = before + block - len(targets) if config.family == "decoder" else before
+            context = list(ids[max(first - context_length, 0) : first])
+            blocks.append((context or opening, targets))
+        return blocks

@@ -61,8 +61,8 @@ class NGrams:
         return self.likelihoods([""] * len(texts), texts)
 
     def _log_probs(self, before: bytes, after: bytes) -> np.ndarray:
-        kept = before[-(self._order - 1) :] if self._order > 1 else b""
-        data = np.frombuffer(kept + after, np.uint8)
+        context = before[-(self._order - 1) :] if self._order > 1 else b""
+        data = np.frombuffer(context + after, np.uint8)
         probs = np.full(len(data), 1 / 256)
         for n in range(1, min(self._order, len(data)) + 1):
             codes, at = _codes(data, n), slice(n - 1, None)
@@ -72,7 +72,7 @@ class NGrams:
             known = total > 0
             better = (count + kind * probs[at]) / np.maximum(total + kind, 1)
             probs[at] = np.where(known, better, probs[at])
-        return np.log(probs[len(kept) :])
+        return np.log(probs[len(context) :])
 
 
 def _codes(data: np.ndarray, n: int) -> np.ndarray:

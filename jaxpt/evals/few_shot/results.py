@@ -32,13 +32,15 @@ class Result:
     def plain(self) -> dict[str, Any]:
         """As JSON."""
 
-        def of(metrics: Mapping[str, Value]) -> dict[str, Any]:
-            return {name: {"value": one.value, "standard_error": one.error} for name, one in metrics.items()}
+        def as_json(metrics: Mapping[str, Value]) -> dict[str, Any]:
+            return {
+                name: {"value": estimate.value, "standard_error": estimate.error} for name, estimate in metrics.items()
+            }
 
         return {
-            "task": self.task.name, "shots": self.shots, "examples": self.examples, "metrics": of(self.metrics),
-            "baselines": {name: of(found) for name, found in self.baselines.items()}, "groups": of(self.groups),
-            "computed": dict(self.computed), "settings": settings(self.task),
+            "task": self.task.name, "shots": self.shots, "examples": self.examples, "metrics": as_json(self.metrics),
+            "baselines": {name: as_json(metrics) for name, metrics in self.baselines.items()},
+            "groups": as_json(self.groups), "computed": dict(self.computed), "settings": settings(self.task),
         }  # fmt: skip
 
 
@@ -84,16 +86,16 @@ def table(results: Sequence[Result]) -> Any:
     """A `rich` table of results: a row for each metric, the baselines beside it."""
     from rich.table import Table
 
-    names = list(dict.fromkeys(name for one in results for name in one.baselines))
-    found = Table()
+    names = list(dict.fromkeys(name for entry in results for name in entry.baselines))
+    rich_table = Table()
     for name in ("task", "shots", "n", "metric", "value", *names):
-        found.add_column(name, no_wrap=True)
-    for one in results:
-        for number, (metric, value) in enumerate(one.metrics.items()):
-            head = (one.task.name, str(one.shots), f"{one.examples:,}") if number == 0 else ("", "", "")
+        rich_table.add_column(name, no_wrap=True)
+    for entry in results:
+        for number, (metric, value) in enumerate(entry.metrics.items()):
+            head = (entry.task.name, str(entry.shots), f"{entry.examples:,}") if number == 0 else ("", "", "")
             beside = [
-                shown(metric, one.baselines[name][metric]) if metric in one.baselines.get(name, {}) else ""
+                shown(metric, entry.baselines[name][metric]) if metric in entry.baselines.get(name, {}) else ""
                 for name in names
             ]
-            found.add_row(*head, metric, shown(metric, value), *beside)
-    return found
+            rich_table.add_row(*head, metric, shown(metric, value), *beside)
+    return rich_table

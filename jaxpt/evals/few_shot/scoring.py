@@ -60,48 +60,58 @@ def score(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[
     Returns:
       An outcome for each example.
     """
-    found = _OF_FORM[task.form](task, model, examples)
+    outcomes = _OF_FORM[task.form](task, model, examples)
     return [
-        {"id": one.id, "gold": one.gold, "group": one.group, **values}
-        for one, values in zip(examples, found, strict=True)
+        {"id": example.id, "gold": example.gold, "group": example.group, **values}
+        for example, values in zip(examples, outcomes, strict=True)
     ]
 
 
 def _compared(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
     """Several continuations each."""
     contexts, continuations = [], []
-    for one in examples:
-        contexts += one.contexts
-        continuations += one.continuations
-        if one.unconditional is not None:
-            contexts += [one.unconditional] * len(one.choices)
-            continuations += one.continuations
+    for example in examples:
+        contexts += example.contexts
+        continuations += example.continuations
+        if example.unconditional is not None:
+            contexts += [example.unconditional] * len(example.choices)
+            continuations += example.continuations
     scored = iter(model.likelihoods(contexts, continuations))
-    found = []
-    for one in examples:
-        of_choices = [next(scored) for _ in one.choices]
+    outcomes = []
+    for example in examples:
+        of_choices = [next(scored) for _ in example.choices]
         outcome: Outcome = {
-            "log_probs": [of.log_prob for of in of_choices],
-            "chars": [len(choice) for choice in one.choices],
-            "tokens": [of.tokens for of in of_choices],
+            "log_probs": [likelihood.log_prob for likelihood in of_choices],
+            "chars": [len(choice) for choice in example.choices],
+            "tokens": [likelihood.tokens for likelihood in of_choices],
         }
-        if one.unconditional is not None:
-            outcome["unconditional"] = [next(scored).log_prob for _ in one.choices]
-        found.append(outcome)
-    return found
+        if example.unconditional is not None:
+            outcome["unconditional"] = [next(scored).log_prob for _ in example.choices]
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _likelihood(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
-    found = model.likelihoods([one.contexts[0] for one in examples], [one.continuations[0] for one in examples])
-    return [{"log_prob": of.log_prob, "tokens": of.tokens, "is_greedy": of.is_greedy} for of in found]
+    likelihoods = model.likelihoods(
+        [example.contexts[0] for example in examples], [example.continuations[0] for example in examples]
+    )
+    return [
+        {"log_prob": likelihood.log_prob, "tokens": likelihood.tokens, "is_greedy": likelihood.is_greedy}
+        for likelihood in likelihoods
+    ]
 
 
 def _rolling(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
-    texts = [one.continuations[0] for one in examples]
-    counted = [text if one.counted is None else one.counted for one, text in zip(examples, texts)]
+    texts = [example.continuations[0] for example in examples]
+    counted = [text if example.counted is None else example.counted for example, text in zip(examples, texts)]
     return [
-        {"log_prob": of.log_prob, "tokens": of.tokens, "words": word_count(text), "bytes": len(text.encode())}
-        for text, of in zip(counted, model.rolling(texts), strict=True)
+        {
+            "log_prob": likelihood.log_prob,
+            "tokens": likelihood.tokens,
+            "words": word_count(text),
+            "bytes": len(text.encode()),
+        }
+        for text, likelihood in zip(counted, model.rolling(texts), strict=True)
     ]
 
 
@@ -118,7 +128,7 @@ def word_count(text: str) -> int:
 
 
 def _generation(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
-    texts = model.completions([one.contexts[0] for one in examples], task.max_new_tokens, task.stop)
+    texts = model.completions([example.contexts[0] for example in examples], task.max_new_tokens, task.stop)
     return [{"text": text, "answer": extracted(text, task.extract)} for text in texts]
 
 
@@ -142,7 +152,7 @@ def extracted(text: str, pattern: str | None) -> str:
 
 
 def _similarity(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
-    vectors = np.asarray(model.embeddings([text for one in examples for text in one.continuations]), np.float64)
+    vectors = np.asarray(model.embeddings([text for example in examples for text in example.continuations]), np.float64)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     return [{"cosine": float(a @ b)} for a, b in vectors.reshape(len(examples), 2, -1)] if examples else []
 

@@ -205,12 +205,14 @@ def load_all(names: Sequence[str], overrides: Sequence[str] = ()) -> list[Harnes
       >>> [one.shots for one in load_all(["lambada", "piqa"], ["piqa.shots=2"])]
       [0, 2]
     """
-    found: dict[str, HarnessTask] = {}
+    tasks: dict[str, HarnessTask] = {}
     for name in names:
-        one = load(name, own(name, names, overrides))
-        if (other := found.setdefault(one.name, one)) is not one:
-            raise UserError(f"{one.source}: is named {one.name}, as {other.source} is; give it another name (key name)")
-    return list(found.values())
+        task = load(name, own(name, names, overrides))
+        if (other := tasks.setdefault(task.name, task)) is not task:
+            raise UserError(
+                f"{task.source}: is named {task.name}, as {other.source} is; give it another name (key name)"
+            )
+    return list(tasks.values())
 
 
 def _path(name: str) -> Path:
@@ -218,11 +220,11 @@ def _path(name: str) -> Path:
         if not Path(name).is_file():
             raise UserError(f"--tasks: {name}: no such file")
         return Path(name)
-    found = shipped()
-    for folder in found.folders:
+    registry = shipped()
+    for folder in registry.folders:
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
-    raise UserError(f"--tasks: {name}: no such task{nearest(name, found.names())}; or name a YAML file")
+    raise UserError(f"--tasks: {name}: no such task{nearest(name, registry.names())}; or name a YAML file")
 
 
 def own(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
@@ -240,12 +242,12 @@ def own(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
       >>> own("piqa", ["piqa", "lambada"], ["piqa.data.path=a.jsonl", "lambada.shots=1"])
       ['data.path=a.jsonl']
     """
-    known = {Path(one).stem for one in names}
-    found = []
+    known = {Path(task_name).stem for task_name in names}
+    task_overrides = []
     for item in overrides:
-        of = max((one for one in known if item.startswith(f"{one}.")), key=len, default=None)
-        if of is None:
+        owner = max((stem for stem in known if item.startswith(f"{stem}.")), key=len, default=None)
+        if owner is None:
             raise UserError(f"{item}: wants TASK.key=value; TASK is one of {', '.join(sorted(known))}")
-        if of == Path(name).stem:
-            found.append(item.removeprefix(f"{of}."))
-    return found
+        if owner == Path(name).stem:
+            task_overrides.append(item.removeprefix(f"{owner}."))
+    return task_overrides

@@ -61,16 +61,16 @@ def _rendered(function: Any, values: Mapping[str, Any], where: str) -> Any:
     has = f"; the row has {', '.join(values)}"
     try:
         with sandbox.bounded(values):
-            found = function(**values)
+            rendered = function(**values)
     except UndefinedError as error:
         raise UserError(f"{where}: {error}{has}") from None
     except Exception as error:  # a template can raise whatever Python raises
         raise UserError(f"{where}: {' '.join(str(error).split()) or type(error).__name__}{has}") from None
-    if isinstance(found, Undefined):
-        name, of = found._undefined_name, found._undefined_obj
-        wants = f"is none of {', '.join(map(repr, of))}" if isinstance(of, Mapping) else f"is undefined{has}"
+    if isinstance(rendered, Undefined):
+        name, parent = rendered._undefined_name, rendered._undefined_obj
+        wants = f"is none of {', '.join(map(repr, parent))}" if isinstance(parent, Mapping) else f"is undefined{has}"
         raise UserError(f"{where}: {name!r} {wants}")
-    return found
+    return rendered
 
 
 def _template(source: str, is_expression: bool, where: str) -> Any:

@@ -14,13 +14,13 @@ from jaxpt.models.deberta import DebertaConfig
 
 def _block(ours: str, layers: range, config: DebertaConfig) -> tuple[Row, ...]:
     theirs, at = "deberta.encoder.layer.{layer}", {"layers": tuple(layers)}
-    own = {"query": "query_proj", "key": "key_proj", "value": "value_proj"}
+    names = {"query": "query_proj", "key": "key_proj", "value": "value_proj"}
     if not config.share_projections:
-        own |= {"position_key": "pos_key_proj"} if config.content_to_position else {}
-        own |= {"position_query": "pos_query_proj"} if config.position_to_content else {}
+        names |= {"position_key": "pos_key_proj"} if config.content_to_position else {}
+        names |= {"position_query": "pos_query_proj"} if config.position_to_content else {}
     projections = (
         row
-        for mine, name in own.items()
+        for mine, name in names.items()
         for row in dense(f"{ours}/attention/{mine}", f"{theirs}.attention.self.{name}", **at)
     )
     return (
@@ -69,8 +69,8 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
     kinds = keys.pop("pos_att_type", None) or []
     kinds = [kind.strip() for kind in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
     norms = [kind.strip() for kind in (keys.get("norm_rel_ebd") or "none").lower().split("|")]
-    for key, given, known in (("pos_att_type", kinds, ("c2p", "p2c")), ("norm_rel_ebd", norms, ("none", "layer_norm"))):
-        if wrong := [one for one in given if one not in (*known, "")]:
+    for key, names, known in (("pos_att_type", kinds, ("c2p", "p2c")), ("norm_rel_ebd", norms, ("none", "layer_norm"))):
+        if wrong := [name for name in names if name not in (*known, "")]:
             raise UserError(f"config.json: {key}: {shown(wrong[0])} is not supported, only {' or '.join(known)}")
     relative = keys.pop("relative_attention", False)
     limit = keys.get("max_position_embeddings", 512)

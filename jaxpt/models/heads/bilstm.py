@@ -97,4 +97,6 @@ class LSTM(nn.Module):
 def _orthogonal_gates(key: jax.Array, shape: tuple[int, int], dtype: DTypeLike) -> jax.Array:
     """An orthogonal matrix for each gate, side by side."""
     make = nn.initializers.orthogonal()
-    return jnp.concatenate([make(one, (shape[0], shape[0]), dtype) for one in jax.random.split(key, 4)], axis=1)
+    return jnp.concatenate(
+        [make(gate_key, (shape[0], shape[0]), dtype) for gate_key in jax.random.split(key, 4)], axis=1
+    )

@@ -101,7 +101,7 @@ def apply(bound: Bound, name: HeadName, x: jax.Array, part: str | None = None) -
     """
     x = x if bound.config.task_head(name).pooler is None else bound.heads["pooler"](x)
     if part == ALL:
-        return jnp.concatenate([bound.heads[called(name, one)](x) for one in parts(bound.heads, name)], axis=-1)
+        return jnp.concatenate([bound.heads[called(name, task)](x) for task in parts(bound.heads, name)], axis=-1)
     return bound.heads[called(name, part)](x)
 
 
@@ -117,10 +117,10 @@ def name_of(heads: Iterable[str]) -> str | None:
     Raises:
       UserError: there are several.
     """
-    found = [name for name in HEAD_NAMES if name in set(heads)]
-    if len(found) > 1:
-        raise UserError(f"heads: one head of {', '.join(HEAD_NAMES)} is supported here, not {' and '.join(found)}")
-    return found[0] if found else None
+    names = [name for name in HEAD_NAMES if name in set(heads)]
+    if len(names) > 1:
+        raise UserError(f"heads: one head of {', '.join(HEAD_NAMES)} is supported here, not {' and '.join(names)}")
+    return names[0] if names else None
 
 
 def outputs_of(heads: Mapping[str, Head]) -> int:

@@ -173,8 +173,8 @@ def report_lines(params: Mapping[str, Any]) -> list[str]:
     if mix is None:
         return []
     shares = np.asarray(jax.nn.softmax(np.asarray(mix["weights"], np.float32)))
-    shown = "  ".join(f"{layer or 'embeddings'} {share:.3f}" for layer, share in enumerate(shares))
-    return [f"mix of layers: {float(np.asarray(mix['scale'])):.3f} × ({shown})"]
+    layer_shares = "  ".join(f"{layer or 'embeddings'} {share:.3f}" for layer, share in enumerate(shares))
+    return [f"mix of layers: {float(np.asarray(mix['scale'])):.3f} × ({layer_shares})"]
 
 
 def _normalized(x: jax.Array) -> jax.Array:

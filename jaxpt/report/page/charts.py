@@ -49,7 +49,7 @@ class Chart:
     @property
     def is_log(self) -> bool:
         """True if y is drawn as logarithm: what is large of one curve would hide another one."""
-        tops = [top for one in self.series if (top := max(one.y, default=0.0)) > 0]
+        tops = [top for curve in self.series if (top := max(curve.y, default=0.0)) > 0]
         return self.may_be_log and bool(tops) and max(tops) > 20 * min(tops)
 
 
@@ -103,7 +103,7 @@ class Axis:
 
 def is_drawable(chart: Chart | Dots) -> bool:
     """True if there is a finite point."""
-    return isinstance(chart, Dots) or any(math.isfinite(y) for one in chart.series for y in one.y)
+    return isinstance(chart, Dots) or any(math.isfinite(y) for curve in chart.series for y in curve.y)
 
 
 def axis(values: Sequence[float], count: int = 5, is_log: bool = False, is_whole: bool = False) -> Axis:
@@ -157,16 +157,16 @@ def drawn(chart: Chart) -> tuple[list[Series], Axis, Axis]:
     Returns:
       (series, x axis, y axis)
     """
-    found = []
-    for one in chart.series:
-        points = [(x, y) for x, y in zip(one.x, one.y) if math.isfinite(y) and (y > 0 or not chart.is_log)]
+    curves = []
+    for curve in chart.series:
+        points = [(x, y) for x, y in zip(curve.x, curve.y) if math.isfinite(y) and (y > 0 or not chart.is_log)]
         if points:
             x, y = zip(*thinned(points))
-            found.append(dataclasses.replace(one, x=x, y=y))
-    own = [one for one in found if not one.is_reference] or found
-    xs = [x for one in own for x in one.x]
+            curves.append(dataclasses.replace(curve, x=x, y=y))
+    measured = [curve for curve in curves if not curve.is_reference] or curves
+    xs = [x for curve in measured for x in curve.x]
     x_axis = axis([0.0, *xs] if max(xs) > 0 else xs, is_whole=True)
-    return found, x_axis, axis([y for one in found for y in one.y], is_log=chart.is_log)
+    return curves, x_axis, axis([y for curve in curves for y in curve.y], is_log=chart.is_log)
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
@@ -178,11 +178,11 @@ def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> l
     """
     if len(points) <= most:
         return list(points)
-    kept, stretches = {0, len(points) - 1}, most // 2 - 1
+    indices, stretches = {0, len(points) - 1}, most // 2 - 1
     for n in range(stretches):
-        of = range(n * len(points) // stretches, (n + 1) * len(points) // stretches)
-        kept |= {min(of, key=lambda i: points[i][1]), max(of, key=lambda i: points[i][1])}
-    return [points[i] for i in sorted(kept)]
+        stretch = range(n * len(points) // stretches, (n + 1) * len(points) // stretches)
+        indices |= {min(stretch, key=lambda i: points[i][1]), max(stretch, key=lambda i: points[i][1])}
+    return [points[i] for i in sorted(indices)]
 
 
 def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -218,5 +218,5 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
             tops.pop()
             groups[-1] += last
             tops[-1] = top(groups[-1])
-    found = {n: start + gap * i for group, start in zip(groups, tops) for i, n in enumerate(group)}
-    return [found[n] for n in range(len(places))]
+    moved = {n: start + gap * i for group, start in zip(groups, tops) for i, n in enumerate(group)}
+    return [moved[n] for n in range(len(places))]

@@ -62,17 +62,17 @@ def report(
     Raises:
       UserError: one of them is neither, or a file cannot be written.
     """
-    runs, found = _sorted(paths)
-    page = Path(out) if out is not None else (found[0].directory if found else runs[0].path) / "report.html"
+    runs, all_studies = _sorted(paths)
+    page = Path(out) if out is not None else (all_studies[0].directory if all_studies else runs[0].path) / "report.html"
     for path, kinds in ((page, (".html", ".htm")), (picture and Path(picture), (".png", ".svg"))):
         if path is not None:
             _check_name(path, kinds)
     charts: Sequence[Chart | Dots] = ()
     if picture is not None:
-        charts = _charts(found, runs)
+        charts = _charts(all_studies, runs)
         if not charts:
             raise UserError(f"--picture {picture}: nothing to draw: no metrics were logged yet")
-    groups = [studies.group(study, assumed) for study in found]
+    groups = [studies.group(study, assumed) for study in all_studies]
     if runs:
         groups.append(_of_runs(runs, assumed))
     title = ", ".join(group.title for group in groups)
@@ -85,11 +85,11 @@ def report(
 
 def _charts(found: Sequence[StudyReading], runs: Sequence[Reading]) -> list[Chart | Dots]:
     """All charts; where they are of several studies, or of runs as well, a study's say its name."""
-    made = []
+    charts = []
     for study in found:
         name = f"{study.name}: " if len(found) > 1 or runs else ""
-        made += [dataclasses.replace(chart, title=name + chart.title) for chart in studies.charts(study)]
-    return made + (run_charts.charts(runs) if runs else [])
+        charts += [dataclasses.replace(chart, title=name + chart.title) for chart in studies.charts(study)]
+    return charts + (run_charts.charts(runs) if runs else [])
 
 
 def _check_name(path: Path, kinds: Sequence[str]) -> None:
@@ -106,17 +106,17 @@ def _check_name(path: Path, kinds: Sequence[str]) -> None:
 def _sorted(paths: Sequence[str]) -> tuple[list[Reading], list[StudyReading]]:
     """The runs and the studies among some paths, each once."""
     runs: dict[Path, Path] = {}
-    found: dict[Path, StudyReading] = {}
-    for given in paths:
-        path = Path(given)
+    all_studies: dict[Path, StudyReading] = {}
+    for name in paths:
+        path = Path(name)
         directory = studies.directory_of(path)
         if directory is not None:
-            found.setdefault(directory.resolve(), studies.read(directory))
+            all_studies.setdefault(directory.resolve(), studies.read(directory))
         elif (path / "config.yaml").is_file():
             runs.setdefault(path.resolve(), path)
         else:
             raise UserError(_refusal(path))
-    return read(list(runs.values())) if runs else [], list(found.values())
+    return read(list(runs.values())) if runs else [], list(all_studies.values())
 
 
 def _refusal(path: Path) -> str:
@@ -135,7 +135,7 @@ def _of_runs(runs: Sequence[Reading], assumed: Assumptions) -> Group:
     if len(runs) == 1:
         lead = f"{runs[0].config.model.kind}, trained on {runs[0].kind}"
     else:
-        lead = ", ".join(dict.fromkeys(one.kind for one in runs))
+        lead = ", ".join(dict.fromkeys(run.kind for run in runs))
     return Group(title, lead, list(sections(runs, assumed)))
 
 
@@ -158,8 +158,8 @@ def html(title: str, groups: Sequence[Group], command: str) -> str:
             anchor = f"{number}-{heading.lower().replace(' ', '-')}"
             links.append(f'<a href="#{anchor}">{escape(heading)}</a>')
             parts.append(f'<section id="{anchor}"><h3>{escape(heading)}</h3>{content}</section>')
-    made = time.strftime("%Y-%m-%d %H:%M")
-    foot = f'<p class="lead">Made on {made} by <code>{escape(command)}</code></p>'
+    timestamp = time.strftime("%Y-%m-%d %H:%M")
+    foot = f'<p class="lead">Made on {timestamp} by <code>{escape(command)}</code></p>'
     body = f"<h1>{escape(title)}</h1>\n{foot}<nav>{' '.join(links)}</nav>\n{chr(10).join(parts)}"
     return document(f"{title} · jaxpt report", body, STYLE + svg.STYLE + times.STYLE + mistakes.STYLE)
 

@@ -39,25 +39,29 @@ def confusion(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
     """
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        of = row.get("target"), row.get("prediction")
-        pairs = zip(*of) if all(isinstance(value, list) for value in of) and len(of[0]) == len(of[1]) else [of]
-        for target, said in pairs:
-            if target not in labels or isinstance(said, list):
+        row_pair = row.get("target"), row.get("prediction")
+        pairs = (
+            zip(*row_pair)
+            if all(isinstance(value, list) for value in row_pair) and len(row_pair[0]) == len(row_pair[1])
+            else [row_pair]
+        )
+        for target, prediction in pairs:
+            if target not in labels or isinstance(prediction, list):
                 return ""
-            counts[target, said if said in labels else "(none)"] += 1
+            counts[target, prediction if prediction in labels else "(none)"] += 1
     used = {label for pair in counts for label in pair}
-    shown = [label for label in (*labels, "(none)") if label in used]
-    if len(shown) < 2:
+    matrix_labels = [label for label in (*labels, "(none)") if label in used]
+    if len(matrix_labels) < 2:
         return ""
     left_out = ""
-    if len(shown) > MOST_LABELS:
+    if len(matrix_labels) > MOST_LABELS:
         wrong = Counter[str]()
-        for (target, said), count in counts.items():
-            wrong.update({target: count, said: count} if target != said else {})
-        most = {label for label, _ in wrong.most_common(MOST_LABELS)} or set(shown[:MOST_LABELS])
-        left_out = f"<p>{len(most)} of {len(shown)} labels: those that are confused most.</p>"
-        shown = [label for label in shown if label in most]
-    return _matrix(counts, shown) + left_out
+        for (target, prediction), count in counts.items():
+            wrong.update({target: count, prediction: count} if target != prediction else {})
+        most_confused = {label for label, _ in wrong.most_common(MOST_LABELS)} or set(matrix_labels[:MOST_LABELS])
+        left_out = f"<p>{len(most_confused)} of {len(matrix_labels)} labels: those that are confused most.</p>"
+        matrix_labels = [label for label in matrix_labels if label in most_confused]
+    return _matrix(counts, matrix_labels) + left_out
 
 
 def _matrix(counts: Mapping[tuple[str, str], int], shown: Sequence[str]) -> str:
@@ -65,16 +69,16 @@ def _matrix(counts: Mapping[tuple[str, str], int], shown: Sequence[str]) -> str:
     head = "".join(f'<th scope="col">{escape(label)}</th>' for label in shown)
     lines = []
     for target in shown:
-        total = sum(count for (of, _), count in counts.items() if of == target)
+        total = sum(count for (label, _), count in counts.items() if label == target)
         if not total:
             continue
         cells = ""
-        for said in shown:
-            count = counts.get((target, said), 0)
-            tone = "--c2" if said == target else "--c1"
+        for prediction in shown:
+            count = counts.get((target, prediction), 0)
+            tone = "--c2" if prediction == target else "--c1"
             share = round(55 * count / total)
             shade = f"background: color-mix(in srgb, var({tone}) {share}%, transparent)" if count else "opacity: .35"
-            right = ' class="right"' if said == target else ""
+            right = ' class="right"' if prediction == target else ""
             cells += f'<td{right} style="{shade}" title="{count / total:.1%}">{count:,}</td>'
         lines.append(f'<tr><th scope="row">{escape(target)}</th>{cells}</tr>')
     head = f'<thead><tr><th scope="col">is ↓ &nbsp; said →</th>{head}</tr></thead>'
@@ -124,19 +128,19 @@ def balance(labels: Mapping[str, Mapping[str, int]]) -> str:
       HTML; "" where there are no labels.
     """
     every = Counter[str]()
-    for of in labels.values():
-        every.update(of)
+    for counts in labels.values():
+        every.update(counts)
     if not every:
         return ""
-    totals = {split: sum(of.values()) for split, of in labels.items()}
-    most = max(count / totals[split] for split, of in labels.items() for count in of.values())
+    totals = {split: sum(counts.values()) for split, counts in labels.items()}
+    max_share = max(count / totals[split] for split, counts in labels.items() for count in counts.values())
     rows = []
     for label, _ in every.most_common(MOST_LABELS):
         cells = [escape(label)]
-        for split, of in labels.items():
-            share = of.get(label, 0) / max(totals[split], 1)
-            bar = f'<span class="bar" style="width: {5 * share / most:.2f}rem"></span>'
-            cells += [f"{of.get(label, 0):,}", f"{share:.1%}", bar]
+        for split, counts in labels.items():
+            share = counts.get(label, 0) / max(totals[split], 1)
+            bar = f'<span class="bar" style="width: {5 * share / max_share:.2f}rem"></span>'
+            cells += [f"{counts.get(label, 0):,}", f"{share:.1%}", bar]
         rows.append(cells)
     heads = ["label"] + [part for split in labels for part in (escape(split), "", "")]
     more = f"<p>and {len(every) - MOST_LABELS} more labels</p>" if len(every) > MOST_LABELS else ""
@@ -146,16 +150,16 @@ def balance(labels: Mapping[str, Mapping[str, int]]) -> str:
 def label_counts(one: Reading) -> dict[str, dict[str, int]]:
     """{split: {label: count}} as the run has kept it; of earlier runs those of the predicted split alone."""
     for split in splits(one):
-        kept = one.rows(f"mistakes_{split}.jsonl")
-        if kept:
-            found: dict[str, dict[str, int]] = {}
+        parts = one.rows(f"mistakes_{split}.jsonl")
+        if parts:
+            split_counts: dict[str, dict[str, int]] = {}
             task = one.config.task
-            shown = dict(zip(getattr(task, "labels", None) or (), getattr(task, "shown", None) or ()))
-            for part in kept:
+            display_names = dict(zip(getattr(task, "labels", None) or (), getattr(task, "shown", None) or ()))
+            for part in parts:
                 for name, counts in part["labels"].items():
-                    named = {shown.get(label, label): count for label, count in counts.items()}
-                    found[f"{part['task']}, {name}" if part["task"] else name] = named
-            return {name: counts for name, counts in found.items() if counts}
+                    named = {display_names.get(label, label): count for label, count in counts.items()}
+                    split_counts[f"{part['task']}, {name}" if part["task"] else name] = named
+            return {name: counts for name, counts in split_counts.items() if counts}
         targets = [row.get("target") for row in one.rows(f"predictions_{split}.jsonl")]
         names = getattr(one.config.task, "shown", None) or getattr(one.config.task, "labels", None) or ()
         flat = [label for target in targets for label in (target if isinstance(target, list) else [target])]

@@ -60,19 +60,19 @@ def _chart(axes: Axes, chart: Chart | Dots) -> list[tuple[str, str, float, float
         return []
     series, x, y = drawn(chart)
     ends = []
-    for one in series:
-        colour = COLOURS[one.colour % len(COLOURS)]
-        if one.is_reference:
-            axes.axhline(one.y[0], color=colour, linewidth=0.9, linestyle="--")
+    for curve in series:
+        colour = COLOURS[curve.colour % len(COLOURS)]
+        if curve.is_reference:
+            axes.axhline(curve.y[0], color=colour, linewidth=0.9, linestyle="--")
         else:
-            dash = DASHES[one.colour // len(COLOURS) % len(DASHES)]
+            dash = DASHES[curve.colour // len(COLOURS) % len(DASHES)]
             style = (0, tuple(map(float, dash.split()))) if dash else "-"
-            marker = "o" if len(one.x) <= FEW_POINTS and not one.is_faint else None
-            axes.plot(one.x, one.y, color=colour, markersize=3, linewidth=0.8 if one.is_faint else 1.7, linestyle=style,
-                      marker=marker, alpha=0.45 if one.is_faint else 1.0)  # fmt: skip
-        if not one.is_faint and one.name:
-            name = one.name if len(one.name) <= _MOST_LETTERS else f"{one.name[: _MOST_LETTERS - 1]}…"
-            ends.append((name, colour, x.high if one.is_reference else one.x[-1], one.y[-1]))
+            marker = "o" if len(curve.x) <= FEW_POINTS and not curve.is_faint else None
+            axes.plot(curve.x, curve.y, color=colour, markersize=3, linewidth=0.8 if curve.is_faint else 1.7,
+                      linestyle=style, marker=marker, alpha=0.45 if curve.is_faint else 1.0)  # fmt: skip
+        if not curve.is_faint and curve.name:
+            name = curve.name if len(curve.name) <= _MOST_LETTERS else f"{curve.name[: _MOST_LETTERS - 1]}…"
+            ends.append((name, colour, x.high if curve.is_reference else curve.x[-1], curve.y[-1]))
     if y.is_log:
         axes.set_yscale("log")
     axes.set(xlim=(x.low, x.high), ylim=(y.low, y.high), xlabel=chart.x)

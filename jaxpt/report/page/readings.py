@@ -49,8 +49,8 @@ class Reading:
     @property
     def objective(self) -> Objective | None:
         """None where it, or a part of it, is of a module that is not jaxpt's: a report runs none of its code."""
-        found = self.config.objective
-        return found if isinstance(found, Objective) and not is_unread(found) else None
+        objective = self.config.objective
+        return objective if isinstance(objective, Objective) and not is_unread(objective) else None
 
     @property
     def losses(self) -> list[str]:
@@ -84,9 +84,9 @@ class Reading:
           name: as in metrics.jsonl.
           over_tokens: not over steps.
         """
-        found = [(text if over_tokens else line["step"], line[name]) for line, text, _ in self.lines
+        points = [(text if over_tokens else line["step"], line[name]) for line, text, _ in self.lines
                  if line.get(name) is not None]  # fmt: skip
-        return [x for x, _ in found], [y for _, y in found]
+        return [x for x, _ in points], [y for _, y in points]
 
     def json(self, name: str) -> Any:
         """A file of `evaluations`; None where there is none, or it cannot be read."""
@@ -118,9 +118,9 @@ def read(paths: Sequence[Path]) -> list[Reading]:
 
 
 def _read(path: Path, name: str, colour: int) -> Reading:
-    found, damaged = run_dirs.records(path)
+    lines, damaged = run_dirs.records(path)
     config, receipt = configs.load(path), run_dirs.receipt(path)
-    return Reading(path, name, colour, config, runs.run(path), receipt, tuple(curves.cumulated(found)), damaged)
+    return Reading(path, name, colour, config, runs.run(path), receipt, tuple(curves.cumulated(lines)), damaged)
 
 
 def names(paths: Sequence[Path]) -> list[str]:
@@ -132,7 +132,7 @@ def names(paths: Sequence[Path]) -> list[str]:
     """
     parts = [Path(os.path.abspath(path)).parts for path in paths]
     for count in range(1, max(map(len, parts), default=1) + 1):
-        found = ["/".join(one[-count:]) for one in parts]
-        if len(set(found)) == len(set(parts)):
-            return found
+        suffixes = ["/".join(path_parts[-count:]) for path_parts in parts]
+        if len(set(suffixes)) == len(set(parts)):
+            return suffixes
     return [str(path) for path in paths]

@@ -97,8 +97,8 @@ def elapsed(lines: Sequence[Mapping[str, Any]]) -> float | None:
 
 def total(receipts: Sequence[Receipt], name: str) -> float | None:
     """The sum of a figure over runs; None where it is not known of one."""
-    found = [getattr(one, name) for one in receipts]
-    return None if None in found else sum(found)
+    figures = [getattr(receipt, name) for receipt in receipts]
+    return None if None in figures else sum(figures)
 
 
 def grounds(receipts: Sequence[Receipt], assumed: Assumptions) -> dict[str, str]:
@@ -111,14 +111,14 @@ def grounds(receipts: Sequence[Receipt], assumed: Assumptions) -> dict[str, str]
     Returns:
       {"tokens", "flops", "seconds", "kwh", "dollars", "kg_co2": a sentence}
     """
-    are_known = [one.watts is not None and (one.device or assumed.watts is not None) for one in receipts]
-    tables = [one for one in receipts if one.device and "CPU machine" not in one.device]
-    cpus = any("CPU machine" in one.device for one in receipts)
+    are_known = [receipt.watts is not None and (receipt.device or assumed.watts is not None) for receipt in receipts]
+    tables = [receipt for receipt in receipts if receipt.device and "CPU machine" not in receipt.device]
+    cpus = any("CPU machine" in receipt.device for receipt in receipts)
     if assumed.watts is not None:
         power = f"{assumed.watts:g} W for each chip, or machine with CPUs alone, as given by --watts"
     else:
         each = [f"{watts:g} W for a chip with its share of the host, a rough figure of jaxpt's table"
-                for watts in sorted({one.watts for one in tables if one.watts})]  # fmt: skip
+                for watts in sorted({receipt.watts for receipt in tables if receipt.watts})]  # fmt: skip
         each += [f"{CPU_WATTS:g} W assumed for a machine with CPUs alone"] * cpus
         power = "; ".join(each) + (" (--watts changes it)" if each else "")
     if not all(are_known):
@@ -127,12 +127,12 @@ def grounds(receipts: Sequence[Receipt], assumed: Assumptions) -> dict[str, str]
     if assumed.price is not None:
         price = f"${assumed.price:g} for an hour of a chip, or of a machine with CPUs alone, as given by --price"
     else:
-        priced = any(one.dollars is not None for one in tables)
+        priced = any(receipt.dollars is not None for receipt in tables)
         each = ["on-demand list prices of about 2025, rough (--price changes them)"] * priced
         each += ["no price of a machine with CPUs is known: --price DOLLARS gives that of an hour"] * cpus
         price = "; ".join(each) or "the device is not known: --price and --watts tell of it"
     seconds = "from start to end, all starts that no kill cut off: data, compiling and evaluating included"
-    if not all(one.is_whole for one in receipts):
+    if not all(receipt.is_whole for receipt in receipts):
         seconds += "; of a run without run.json from the first to the last line of its metrics"
     return {
         "tokens": "tokens of text that the training steps read, repetitions included, padding and special tokens not",

@@ -27,58 +27,60 @@ def charts(runs: Sequence[Reading]) -> list[Chart]:
       runs: what is drawn together.
     """
     of_kind: dict[str, list[Reading]] = {}
-    for one in runs:
-        of_kind.setdefault(one.kind, []).append(one)
-    found = [chart for kind, group in of_kind.items() for chart in _losses(group, kind if len(of_kind) > 1 else "")]
+    for run in runs:
+        of_kind.setdefault(run.kind, []).append(run)
+    all_charts = [
+        chart for kind, group in of_kind.items() for chart in _losses(group, kind if len(of_kind) > 1 else "")
+    ]
     metrics = [chart for kind, group in of_kind.items() for chart in _metrics(group, kind, len(runs))]
-    found += metrics[:MOST_METRICS]
-    found.append(_each(runs, "learning_rate", "learning rate", may_be_log=True))
-    found.append(_each(runs, "train/gradient_norm", "norm of the gradient", may_be_log=True))
-    return [chart for chart in found if any(one.x for one in chart.series)]
+    all_charts += metrics[:MOST_METRICS]
+    all_charts.append(_each(runs, "learning_rate", "learning rate", may_be_log=True))
+    all_charts.append(_each(runs, "train/gradient_norm", "norm of the gradient", may_be_log=True))
+    return [chart for chart in all_charts if any(curve.x for curve in chart.series)]
 
 
 def speeds(runs: Sequence[Reading]) -> list[Chart]:
     """Charts of the speed of some runs."""
-    found = [_each(runs, "speed/tokens_per_second", "tokens per second, padding included", may_be_log=True)]
-    found.append(_each(runs, "speed/mfu", "MFU: share of the devices' peak that the model's own FLOPs take"))
-    return [chart for chart in found if any(one.x for one in chart.series)]
+    speed_charts = [_each(runs, "speed/tokens_per_second", "tokens per second, padding included", may_be_log=True)]
+    speed_charts.append(_each(runs, "speed/mfu", "MFU: share of the devices' peak that the model's own FLOPs take"))
+    return [chart for chart in speed_charts if any(curve.x for curve in chart.series)]
 
 
 def _losses(runs: Sequence[Reading], kind: str) -> Iterator[Chart]:
     """Losses of runs of one kind, which is named where a page has several."""
-    of, alone = f"{kind}: " if kind else "", len(runs) == 1 and not kind
+    prefix, alone = f"{kind}: " if kind else "", len(runs) == 1 and not kind
     over_tokens, x = _over(runs)
-    levels = [level for one in runs for level in _levels(one, over_tokens, alone)]
-    is_same = all(_is_target_loss(one) for one in runs)
-    held = [Series("held-out" if alone else one.name, *one.curve("validation/loss", over_tokens), one.colour)
-            for one in runs]  # fmt: skip
-    train = [Series("training" if alone else one.name, *one.curve("train/loss", over_tokens), one.colour)
-             for one in runs]  # fmt: skip
+    levels = [level for run in runs for level in _levels(run, over_tokens, alone)]
+    is_same = all(_is_target_loss(run) for run in runs)
+    held = [Series("held-out" if alone else run.name, *run.curve("validation/loss", over_tokens), run.colour)
+            for run in runs]  # fmt: skip
+    train = [Series("training" if alone else run.name, *run.curve("train/loss", over_tokens), run.colour)
+             for run in runs]  # fmt: skip
     below = f"dashed: {_baseline_name(runs[0])} baseline" if levels and not alone else ""
     if alone:
-        own = [*held, dataclasses.replace(train[0], colour=1), *(levels if is_same else [])]
-        yield Chart("loss, nats", x, own, may_be_log=True)
-    elif not all(len(one.x) > 1 for one in held):  # what was measured once is no curve
-        yield Chart(f"{of}training loss, nats", x, train, may_be_log=True)
+        curves = [*held, dataclasses.replace(train[0], colour=1), *(levels if is_same else [])]
+        yield Chart("loss, nats", x, curves, may_be_log=True)
+    elif not all(len(curve.x) > 1 for curve in held):  # what was measured once is no curve
+        yield Chart(f"{prefix}training loss, nats", x, train, may_be_log=True)
     elif len(runs) <= MOST_WITH_TRAINING:
-        own = [*(dataclasses.replace(one, is_faint=True) for one in train), *held, *(levels if is_same else [])]
+        curves = [*(dataclasses.replace(curve, is_faint=True) for curve in train), *held, *(levels if is_same else [])]
         note = "thin: training" + (f", {below}" if is_same and below else "")
-        yield Chart(f"{of}loss, nats", x, own, note, may_be_log=True)
+        yield Chart(f"{prefix}loss, nats", x, curves, note, may_be_log=True)
     else:
-        own = [*held, *(levels if is_same else [])]
-        yield Chart(f"{of}held-out loss, nats", x, own, below * is_same, may_be_log=True)
-        yield Chart(f"{of}training loss, nats", x, train, may_be_log=True)
-    if levels and not is_same and any(len(one.curve("validation/target_loss")[0]) > 1 for one in runs):
-        own = [Series("model" if alone else one.name, *one.curve("validation/target_loss", over_tokens), one.colour)
-               for one in runs]  # fmt: skip
+        curves = [*held, *(levels if is_same else [])]
+        yield Chart(f"{prefix}held-out loss, nats", x, curves, below * is_same, may_be_log=True)
+        yield Chart(f"{prefix}training loss, nats", x, train, may_be_log=True)
+    if levels and not is_same and any(len(run.curve("validation/target_loss")[0]) > 1 for run in runs):
+        curves = [Series("model" if alone else run.name, *run.curve("validation/target_loss", over_tokens), run.colour)
+               for run in runs]  # fmt: skip
         where = "" if runs[0].objective is None else f" at {runs[0].objective.judge.target_name}"
-        yield Chart(f"{of}held-out loss{where}, nats", x, [*own, *levels], below)
-    yield from _parts(runs, of, over_tokens, x)
+        yield Chart(f"{prefix}held-out loss{where}, nats", x, [*curves, *levels], below)
+    yield from _parts(runs, prefix, over_tokens, x)
 
 
 def _over(runs: Sequence[Reading]) -> tuple[bool, str]:
     """Whether runs are drawn over tokens of text, and what the axis says."""
-    pretrained = all(one.config.task is None and one.text_tokens for one in runs)
+    pretrained = all(run.config.task is None and run.text_tokens for run in runs)
     return (True, "tokens of text") if pretrained and len(runs) > 1 else (False, "step")
 
 
@@ -94,8 +96,8 @@ def _baseline_name(one: Reading) -> str:
 
 def baseline(one: Reading) -> float | None:
     """The loss of the trivial predictor, where the run has measured it."""
-    found = one.receipt.get("baseline", one.last.get("baseline"))
-    return found if isinstance(found, float | int) else None
+    level = one.receipt.get("baseline", one.last.get("baseline"))
+    return level if isinstance(level, float | int) else None
 
 
 def _levels(one: Reading, over_tokens: bool, alone: bool) -> list[Series]:
@@ -109,19 +111,19 @@ def _levels(one: Reading, over_tokens: bool, alone: bool) -> list[Series]:
 
 def _parts(runs: Sequence[Reading], of: str, over_tokens: bool, x: str) -> Iterator[Chart]:
     """The parts of a loss of several: of one run in one chart."""
-    parts = list(dict.fromkeys(part for one in runs for part in one.loss_parts))
+    parts = list(dict.fromkeys(part for run in runs for part in run.loss_parts))
     if len(runs) == 1 and parts:
-        own = [Series(shown(part), *_first(runs[0], part, False), colour=n) for n, part in enumerate(parts)]
-        yield Chart(f"{of}parts of the loss, nats", x, own, _where(runs[0], parts), may_be_log=True)
+        curves = [Series(shown(part), *_first(runs[0], part, False), colour=n) for n, part in enumerate(parts)]
+        yield Chart(f"{of}parts of the loss, nats", x, curves, _where(runs[0], parts), may_be_log=True)
     for part in parts if len(runs) > 1 else ():
-        own = [Series(one.name, *_first(one, part, over_tokens), one.colour) for one in runs]
-        yield Chart(f"{of}{part} loss, nats", x, own, _where(runs[0], parts), may_be_log=True)
+        curves = [Series(run.name, *_first(run, part, over_tokens), run.colour) for run in runs]
+        yield Chart(f"{of}{part} loss, nats", x, curves, _where(runs[0], parts), may_be_log=True)
 
 
 def _first(one: Reading, part: str, over_tokens: bool) -> tuple[list[float], list[float]]:
     """A part on held-out text, else in training."""
-    found = one.curve(f"validation/{part}", over_tokens)
-    return found if len(found[0]) > 1 else one.curve(f"train/{part}", over_tokens)
+    held = one.curve(f"validation/{part}", over_tokens)
+    return held if len(held[0]) > 1 else one.curve(f"train/{part}", over_tokens)
 
 
 def _where(one: Reading, parts: Sequence[str]) -> str:
@@ -131,8 +133,8 @@ def _where(one: Reading, parts: Sequence[str]) -> str:
 
 def metric_names(runs: Sequence[Reading]) -> list[str]:
     """What evaluators have measured besides the loss and its parts: of a task first."""
-    parts = {f"validation/{part}" for one in runs for part in one.losses}
-    known = {name for one in runs for line, _, _ in one.lines for name in line}
+    parts = {f"validation/{part}" for run in runs for part in run.losses}
+    known = {name for run in runs for line, _, _ in run.lines for name in line}
     known = {name for name in known if "/" in name and not name.startswith(_NO_METRIC)}
     names = known - parts - set(_SAME_AS_LOSS)
     names -= {name for name in names if _is_of_task(name, names, runs)}
@@ -144,29 +146,29 @@ def _is_of_task(name: str, names: set[str], runs: Sequence[Reading]) -> bool:
     other = name.replace("validation/", "task/", 1)
     if not name.startswith("validation/") or other not in names:
         return False
-    return all(one.curve(name) == one.curve(other) for one in runs)
+    return all(run.curve(name) == run.curve(other) for run in runs)
 
 
 def _metrics(runs: Sequence[Reading], kind: str, count: int) -> Iterator[Chart]:
     """A chart for each metric; of a page's only run those of an evaluator in one, if they are of one size."""
     over_tokens, x = _over(runs)
-    names = [name for name in metric_names(runs) if any(len(one.curve(name)[0]) > 1 for one in runs)]
+    names = [name for name in metric_names(runs) if any(len(run.curve(name)[0]) > 1 for run in runs)]
     if count > 1:
-        of = f"{kind}: " if len(runs) < count else ""
+        prefix = f"{kind}: " if len(runs) < count else ""
         for name in names:
-            own = [Series(one.name, *one.curve(name, over_tokens), one.colour) for one in runs]
-            yield Chart(of + shown(name), x, own)
+            curves = [Series(run.name, *run.curve(name, over_tokens), run.colour) for run in runs]
+            yield Chart(prefix + shown(name), x, curves)
         return
     for evaluator, group in itertools.groupby(names, lambda name: name.rpartition("/")[0]):
-        own = [Series(shown(name.rpartition("/")[2]), *runs[0].curve(name)) for name in group]
-        own.sort(key=lambda one: -max(map(abs, one.y)))
-        while own:
-            top = max(map(abs, own[0].y))
-            together = [one for one in own if not any(one.y) or max(map(abs, one.y)) >= top / 20]
-            own = [one for one in own if one not in together]
+        curves = [Series(shown(name.rpartition("/")[2]), *runs[0].curve(name)) for name in group]
+        curves.sort(key=lambda curve: -max(map(abs, curve.y)))
+        while curves:
+            top = max(map(abs, curves[0].y))
+            together = [curve for curve in curves if not any(curve.y) or max(map(abs, curve.y)) >= top / 20]
+            curves = [curve for curve in curves if curve not in together]
             title = shown(f"{evaluator}/{together[0].name}") if len(together) == 1 else shown(f"{evaluator}/metrics")
             named = len(together) > 1
-            yield Chart(title, x, [Series(one.name * named, one.x, one.y, n) for n, one in enumerate(together)])
+            yield Chart(title, x, [Series(curve.name * named, curve.x, curve.y, n) for n, curve in enumerate(together)])
 
 
 def shown(name: str) -> str:
@@ -183,5 +185,5 @@ def shown(name: str) -> str:
 def _each(runs: Sequence[Reading], name: str, title: str, may_be_log: bool = False) -> Chart:
     """A curve for each run."""
     over_tokens, x = _over(runs)
-    own = [Series(one.name if len(runs) > 1 else "", *one.curve(name, over_tokens), one.colour) for one in runs]
-    return Chart(title, x, own, may_be_log=may_be_log)
+    curves = [Series(run.name if len(runs) > 1 else "", *run.curve(name, over_tokens), run.colour) for run in runs]
+    return Chart(title, x, curves, may_be_log=may_be_log)

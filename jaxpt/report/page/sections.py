@@ -40,10 +40,10 @@ def sections(runs: Sequence[Reading], assumed: receipts.Assumptions) -> Iterator
     Yields:
       (heading, HTML)
     """
-    found: dict[str, Callable[[Sequence[Reading]], str]] = {
+    makers: dict[str, Callable[[Sequence[Reading]], str]] = {
         "Overview" if len(runs) == 1 else "Runs": overview,
         "What differs": differences,
-        "Curves": lambda of: figures(run_charts.charts(of)),
+        "Curves": lambda readings: figures(run_charts.charts(readings)),
         "Final figures": final_figures,
         "Baselines": baselines,
         "Samples": samples,
@@ -52,10 +52,12 @@ def sections(runs: Sequence[Reading], assumed: receipts.Assumptions) -> Iterator
         "Data": data,
         "Labels": labels,
         "Throughput and time": time,
-        "Receipt": lambda of: receipt([receipts.of_run(one, assumed) for one in of], named(of), assumed),
+        "Receipt": lambda readings: receipt(
+            [receipts.of_run(run, assumed) for run in readings], named(readings), assumed
+        ),
         "Configuration": configuration,
     }
-    for heading, make in found.items():
+    for heading, make in makers.items():
         if html := make(runs):
             yield heading, html
 
@@ -68,23 +70,23 @@ def figures(charts: Sequence[Chart | Dots]) -> str:
 
 def named(runs: Sequence[Reading]) -> list[str]:
     """The names of runs with their colours: HTML."""
-    return [f'<span class="k{one.colour % 7} dot">●</span> {escape(one.name)}' for one in runs]
+    return [f'<span class="k{run.colour % 7} dot">●</span> {escape(run.name)}' for run in runs]
 
 
 def overview(runs: Sequence[Reading]) -> str:
     """A line for each run."""
     rows = []
-    for one, name in zip(runs, named(runs)):
-        level, reached = run_charts.baseline(one), one.last.get("validation/target_loss")
-        steps = f"{one.run.step:,}" + (f" of {one.run.steps:,}" if one.run.steps not in (None, one.run.step) else "")
-        seconds = one.receipt.get("wall_seconds")
+    for run, name in zip(runs, named(runs)):
+        level, reached = run_charts.baseline(run), run.last.get("validation/target_loss")
+        steps = f"{run.run.step:,}" + (f" of {run.run.steps:,}" if run.run.steps not in (None, run.run.step) else "")
+        seconds = run.receipt.get("wall_seconds")
         margin = "" if level is None or reached is None else f"{level - reached:+.3f}"
-        best = "" if one.run.value is None else f"{run_charts.shown(one.run.metric or '')} {one.run.value:.4g}"
-        parameters = one.receipt.get("parameters")
+        best = "" if run.run.value is None else f"{run_charts.shown(run.run.metric or '')} {run.run.value:.4g}"
+        parameters = run.receipt.get("parameters")
         rows.append([
-            name, escape(f"{one.config.model.kind} · {one.kind}"), escape(_state(one)), steps,
-            "" if parameters is None else number(parameters), number(one.text_tokens) if one.text_tokens else "",
-            "" if one.run.loss is None else f"{one.run.loss:.4g}", margin, escape(best),
+            name, escape(f"{run.config.model.kind} · {run.kind}"), escape(_state(run)), steps,
+            "" if parameters is None else number(parameters), number(run.text_tokens) if run.text_tokens else "",
+            "" if run.run.loss is None else f"{run.run.loss:.4g}", margin, escape(best),
             "" if seconds is None else duration(seconds),
         ])  # fmt: skip
     heads = ["run", "model · trained on", "state", "step", "parameters", "tokens of text", "loss", "below baseline"]
@@ -96,28 +98,28 @@ def overview(runs: Sequence[Reading]) -> str:
 
 
 def _state(one: Reading) -> str:
-    said = one.run.status
-    if said == "stopped" and not one.receipt:
-        said = "not finished: it runs elsewhere, was killed or has failed"
+    state = one.run.status
+    if state == "stopped" and not one.receipt:
+        state = "not finished: it runs elsewhere, was killed or has failed"
     if skipped := one.receipt.get("skipped_steps"):
-        said += f", {skipped:,} updates skipped"
+        state += f", {skipped:,} updates skipped"
     if one.damaged_lines:
-        said += f", {one.damaged_lines:,} lines of its metrics are damaged"
-    return said
+        state += f", {one.damaged_lines:,} lines of its metrics are damaged"
+    return state
 
 
 def without_empty(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int]) -> str:
     """A table without the columns that say nothing."""
-    kept = [n for n in range(len(heads)) if n == 0 or any(row[n] for row in rows)]
-    lines = [[row[n] for n in kept] for row in rows]
-    return table([heads[n] for n in kept], lines, [kept.index(n) for n in numeric if n in kept])
+    columns = [n for n in range(len(heads)) if n == 0 or any(row[n] for row in rows)]
+    lines = [[row[n] for n in columns] for row in rows]
+    return table([heads[n] for n in columns], lines, [columns.index(n) for n in numeric if n in columns])
 
 
 def differences(runs: Sequence[Reading]) -> str:
     """The keys of the configuration whose values differ; apart those that only some of them have."""
     if len(runs) < 2:
         return ""
-    settings = reports.compare([str(one.path) for one in runs])[0]
+    settings = reports.compare([str(run.path) for run in runs])[0]
     if not settings:
         return "<p>The configurations are equal, but for run_dir.</p>"
     rows = [
@@ -139,8 +141,8 @@ def _breakable(text: str) -> str:
 
 def final_figures(runs: Sequence[Reading]) -> str:
     """All figures at the end."""
-    found = reports.compare([str(one.path) for one in runs])[1]
-    rows = [[escape(run_charts.shown(name)), *map(_figure, values)] for name, values in found.items()]
+    metrics = reports.compare([str(run.path) for run in runs])[1]
+    rows = [[escape(run_charts.shown(name)), *map(_figure, values)] for name, values in metrics.items()]
     return table(["", *named(runs)], rows, range(1, len(runs) + 1))
 
 
@@ -153,25 +155,29 @@ def _figure(value: Any) -> str:
 def baselines(runs: Sequence[Reading]) -> str:
     """What the runs are compared with: the trivial predictor's loss and prediction, a linear probe."""
     rows = []
-    for one, name in zip(runs, named(runs)):
-        level, reached = run_charts.baseline(one), one.last.get("validation/target_loss")
+    for run, name in zip(runs, named(runs)):
+        level, reached = run_charts.baseline(run), run.last.get("validation/target_loss")
         if level is not None:
-            judge = None if one.objective is None else one.objective.judge
+            judge = None if run.objective is None else run.objective.judge
             margin = "" if reached is None else f"{level - reached:+.4f}"
-            of = f"loss at {judge.target_name}, nats; {judge.baseline} baseline" if judge else "loss, nats; baseline"
-            rows.append([name, escape(of), "" if reached is None else f"{reached:.4f}", f"{level:.4f}", margin])
-        split = "test" if one.receipt.get("test") else "task"
+            description = (
+                f"loss at {judge.target_name}, nats; {judge.baseline} baseline" if judge else "loss, nats; baseline"
+            )
+            rows.append(
+                [name, escape(description), "" if reached is None else f"{reached:.4f}", f"{level:.4f}", margin]
+            )
+        split = "test" if run.receipt.get("test") else "task"
         measured: Mapping[str, float] = (
-            one.receipt.get("test") or one.receipt.get("best") or one.receipt.get("task") or {}
+            run.receipt.get("test") or run.receipt.get("best") or run.receipt.get("task") or {}
         )
-        for metric, value in (one.receipt.get(f"{split}_constant") or {}).items():
+        for metric, value in (run.receipt.get(f"{split}_constant") or {}).items():
             if metric in measured:
-                names = {} if one.config.task is None else one.config.task.baseline_names()
+                names = {} if run.config.task is None else run.config.task.baseline_names()
                 trivial = names.get(metric, "best constant prediction")
-                of = f"{split if split == 'test' else 'held-out'} {metric}; {trivial}"
+                description = f"{split if split == 'test' else 'held-out'} {metric}; {trivial}"
                 margin = f"{measured[metric] - value:+.4f}"
-                rows.append([name, escape(of), f"{measured[metric]:.4f}", f"{value:.4f}", margin])
-        probe = one.json("probe.json")
+                rows.append([name, escape(description), f"{measured[metric]:.4f}", f"{value:.4f}", margin])
+        probe = run.json("probe.json")
         if probe:
             cells = [f"{probe[key]:.4f}" for key in ("accuracy", "untrained")]
             margin = f"{probe['accuracy'] - probe['untrained']:+.4f}"
@@ -182,12 +188,12 @@ def baselines(runs: Sequence[Reading]) -> str:
 def samples(runs: Sequence[Reading]) -> str:
     """What the models say of a few validation examples, as the runs have printed it at their ends."""
     parts = []
-    for one in runs:
-        kept = {row["evaluator"]: row["lines"] for row in one.rows("lines.jsonl")}
-        for name in [e.called for e in one.config.evals if e.kind == "samples"]:
-            if lines := kept.get(name):
+    for run in runs:
+        by_evaluator = {row["evaluator"]: row["lines"] for row in run.rows("lines.jsonl")}
+        for name in [e.called for e in run.config.evals if e.kind == "samples"]:
+            if lines := by_evaluator.get(name):
                 text = "\n".join(map(str, lines))
-                heading = f"{one.name}: {name}"
+                heading = f"{run.name}: {name}"
                 parts.append(folded(heading, f'<pre class="wrap">{escape(text)}</pre>', is_open=len(runs) <= 4))
     return "".join(parts)
 
@@ -197,17 +203,17 @@ def _of_predictions(
 ) -> str:
     """What is made of the predictions that each run has left; what is long is folded where there are several."""
     parts = []
-    for one, name in zip(runs, named(runs)):
-        for split in mistakes.splits(one)[:1]:
-            rows = one.rows(f"predictions_{split}.jsonl")
-            if html := make(one, split, rows):
-                what = f"{len(rows):,} rows of the {split} set"
-                best = one.receipt.get("best_step")
+    for run, name in zip(runs, named(runs)):
+        for split in mistakes.splits(run)[:1]:
+            rows = run.rows(f"predictions_{split}.jsonl")
+            if html := make(run, split, rows):
+                subtitle = f"{len(rows):,} rows of the {split} set"
+                best = run.receipt.get("best_step")
                 at = "" if best is None else f", checkpoint of step {best:,}"
                 if is_long and len(runs) > 1:
-                    parts.append(folded(f"{one.name}: {what}{at}", html, is_open=not parts))
+                    parts.append(folded(f"{run.name}: {subtitle}{at}", html, is_open=not parts))
                 else:
-                    parts.append(f"<h4>{name} <small>{what}{at}</small></h4>{html}")
+                    parts.append(f"<h4>{name} <small>{subtitle}{at}</small></h4>{html}")
     return "".join(parts)
 
 
@@ -225,8 +231,8 @@ def worst(runs: Sequence[Reading]) -> str:
     """The rows with the largest loss of each run."""
 
     def make(one: Reading, split: str, rows: list[dict[str, Any]]) -> str:
-        kept = [row for part in one.rows(f"mistakes_{split}.jsonl") for row in part["worst"]]
-        return mistakes.worst(rows, kept)
+        worst_rows = [row for part in one.rows(f"mistakes_{split}.jsonl") for row in part["worst"]]
+        return mistakes.worst(rows, worst_rows)
 
     return _of_predictions(runs, make, is_long=True)
 
@@ -234,8 +240,8 @@ def worst(runs: Sequence[Reading]) -> str:
 def data(runs: Sequence[Reading]) -> str:
     """Documents, tokens and epochs; runs with the same data in one line."""
     lines: dict[tuple[str, ...], list[str]] = {}
-    for one, name in zip(runs, named(runs)):
-        for cells in _splits(one):
+    for run, name in zip(runs, named(runs)):
+        for cells in _splits(run):
             lines.setdefault(tuple(cells), []).append(name)
     rows = [["<br>".join(names), *cells] for cells, names in lines.items()]
     heads = ["run", "from", "split", "documents or rows", "records", "tokens", "epochs", "vocabulary"]
@@ -253,13 +259,13 @@ def _splits(one: Reading) -> Iterator[list[str]]:
     vocabulary = f"{tokenizer.kind}, {config.model.vocab_size:,}" if config.model.vocab_size else tokenizer.kind
     size = f"{config.data.length:,} × {config.data.batch_size:,}" + (", packed" if config.data.packing else "")
     size += " (last phase)" if phases > 1 else ""
-    trains = [found for name, found in summary.items() if name.rpartition("/")[2] == "train"]
-    tokens = sum(found.get("tokens", 0) for found in trains) / (one.objective.batches.passes() if one.objective else 1)
-    for name, found in summary.items():
+    trains = [stats for name, stats in summary.items() if name.rpartition("/")[2] == "train"]
+    tokens = sum(train.get("tokens", 0) for train in trains) / (one.objective.batches.passes() if one.objective else 1)
+    for name, stats in summary.items():
         epochs = few(one.text_tokens / tokens) if name == "train" and tokens and one.text_tokens else ""
-        if name.rpartition("/")[2] == "train" and len(trains) > 1 and found is trains[0] and tokens:
+        if name.rpartition("/")[2] == "train" and len(trains) > 1 and stats is trains[0] and tokens:
             epochs = f"{few(one.text_tokens / tokens)} of all"
-        counts = [f"{found[key]:,}" if found.get(key) else "" for key in ("documents", "records", "tokens")]
+        counts = [f"{stats[key]:,}" if stats.get(key) else "" for key in ("documents", "records", "tokens")]
         yield [where, escape(name), *counts, epochs, escape(vocabulary), size]
     if not summary:
         yield [where, "", "", "", "", "", escape(vocabulary), size]
@@ -268,8 +274,8 @@ def _splits(one: Reading) -> Iterator[list[str]]:
 def labels(runs: Sequence[Reading]) -> str:
     """How often each label occurs; runs with the same labels together."""
     tables: dict[str, list[str]] = {}
-    for one, name in zip(runs, named(runs)):
-        if html := mistakes.balance(mistakes.label_counts(one)):
+    for run, name in zip(runs, named(runs)):
+        if html := mistakes.balance(mistakes.label_counts(run)):
             tables.setdefault(html, []).append(name)
     return "".join(f"<h4>{', '.join(names)}</h4>{html}" for html, names in tables.items())
 
@@ -277,11 +283,11 @@ def labels(runs: Sequence[Reading]) -> str:
 def time(runs: Sequence[Reading]) -> str:
     """Speed, and where the time went."""
     rows = []
-    for one, name in zip(runs, named(runs)):
-        if parts := times.seconds(one):
+    for run, name in zip(runs, named(runs)):
+        if parts := times.seconds(run):
             cells = [duration(parts[part]) if part in parts else "" for part in times.PARTS]
-            speed = one.curve("speed/tokens_per_second")[1]
-            rows.append([name, times.bar(parts), *cells, number(sorted(speed)[len(speed) // 2]), _memory(one)])
+            speed = run.curve("speed/tokens_per_second")[1]
+            rows.append([name, times.bar(parts), *cells, number(sorted(speed)[len(speed) // 2]), _memory(run)])
     heads = ["run", "", *(f"{times.swatch(part)} {part}" for part in times.PARTS)]
     heads += ["tokens/s, median", "device memory"]
     spent = without_empty(heads, rows, range(2, len(heads))) if rows else ""
@@ -289,8 +295,8 @@ def time(runs: Sequence[Reading]) -> str:
 
 
 def _memory(one: Reading) -> str:
-    most = one.last.get("memory/peak_bytes_in_use")
-    return "" if most is None else f"{most / 1e9:.2f} GB"
+    peak = one.last.get("memory/peak_bytes_in_use")
+    return "" if peak is None else f"{peak / 1e9:.2f} GB"
 
 
 _QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -309,11 +315,13 @@ def receipt(found: Sequence[receipts.Receipt], heads: Sequence[str], assumed: re
       assumed: for the last column.
     """
     grounds = receipts.grounds(found, assumed)
-    rows = [["device", *(escape(one.device or "not known") for one in found), *[""] * (len(found) > 1), ""]]
-    for name, (title, shown) in _QUANTITIES.items():
-        values = [getattr(one, name) for one in found]
+    rows = [
+        ["device", *(escape(run_receipt.device or "not known") for run_receipt in found), *[""] * (len(found) > 1), ""]
+    ]
+    for name, (title, to_text) in _QUANTITIES.items():
+        values = [getattr(run_receipt, name) for run_receipt in found]
         values += [receipts.total(found, name)] * (len(found) > 1)
-        cells = ["not known" if value is None else shown(value) for value in values]
+        cells = ["not known" if value is None else to_text(value) for value in values]
         rows.append([escape(title), *cells, f"<small>{escape(grounds[name])}</small>"])
     total = ["total"] * (len(found) > 1)
     return table(["", *heads, *total, "assumption"], rows, range(1, len(heads) + len(total) + 1))
@@ -322,16 +330,16 @@ def receipt(found: Sequence[receipts.Receipt], heads: Sequence[str], assumed: re
 def configuration(runs: Sequence[Reading]) -> str:
     """Versions, command and recipe of each run."""
     parts = []
-    for one in runs:
-        environment = one.receipt.get("environment") or {}
+    for run in runs:
+        environment = run.receipt.get("environment") or {}
         packages = [f"{name} {version}" for name, version in (environment.get("packages") or {}).items() if version]
-        said = {
-            "directory": str(one.path), "command": " ".join(map(str, environment.get("command") or ())),
+        details = {
+            "directory": str(run.path), "command": " ".join(map(str, environment.get("command") or ())),
             "Python": environment.get("python", ""), "packages": ", ".join(packages),
             "system": environment.get("platform", ""), "devices": json.dumps(environment.get("devices") or ""),
         }  # fmt: skip
-        known = "".join(f"<div><dt>{k}</dt><dd>{escape(v)}</dd></div>" for k, v in said.items() if v and v != '""')
-        recipe = f"<pre>{escape(to_yaml(one.config))}</pre>"
-        name = Path(one.name).name if len(runs) == 1 else one.name
+        known = "".join(f"<div><dt>{k}</dt><dd>{escape(v)}</dd></div>" for k, v in details.items() if v and v != '""')
+        recipe = f"<pre>{escape(to_yaml(run.config))}</pre>"
+        name = Path(run.name).name if len(runs) == 1 else run.name
         parts.append(folded(name, f"<dl>{known}</dl>{recipe}"))
     return "".join(parts)

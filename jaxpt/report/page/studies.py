@@ -66,17 +66,17 @@ def read(directory: Path) -> StudyReading:
     Raises:
       UserError: the table is of an earlier version, or one of the runs is damaged.
     """
-    found = read_json(directory / TABLE)
+    table = read_json(directory / TABLE)
     try:
-        tables = [Table(**one) for one in found["tables"]]
-        scores = [finetuned.Scores(**one) for one in found.get("finetuned", ())]
-        paths = [directory / row["name"] for row in found["rows"]]
+        tables = [Table(**fields) for fields in table["tables"]]
+        scores = [finetuned.Scores(**fields) for fields in table.get("finetuned", ())]
+        paths = [directory / row["name"] for row in table["rows"]]
     except (KeyError, TypeError, AttributeError):
         earlier = f"{directory / TABLE}: of an earlier version; jaxpt study FILE --table writes it anew"
         raise UserError(earlier) from None
     rows = run_readings.read([path for path in paths if (path / "config.yaml").is_file()])
-    named = [dataclasses.replace(one, name=one.path.name) for one in rows]
-    return StudyReading(directory, found | {"tables": tables}, named, [one for one in scores if one.by_seed])
+    named = [dataclasses.replace(run, name=run.path.name) for run in rows]
+    return StudyReading(directory, table | {"tables": tables}, named, [score for score in scores if score.by_seed])
 
 
 def group(study: StudyReading, assumed: receipts.Assumptions) -> Group:
@@ -96,14 +96,14 @@ def charts(study: StudyReading) -> list[Chart | Dots]:
 
 def _sections(study: StudyReading, assumed: receipts.Assumptions) -> Iterator[Section]:
     dots = figures(_scores(study))
-    for one in study.table["tables"]:
-        rows = [[cell_of(cell) for cell in row] for row in one.rows]
+    for table in study.table["tables"]:
+        rows = [[cell_of(cell) for cell in row] for row in table.rows]
         if not rows:
             continue
-        notes = study.table.get(_NOTES.get(one.title, ""), "")
-        above = f"<p>{escape(study.table['budget'])}</p>" if one.title == "Pretrained" else ""
-        content = without_empty([escape(head) for head in one.heads], rows, one.numeric)
-        yield one.title, above + content + (dots if one.title == "Fine-tuned" else "") + _notes(notes)
+        notes = study.table.get(_NOTES.get(table.title, ""), "")
+        above = f"<p>{escape(study.table['budget'])}</p>" if table.title == "Pretrained" else ""
+        content = without_empty([escape(head) for head in table.heads], rows, table.numeric)
+        yield table.title, above + content + (dots if table.title == "Fine-tuned" else "") + _notes(notes)
     for heading, content in sections(study.rows, assumed) if study.rows else ():
         if heading not in ("Overview", "Runs", "Final figures", "Baselines"):
             yield heading, _receipt(study, assumed) if heading == "Receipt" else content
@@ -127,8 +127,8 @@ def cell_of(text: str) -> str:
 def _notes(markdown: str) -> str:
     """The notes of a table, a list in Markdown, as HTML."""
     items = " ".join(line.strip() for line in f"\n{markdown}".replace("\n- ", "\n\0").splitlines()).split("\0")
-    shown = "".join(f"<li>{_bold(item.strip())}</li>" for item in items if item.strip())
-    return f'<ul class="notes">{shown}</ul>' if shown else ""
+    bullets = "".join(f"<li>{_bold(item.strip())}</li>" for item in items if item.strip())
+    return f'<ul class="notes">{bullets}</ul>' if bullets else ""
 
 
 def _bold(text: str) -> str:
@@ -139,33 +139,33 @@ def _bold(text: str) -> str:
 
 def _scores(study: StudyReading) -> list[Dots]:
     """The test metric of each seed, a chart for each task."""
-    found = study.scores
-    starts = list(dict.fromkeys(one.start for one in found))
-    parts = [(one.row, one.strategy, one.start) for one in found]
+    scores = study.scores
+    starts = list(dict.fromkeys(score.start for score in scores))
+    parts = [(score.row, score.strategy, score.start) for score in scores]
     varying = [n for n in range(3) if len({part[n] for part in parts}) > 1] or [0]
-    made = []
-    for task in dict.fromkeys(one.task for one in found):
-        own = [(one, part) for one, part in zip(found, parts) if one.task == task]
+    dots = []
+    for task in dict.fromkeys(score.task for score in scores):
+        task_scores = [(score, part) for score, part in zip(scores, parts) if score.task == task]
         rows = [
-            Row(" · ".join(part[n] for n in varying), [one.percent(value) for value in one.by_seed.values()],
-                starts.index(one.start))
-            for one, part in own
+            Row(" · ".join(part[n] for n in varying), [score.percent(value) for value in score.by_seed.values()],
+                starts.index(score.start))
+            for score, part in task_scores
         ]  # fmt: skip
-        first = own[0][0]
+        first = task_scores[0][0]
         if first.metric in first.constant:
             rows.insert(0, Row("constant", [first.percent(first.constant[first.metric])], len(starts)))
-        made.append(Dots(f"{task}: a dot for each seed, a line at the mean", f"{first.metric}, %", rows))
-    return made
+        dots.append(Dots(f"{task}: a dot for each seed, a line at the mean", f"{first.metric}, %", rows))
+    return dots
 
 
 def _receipt(study: StudyReading, assumed: receipts.Assumptions) -> str:
     """What rows and fine-tunings took together, searches and discarded runs included."""
-    own = {one.path.resolve() for one in study.rows}
-    rows = [receipts.of_run(one, assumed) for one in study.rows]
-    tuned = [_of_directory(path, assumed) for path in runs.run_dirs(study.directory) if path.resolve() not in own]
+    row_dirs = {run.path.resolve() for run in study.rows}
+    rows = [receipts.of_run(run, assumed) for run in study.rows]
+    tuned = [_of_directory(path, assumed) for path in runs.run_dirs(study.directory) if path.resolve() not in row_dirs]
     groups = {f"{len(rows)} pretrained": rows, f"{len(tuned)} fine-tuned": tuned}
-    found = {name: of for name, of in groups.items() if of}
-    return receipt([_sum(of) for of in found.values()], [escape(name) for name in found], assumed)
+    nonempty = {name: members for name, members in groups.items() if members}
+    return receipt([_sum(members) for members in nonempty.values()], [escape(name) for name in nonempty], assumed)
 
 
 def _of_directory(path: Path, assumed: receipts.Assumptions) -> receipts.Receipt:
@@ -177,6 +177,8 @@ def _of_directory(path: Path, assumed: receipts.Assumptions) -> receipts.Receipt
 def _sum(of: Sequence[receipts.Receipt]) -> receipts.Receipt:
     """The receipts of several runs as one."""
     sums = {name: receipts.total(of, name) for name in ("tokens", "flops", "seconds", "kwh", "dollars", "kg_co2")}
-    devices = ", ".join(dict.fromkeys(one.device for one in of))
-    watts = None if None in (one.watts for one in of) else max(one.watts for one in of)
-    return receipts.Receipt(is_whole=all(one.is_whole for one in of), device=devices, watts=watts, **sums)
+    devices = ", ".join(dict.fromkeys(run_receipt.device for run_receipt in of))
+    watts = None if None in (run_receipt.watts for run_receipt in of) else max(run_receipt.watts for run_receipt in of)
+    return receipts.Receipt(
+        is_whole=all(run_receipt.is_whole for run_receipt in of), device=devices, watts=watts, **sums
+    )

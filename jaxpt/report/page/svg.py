@@ -17,7 +17,7 @@ _ROW = 22
 _MOST_LETTERS = 22
 _MOST_MARKS = 400  # of a chart, that answer to the pointer
 _ON_DARK = ("#5fb0e8", "#ff9a57", "#2fcf9f", "#e59ac4", "#f0b73a", "#8fd0f5", "#e6e6e6")
-_VARIABLES = (f"--c{n}: light-dark({one}, {other});" for n, (one, other) in enumerate(zip(COLOURS, _ON_DARK)))
+_VARIABLES = (f"--c{n}: light-dark({light}, {dark});" for n, (light, dark) in enumerate(zip(COLOURS, _ON_DARK)))
 STYLE = (
     f":root {{ {' '.join(_VARIABLES)} }}"
     + """
@@ -71,13 +71,13 @@ class _Frame:
 
 def _svg(chart: Chart) -> str:
     series, x, y = drawn(chart)
-    named = [one for one in series if one.name and not one.is_faint]
-    letters = max((min(len(one.name), _MOST_LETTERS) for one in named), default=0)
+    named = [curve for curve in series if curve.name and not curve.is_faint]
+    letters = max((min(len(curve.name), _MOST_LETTERS) for curve in named), default=0)
     height = max(HEIGHT, _LINE * len(named) + _TOP + _BOTTOM)
     frame = _Frame(x, y, WIDTH - 12 - letters * _LETTER, height - _BOTTOM)
-    lines = "".join(_line(one, frame) for one in series)
-    answering = [one for one in series if not one.is_reference and not one.is_faint]
-    marks = "".join(_marks(one, frame, len(answering)) for one in answering)
+    lines = "".join(_line(curve, frame) for curve in series)
+    answering = [curve for curve in series if not curve.is_reference and not curve.is_faint]
+    marks = "".join(_marks(curve, frame, len(answering)) for curve in answering)
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(chart.title)}">{_grid(chart, frame)}'
         f'<g class="curves">{lines}{_names(named, frame)}</g>{marks}</svg>'
@@ -122,30 +122,30 @@ def _line(one: Series, frame: _Frame) -> str:
 
 def _names(named: Sequence[Series], frame: _Frame) -> str:
     """The names at the ends of the curves, and a dotted line to those that had to move."""
-    ends = [frame.place(one.x[-1], one.y[-1]) for one in named]
-    ends = [(frame.right if one.is_reference else x, y) for one, (x, y) in zip(named, ends)]
+    ends = [frame.place(curve.x[-1], curve.y[-1]) for curve in named]
+    ends = [(frame.right if curve.is_reference else x, y) for curve, (x, y) in zip(named, ends)]
     parts = []
-    for one, (x, y), at in zip(named, ends, apart([y for _, y in ends], _LINE, _TOP, frame.bottom)):
-        shown = one.name if len(one.name) <= _MOST_LETTERS else f"{one.name[: _MOST_LETTERS - 1]}…"
+    for curve, (x, y), at in zip(named, ends, apart([y for _, y in ends], _LINE, _TOP, frame.bottom)):
+        short_name = curve.name if len(curve.name) <= _MOST_LETTERS else f"{curve.name[: _MOST_LETTERS - 1]}…"
         path = ""
         if abs(at - y) > 3 or frame.right - x > 8:
             path = f'<path class="leader" d="M{x + 2:.1f} {y:.1f}L{frame.right + 4:.1f} {at:.1f}"/>'
-        full = f"<title>{escape(one.name)}</title>" if shown != one.name else ""
-        label = _text(frame.right + 6, at + 4, shown, "name")
-        parts.append(f'<g class="run k{one.colour % len(COLOURS)}">{path}{label}{full}</g>')
+        full = f"<title>{escape(curve.name)}</title>" if short_name != curve.name else ""
+        label = _text(frame.right + 6, at + 4, short_name, "name")
+        parts.append(f'<g class="run k{curve.colour % len(COLOURS)}">{path}{label}{full}</g>')
     return "".join(parts)
 
 
 def _marks(one: Series, frame: _Frame, count: int) -> str:
     """Points that say their values under the pointer."""
-    shown = []
+    marks = []
     for x, y in thinned(list(zip(one.x, one.y)), max(8, min(40, _MOST_MARKS // count))):
         left, top = frame.place(x, y)
         anchor = "end" if left > (_LEFT + frame.right) / 2 else "start"
         words = f"{one.name}: {y:.5g} at {x:,.0f}".removeprefix(": ")
         tip = _text(left + (-8 if anchor == "end" else 8), max(top - 8, 12), words, "tip", anchor)
-        shown.append(f'<g class="mark"><circle cx="{left:.1f}" cy="{top:.1f}" r="7"/>{tip}</g>')
-    return f'<g class="k{one.colour % len(COLOURS)}">{"".join(shown)}</g>'
+        marks.append(f'<g class="mark"><circle cx="{left:.1f}" cy="{top:.1f}" r="7"/>{tip}</g>')
+    return f'<g class="k{one.colour % len(COLOURS)}">{"".join(marks)}</g>'
 
 
 def _dots(chart: Dots) -> str:

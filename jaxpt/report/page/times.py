@@ -38,20 +38,20 @@ def seconds(one: Reading) -> dict[str, float]:
     if not steps:
         return {}
     whole = max(one.receipt.get("wall_seconds", 0.0), steps)
-    found = (steps - waiting, waiting, max(inside - steps, 0.0), whole - max(inside, steps))
-    return {name: value for name, value in zip(PARTS, found) if value > 0}
+    durations = (steps - waiting, waiting, max(inside - steps, 0.0), whole - max(inside, steps))
+    return {name: value for name, value in zip(PARTS, durations) if value > 0}
 
 
 def _stretches(one: Reading) -> list[list[dict[str, float]]]:
     """The lines of each stretch without a pause."""
-    found: list[list[dict[str, float]]] = []
+    stretches: list[list[dict[str, float]]] = []
     for line, _, _ in one.lines:
         if "time" not in line:
             continue
-        if any(name.startswith("phase/") for name in line) or not found:
-            found.append([])
-        found[-1].append(line)
-    return found
+        if any(name.startswith("phase/") for name in line) or not stretches:
+            stretches.append([])
+        stretches[-1].append(line)
+    return stretches
 
 
 def bar(parts: dict[str, float]) -> str:

@@ -46,8 +46,8 @@ def make(
     clip = _clip(config.clip_norm, config.clip_separately, logical_axes) if config.clip_norm else []
 
     def of_group(group: Group, logical_axes: Any) -> optax.GradientTransformation:
-        own = config.model_copy(update={"weight_decay": config.weight_decay * group.decay})
-        return own.build(schedule, logical_axes)
+        group_config = config.model_copy(update={"weight_decay": config.weight_decay * group.decay})
+        return group_config.build(schedule, logical_axes)
 
     rule = grouped(of_group, groups, logical_axes) if groups else config.build(schedule, logical_axes)
     return optax.chain(*clip, rule, *([scale_by_rates(rates)] if rates else []))
@@ -64,11 +64,11 @@ def _clip(norm: float, separately: Sequence[str], logical_axes: Any) -> list[opt
             held[path].append(holds)
     number = {path: (*holds, True).index(True) for path, holds in held.items()}  # of the first pattern that holds
 
-    def of(n: int) -> optax.GradientTransformation:
+    def masked_clip(n: int) -> optax.GradientTransformation:
         mask = {path: m == n for path, m in number.items()}
         return optax.masked(optax.clip_by_global_norm(norm), traverse_util.unflatten_dict(mask, sep="/"))
 
-    return [of(n) for n in range(len(separately) + 1)]
+    return [masked_clip(n) for n in range(len(separately) + 1)]
 
 
 def decayed(

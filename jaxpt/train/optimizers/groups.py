@@ -56,11 +56,11 @@ def grouped(
         pieces: dict[str, list[tuple[np.ndarray | None, Any]]] = {}
         new = {}
         for group in groups:
-            given = part(updates, group), state[group.name], part(params, group)
-            found, new[group.name] = transforms[group.name].update(*given)
-            for path, x in traverse_util.flatten_dict(found, sep="/").items():
+            args = part(updates, group), state[group.name], part(params, group)
+            group_updates, new[group.name] = transforms[group.name].update(*args)
+            for path, x in traverse_util.flatten_dict(group_updates, sep="/").items():
                 pieces.setdefault(path, []).append((group.rows[path], x))
-        return _tree({path: _in_order(found) for path, found in pieces.items()}), new
+        return _tree({path: _in_order(param_pieces) for path, param_pieces in pieces.items()}), new
 
     return optax.GradientTransformation(init, update)
 
@@ -84,7 +84,7 @@ def scale_by_rates(rates: Mapping[str, np.ndarray]) -> optax.GradientTransformat
        [0.5 0.5]]
     """
 
-    def one(path: str, update: Any) -> Any:
+    def scale(path: str, update: Any) -> Any:
         factors = rates[path]
         if (factors == 1).all():
             return update
@@ -92,7 +92,7 @@ def scale_by_rates(rates: Mapping[str, np.ndarray]) -> optax.GradientTransformat
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         flat = traverse_util.flatten_dict(updates, sep="/")
-        return _tree({path: one(path, x) for path, x in flat.items()}), state
+        return _tree({path: scale(path, x) for path, x in flat.items()}), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 

@@ -37,15 +37,15 @@ class Lamb(OptimizerConfig):
         has_ratio = {path: not holds for path, holds in patterns.held(self.exclude, _flat(logical_axes)).items()}
         decayed = _flat(decay_mask(logical_axes, self.decay_all))
 
-        def of(mask: Mapping[str, bool]) -> Callable[[Any], Any]:  # `per_layer` gives a part of the tree at a time
+        def mask_fn(mask: Mapping[str, bool]) -> Callable[[Any], Any]:  # `per_layer` gives a part of the tree at a time
             return lambda params: traverse_util.unflatten_dict({path: mask[path] for path in _flat(params)}, sep="/")
 
         lamb = optax.chain(
             scale_by_adam(self.b1, self.b2, self.eps, self.bias_correction),
             optax.add_decayed_weights(
-                self.weight_decay, of({path: has_ratio[path] and decayed[path] for path in decayed})
+                self.weight_decay, mask_fn({path: has_ratio[path] and decayed[path] for path in decayed})
             ),
-            optax.masked(optax.scale_by_trust_ratio(), of(has_ratio)),
+            optax.masked(optax.scale_by_trust_ratio(), mask_fn(has_ratio)),
             optax.scale_by_learning_rate(schedule),
         )
         return per_layer(lamb, logical_axes)
