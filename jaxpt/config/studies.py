@@ -257,7 +257,7 @@ def _beside(path: Path, name: str) -> str:
     return str(plain if is_same else joined)
 
 
-def _rows(study: Study, path: Path, given: Overrides) -> tuple[StudyRow, ...]:
+def _rows(study: Study, path: Path, overrides: Overrides) -> tuple[StudyRow, ...]:
     """All rows, each with a recipe, and what is given for all of them over its own settings."""
     rows = []
     for row in study.rows:
@@ -283,4 +283,4 @@ def _rows(study: Study, path: Path, given: Overrides) -> tuple[StudyRow, ...]:
             rows.append(StudyRow(name=recipe.stem, recipe=str(recipe)))
     if not rows:
         raise UserError(f"{path}: wants rows, each with a name and a recipe")
-    return tuple(row if row.model else row.model_copy(update={"set": (*row.set, *given)}) for row in rows)
+    return tuple(row if row.model else row.model_copy(update={"set": (*row.set, *overrides)}) for row in rows)

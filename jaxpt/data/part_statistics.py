@@ -91,11 +91,11 @@ def _of_row(config: Config, located: LocatedRow, split: str) -> Document:
     return Document(text, columns or {"text": text}, content, labels, value)
 
 
-def _chunks(items: Iterator[Any], most: int | None) -> Iterator[list[Any]]:
-    """Some items at a time, of the first `most`."""
+def _chunks(items: Iterator[Any], max_items: int | None) -> Iterator[list[Any]]:
+    """Some items at a time, of the first `max_items`."""
     chunk: list[Any] = []
     for number, item in enumerate(items):
-        if number == most:
+        if number == max_items:
             break
         chunk.append(item)
         if len(chunk) == _CHUNK:

@@ -204,7 +204,7 @@ class Documents:
                 _check_records(call, ds)
         return ds
 
-    def _check_repeats(self, own: Sequence[str], number: int, shard: Pieces) -> None:
+    def _check_repeats(self, plugin_names: Sequence[str], number: int, shard: Pieces) -> None:
         """Raises UserError where the same documents give other records when they are made again.
 
         They are made once and kept: nothing else would show it, until they are made on another machine.
@@ -214,9 +214,9 @@ class Documents:
         self._source.consumed = consumed
         if first != second:
             raise UserError(
-                f"preprocessor {' or '.join(map(repr, own))} makes other records of the same documents each time; "
-                "offline, draws have to be frozen in a seed: tf.random.stateless_… with a seed among the arguments, or "
-                "seqio.map_over_dataset(num_seeds=1)"
+                f"preprocessor {' or '.join(map(repr, plugin_names))} makes other records of the same documents each "
+                "time; offline, draws have to be frozen in a seed: tf.random.stateless_… with a seed among the "
+                "arguments, or seqio.map_over_dataset(num_seeds=1)"
             )
 
     def counts(self) -> dict[str, Any]:
@@ -228,11 +228,11 @@ class Documents:
         self._source.check(self._split, counts)
 
 
-def _check_records(call: Call, made: Any) -> None:
+def _check_records(call: Call, output: Any) -> None:
     """Raises UserError where a preprocessor returns something else than a data set of records."""
-    is_dataset = isinstance(made, tf.data.Dataset)
-    if not is_dataset or not isinstance(made.element_spec, Mapping):
-        form = f"one of {type(made.element_spec).__name__}" if is_dataset else type(made).__name__
+    is_dataset = isinstance(output, tf.data.Dataset)
+    if not is_dataset or not isinstance(output.element_spec, Mapping):
+        form = f"one of {type(output.element_spec).__name__}" if is_dataset else type(output).__name__
         raise UserError(
             f"preprocessor {call.name!r} must return a tf.data.Dataset of {{feature: tensor}}, it returns {form}"
         )

@@ -193,15 +193,15 @@ class _Pairs:
                 rows[-1].append(Row(masked, (target,), at=first + t))
         return rows
 
-    def _fitting(self, item: int, context: list[int], others: int, least: int = 0) -> list[int]:
-        """The last tokens of a context that fit into the model's positions besides `others`, at least `least`."""
+    def _fitting(self, item: int, context: list[int], others: int, minimum: int = 0) -> list[int]:
+        """The last tokens of a context that fit into the model's positions besides `others`, at least `minimum`."""
         limit = self.network.config.position_limit
         room = len(context) if limit is None else limit - others
-        if room < least:
+        if room < minimum:
             count = len(self.continuations[item])
             raise UserError(
                 f"continuation {item}: {count} tokens are too many for the model's {limit} positions; at most "
-                f"{max(count - (least - room), 0)} fit"
+                f"{max(count - (minimum - room), 0)} fit"
             )
         if len(context) <= room:
             return context

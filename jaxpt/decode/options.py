@@ -175,26 +175,26 @@ _OFF = {"top_p": 1.0, "min_p": 0.0}
 """Values besides None with which a filter keeps all tokens."""
 
 
-def _wrong(name: str, value: Any, wanted: str) -> UserError:
-    return UserError(f"{name} is {value!r}: must be {wanted}")
+def _wrong(name: str, value: Any, expected: str) -> UserError:
+    return UserError(f"{name} is {value!r}: must be {expected}")
 
 
-def _integer(name: str, value: Any, least: int, most: int | None = None, *, optional: bool = False) -> int | None:
+def _integer(name: str, value: Any, minimum: int, maximum: int | None = None, *, optional: bool = False) -> int | None:
     if value is None and optional:
         return None
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_integer or value < least or (most is not None and value > most):
-        bounds = f"an integer from {least} on" if most is None else f"an integer from {least} to {most}"
+    if not is_integer or value < minimum or (maximum is not None and value > maximum):
+        bounds = f"an integer from {minimum} on" if maximum is None else f"an integer from {minimum} to {maximum}"
         raise _wrong(name, value, bounds + (", or None" if optional else ""))
     return int(value)
 
 
-def _number(name: str, value: Any, wanted: str, is_valid: Any, *, optional: bool) -> float | None:
+def _number(name: str, value: Any, expected: str, is_valid: Any, *, optional: bool) -> float | None:
     if value is None and optional:
         return None
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not is_valid(value):
-        raise _wrong(name, value, wanted)
+        raise _wrong(name, value, expected)
     return float(value)
 
 

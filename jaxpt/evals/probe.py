@@ -113,19 +113,19 @@ def task_of(settings: Probe, tokenizer: Tokenizer, config: Config) -> Task:
     return Task(both, labels, len(numbers), float(np.mean(hits)))
 
 
-def _laid(found: Labelled, tokenizer: Tokenizer, config: Config) -> tuple[Rows, list[str], list[str]]:
+def _laid(labelled: Labelled, tokenizer: Tokenizer, config: Config) -> tuple[Rows, list[str], list[str]]:
     """The rows, and of each range that they have what it is of and its label; texts are all of one kind."""
     bos = prompts.bos_of(tokenizer, prompts.tokenizer_folder(config.run_dir))
-    if found.spans is None:
-        rows = lay(tokenizer.encode_batch(found.texts), config, tokenizer.vocabulary, bos=bos)
+    if labelled.spans is None:
+        rows = lay(tokenizer.encode_batch(labelled.texts), config, tokenizer.vocabulary, bos=bos)
         has_range = rows.ranges[:, 0, 1] > 0  # an empty text of a decoder has no token: its mean is 0
         rows.ranges[~has_range, 0] = (0, 1)
-        return rows, [""] * len(found.texts), [name for (name,) in found.labels]
-    encoded = tokenizer.encode_with_offsets(found.texts)
-    words = [tokens_of(encoding.offsets, spans) for encoding, spans in zip(encoded, found.spans)]
+        return rows, [""] * len(labelled.texts), [name for (name,) in labelled.labels]
+    encoded = tokenizer.encode_with_offsets(labelled.texts)
+    words = [tokens_of(encoding.offsets, spans) for encoding, spans in zip(encoded, labelled.spans)]
     rows = lay([encoding.ids for encoding in encoded], config, tokenizer.vocabulary, words=words, bos=bos)
     units, names = [], []
-    for text, spans, labels, ranges in zip(found.texts, found.spans, found.labels, rows.ranges):
+    for text, spans, labels, ranges in zip(labelled.texts, labelled.spans, labelled.labels, rows.ranges):
         for (start, end), name, (first, stop) in zip(spans, labels, ranges):
             if first < stop:  # words beyond the length have no features
                 units.append(text[start:end])
@@ -135,8 +135,8 @@ def _laid(found: Labelled, tokenizer: Tokenizer, config: Config) -> tuple[Rows, 
     return rows, units, names
 
 
-def _widened(ranges_NxWx2: np.ndarray, most: int) -> np.ndarray:
-    return np.pad(ranges_NxWx2, [(0, 0), (0, most - ranges_NxWx2.shape[1]), (0, 0)])
+def _widened(ranges_NxWx2: np.ndarray, max_ranges: int) -> np.ndarray:
+    return np.pad(ranges_NxWx2, [(0, 0), (0, max_ranges - ranges_NxWx2.shape[1]), (0, 0)])
 
 
 def _most_frequent(train: tuple[Sequence[str], Sequence[str]], units: Sequence[str]) -> list[str]:

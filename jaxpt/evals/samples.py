@@ -158,9 +158,9 @@ def _masks(guesses: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Ite
             yield f"    at {batch['masked_positions'][row, index]}:  model: {predicted!r}   target: {right!r}"
 
 
-def _continuations(said: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
+def _continuations(predictions: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
     tokens, (length, half) = batch["decoder_input_tokens"], _lengths(batch)
     for row in range(len(tokens)):
         yield f"  prompt {data.tokenizer.decode(tokens[row, :half].tolist())!r}"
-        yield f"    model: {data.tokenizer.decode(said[row, half:].tolist())!r}"
+        yield f"    model: {data.tokenizer.decode(predictions[row, half:].tolist())!r}"
         yield f"    target: {data.tokenizer.decode(tokens[row, half:length].tolist())!r}"

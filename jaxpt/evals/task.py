@@ -118,12 +118,12 @@ def _prefixed(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name}/{metric}" if name else metric: value for metric, value in metrics.items()}
 
 
-def _details(told: Mapping[str, Tell], params: Any, measured: Mapping[str, float]) -> Details:
+def _details(tells: Mapping[str, Tell], params: Any, measured: Mapping[str, float]) -> Details:
     """What is told of each task; the rows of a mixture name theirs."""
     lines: list[str] = []
     rows: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
-    for name, tell in told.items():
+    for name, tell in tells.items():
         task_details = tell(params, of_part(measured, name) if name else measured)
         lines += ([f"{name}:"] if name else []) + list(task_details.lines)
         rows += [{"task": name, **row} for row in task_details.rows] if name else task_details.rows

@@ -134,19 +134,19 @@ def read_config(directory: Path) -> tuple[dict[str, Any], Family]:
 
 
 def _fine_tuned(
-    family: Family, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]
+    family: Family, shapes: Mapping[str, tuple[int, ...]], keys: Mapping[str, Any]
 ) -> tuple[str | None, int]:
     """(head of the fine-tuned class that config.json names, number of its logits); (None, 0) for other classes."""
     named = {task.name: name for name, task in family.tasks.items()}
-    name = next((named[x] for x in given.get("architectures") or () if x in named), None)
+    name = next((named[x] for x in keys.get("architectures") or () if x in named), None)
     if name is None:
         return None, 0
     weight = f"{family.tasks[name].classifier}.weight"
     if weight not in shapes:
         raise UserError(f"weights: {weight} is missing")
     for key, value in family.tasks[name].fixed.items():
-        if given.get(key, value) != value:
-            raise UserError(f"config.json: {key}: {shown(given[key])} is not supported, only {json.dumps(value)}")
+        if keys.get(key, value) != value:
+            raise UserError(f"config.json: {key}: {shown(keys[key])} is not supported, only {json.dumps(value)}")
     return name, shapes[weight][0]
 
 

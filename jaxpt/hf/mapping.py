@@ -387,11 +387,11 @@ def _strip(x: np.ndarray, axes: tuple[str, ...], vocab_size: int) -> np.ndarray:
     return x[tuple(slice(vocab_size) if axis == "vocab" else slice(None) for axis in axes)]
 
 
-def _same_names(got: set[str], want: set[str], what: str) -> None:
+def _same_names(got: set[str], want: set[str], kind: str) -> None:
     if want - got:
-        raise UserError(f"weights: no {what} {_some(sorted(want - got))}")
+        raise UserError(f"weights: no {kind} {_some(sorted(want - got))}")
     if got - want:
-        raise UserError(f"weights: {what} {_some(sorted(got - want))} is not part of this configuration")
+        raise UserError(f"weights: {kind} {_some(sorted(got - want))} is not part of this configuration")
 
 
 def _some(names: tuple[str, ...] | list[str]) -> str:

@@ -236,22 +236,22 @@ def from_json(
         raise UserError(f"config.json: {_in_their_words(explain(error, fields, cls)[1], family)}") from None
 
 
-def _check_types(given: Mapping[str, Any]) -> None:
+def _check_types(keys: Mapping[str, Any]) -> None:
     """Raises UserError if a key that is read before the others has another type, or the weights are quantized."""
-    if given.get("quantization_config") is not None:
+    if keys.get("quantization_config") is not None:
         raise UserError(
             "config.json: quantization_config: quantized weights are not supported; import the unquantized model"
         )
     for key, expected in TYPES.items():
-        value = given.get(key)
+        value = keys.get(key)
         if value is not None and (
             not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool)
         ):
             names = expected if isinstance(expected, tuple) else (expected,)
             wants = " or ".join(_WORDS[name] for name in names if name is not int or float not in names)
             raise UserError(f"config.json: {key}: wants {wants}, got {shown(value)}")
-    if not all(isinstance(name, str) for name in given.get("architectures") or ()):
-        raise UserError(f"config.json: architectures: wants names of classes, got {shown(given['architectures'])}")
+    if not all(isinstance(name, str) for name in keys.get("architectures") or ()):
+        raise UserError(f"config.json: architectures: wants names of classes, got {shown(keys['architectures'])}")
 
 
 _WORDS = {

@@ -234,7 +234,7 @@ def settings_of(source: Path) -> dict[str, Any]:
 _MERGE = "merge it with peft (merge_and_unload, save_pretrained) and import the merged model"
 
 
-def _check_numbers(file: Path, given: Mapping[str, Any]) -> None:
+def _check_numbers(file: Path, settings: Mapping[str, Any]) -> None:
     """Raises UserError if a key that a weight is computed with has another type."""
 
     def is_number(x: Any) -> bool:
@@ -243,21 +243,21 @@ def _check_numbers(file: Path, given: Mapping[str, Any]) -> None:
     def is_numbers(x: Any) -> bool:
         return x is None or (isinstance(x, dict) and all(map(is_number, x.values())))
 
-    base, modules = given.get("base_model_name_or_path"), given.get("modules_to_save")
+    base, modules = settings.get("base_model_name_or_path"), settings.get("modules_to_save")
     for key, expected, is_right in (
         ("base_model_name_or_path", "a string", base is None or isinstance(base, str)),
-        ("r", "a number", is_number(given.get("r", 8))),
-        ("lora_alpha", "a number", is_number(given.get("lora_alpha", 8))),
-        ("lora_dropout", "a number from 0 to 1", is_number(x := given.get("lora_dropout") or 0.0) and 0 <= x <= 1),
+        ("r", "a number", is_number(settings.get("r", 8))),
+        ("lora_alpha", "a number", is_number(settings.get("lora_alpha", 8))),
+        ("lora_dropout", "a number from 0 to 1", is_number(x := settings.get("lora_dropout") or 0.0) and 0 <= x <= 1),
         ("modules_to_save", "a list of names",
          modules is None or (isinstance(modules, list) and all(isinstance(name, str) for name in modules))),
-        ("alpha_pattern", "a mapping of modules to numbers", is_numbers(given.get("alpha_pattern"))),
-        ("rank_pattern", "a mapping of modules to numbers", is_numbers(given.get("rank_pattern"))),
+        ("alpha_pattern", "a mapping of modules to numbers", is_numbers(settings.get("alpha_pattern"))),
+        ("rank_pattern", "a mapping of modules to numbers", is_numbers(settings.get("rank_pattern"))),
     ):  # fmt: skip
         if not is_right:
-            raise UserError(f"{file}: {key}: wants {expected}, got {shown(given[key])}")
+            raise UserError(f"{file}: {key}: wants {expected}, got {shown(settings[key])}")
     for key in ("alpha_pattern", "rank_pattern"):
-        for pattern in given.get(key) or {}:
+        for pattern in settings.get(key) or {}:
             linear_regex.check(pattern, f"{file}: {key}")
 
 
@@ -326,22 +326,24 @@ def _sorted(source: Path, tensors: files.Tensors) -> tuple[dict[str, dict[str, s
     return adapted, others
 
 
-def _of_module(given: Mapping[str, Any], patterns: str, plain: str, module: str) -> float:
+def _of_module(settings: Mapping[str, Any], patterns: str, plain: str, module: str) -> float:
     """The rank or alpha of a module: of the first pattern that fits, else that of all; 8 by default."""
-    pairs = (given.get(patterns) or {}).items()
+    pairs = (settings.get(patterns) or {}).items()
     matching = (x for name, x in pairs if linear_regex.matches(module, rf"(.*\.)?({name})"))
-    return next(matching, given.get(plain, 8))
+    return next(matching, settings.get(plain, 8))
 
 
-def _scale(given: Mapping[str, Any], module: str, rank: int) -> float:
+def _scale(settings: Mapping[str, Any], module: str, rank: int) -> float:
     """What the product of a module's factors is multiplied by."""
-    return _of_module(given, "alpha_pattern", "lora_alpha", module) / (rank**0.5 if given.get("use_rslora") else rank)
+    return _of_module(settings, "alpha_pattern", "lora_alpha", module) / (
+        rank**0.5 if settings.get("use_rslora") else rank
+    )
 
 
-def _check_saved(source: Path, given: Mapping[str, Any], table: mapping.Table, names: Mapping[str, str]) -> None:
+def _check_saved(source: Path, settings: Mapping[str, Any], table: mapping.Table, names: Mapping[str, str]) -> None:
     """Raises UserError where a module is saved that their class ties to another, which peft leaves as it was."""
     tied = {row.theirs.rpartition(".")[0] for row in table.rows if row.tied and row.theirs in names}
-    for name in () if given.get("ensure_weight_tying") else given.get("modules_to_save") or ():
+    for name in () if settings.get("ensure_weight_tying") else settings.get("modules_to_save") or ():
         if any(module == name or module.endswith(f".{name}") for module in tied):
             raise UserError(
                 f"{source}: modules_to_save: {shown(name)} is tied to the projection to the vocabulary, which peft "
@@ -363,15 +365,15 @@ def _cut(
 
 
 def _uniform(
-    found: Mapping[str, Mapping[Any, tuple[np.ndarray, np.ndarray, float]]],
+    layer_factors: Mapping[str, Mapping[Any, tuple[np.ndarray, np.ndarray, float]]],
     expected: Mapping[str, stored.StoredParam],
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> tuple[LoraConfig, dict[str, Factors]]:
     """One rank and one scale for all, in the shapes of storage."""
-    every = [factors for layers in found.values() for factors in layers.values()]
+    every = [factors for layers in layer_factors.values() for factors in layers.values()]
     rank, scale = max(a.shape[1] for a, _, _ in every), max(scale for _, _, scale in every)
     factors = {}
-    for path, layers in found.items():
+    for path, layers in layer_factors.items():
         *stack, rows, columns = expected[path].shape
         a = np.zeros((*stack, rows, rank), np.float32)
         b = np.zeros((*stack, rank, columns), np.float32)
@@ -379,5 +381,5 @@ def _uniform(
             a[at][:, : own_a.shape[1]] = own_a
             b[at][: len(own_b), : own_b.shape[1]] = own_b * (own_scale / scale)
         factors[path] = Factors(np.ones(stack, bool), a, b)
-    dropout = given.get("lora_dropout") or 0.0
-    return LoraConfig(targets=tuple(found), rank=rank, alpha=scale * rank, dropout=dropout), factors
+    dropout = settings.get("lora_dropout") or 0.0
+    return LoraConfig(targets=tuple(layer_factors), rank=rank, alpha=scale * rank, dropout=dropout), factors

@@ -159,7 +159,7 @@ def asked(model: Loaded, form: Literal["plain", "span"] | None, unit: Literal["p
 
 def _outcomes(
     asks: NetworkModel,
-    one: HarnessTask,
+    harness_task: HarnessTask,
     shots: int,
     of_task: list[Example],
     folder: Path,
@@ -170,12 +170,12 @@ def _outcomes(
 
     All processes score the same chunks, the first one writes; the others return none.
     """
-    path = _path(folder, one.name, shots)
+    path = _path(folder, harness_task.name, shots)
     rows = [
         {"example": n, "contexts": list(dict.fromkeys(e.contexts)), "continuations": list(e.continuations)}
         for n, e in enumerate(of_task)
     ]
-    identity = {**settings, "task": one.model_dump(mode="json", exclude={"source"}), "shots": shots}
+    identity = {**settings, "task": harness_task.model_dump(mode="json", exclude={"source"}), "shots": shots}
     with contextlib.ExitStack() as stack:
         results_file = None
         if is_primary():
@@ -190,7 +190,7 @@ def _outcomes(
             chunk = of_task[first : first + size]
             if results_file:
                 asks.progress = functools.partial(_show, results_file, first, len(chunk))
-            outcomes = scoring.score(one, asks, chunk)
+            outcomes = scoring.score(harness_task, asks, chunk)
             for number, outcome in enumerate(outcomes, first):
                 if results_file and number in results_file.remaining():
                     results_file.write(number, {"outcome": outcome})
@@ -231,38 +231,42 @@ def _earlier(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
         raise UserError(f"{path}: is damaged; delete it, or choose another --out") from None
 
 
-def _replace(path: Path, one: HarnessTask, count: int, settings: dict[str, Any], before: dict[str, Any] | None) -> None:
+def _replace(
+    path: Path, harness_task: HarnessTask, count: int, settings: dict[str, Any], before: dict[str, Any] | None
+) -> None:
     """Deletes the complete file of an earlier command; says in which settings it differed, if in any."""
     if not files.is_complete(path):
         return
     path.unlink()
     if before is None:
         return
-    old = _told(one, before.get("run", settings), before["settings"], before["examples"])
-    new = _told(one, settings, results.settings(one), count)
+    old = _told(harness_task, before.get("run", settings), before["settings"], before["examples"])
+    new = _told(harness_task, settings, results.settings(harness_task), count)
     wrong = [name for name in new | old if old.get(name) != new.get(name)]
     if changes := "; ".join(f"{name} {json.dumps(old.get(name))}, now {json.dumps(new.get(name))}" for name in wrong):
         say(f"{path}: replaces results of other settings: {changes}")
 
 
-def _told(one: HarnessTask, run: dict[str, Any], keys: dict[str, Any], count: int) -> dict[str, Any]:
+def _told(harness_task: HarnessTask, run: dict[str, Any], keys: dict[str, Any], count: int) -> dict[str, Any]:
     """Settings as a user gives them."""
-    return {**run, **{f"{one.name}.{key}": value for key, value in keys.items()}, "examples": count}
+    return {**run, **{f"{harness_task.name}.{key}": value for key, value in keys.items()}, "examples": count}
 
 
 def _write_summary(
-    folder: Path, earlier: dict[tuple[str, int], dict[str, Any]], made: list[Result], more: dict[str, Any]
+    folder: Path, earlier: dict[tuple[str, int], dict[str, Any]], task_results: list[Result], more: dict[str, Any]
 ) -> None:
     """Writes `results.json`: what was made, and what earlier commands left."""
     entries = {key: entry for key, entry in earlier.items() if files.is_complete(_path(folder, *key))}
-    entries |= {(task_result.task.name, task_result.shots): {**task_result.plain(), **more} for task_result in made}
+    entries |= {
+        (task_result.task.name, task_result.shots): {**task_result.plain(), **more} for task_result in task_results
+    }
     text = json.dumps({"results": list(entries.values())}, indent=1, ensure_ascii=False)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "results.json", f"{text}\n")
 
 
-def _show(kept: files.Results, first: int, examples: int, share: float) -> None:
-    kept.show(first + int(share * examples))
+def _show(results_file: files.Results, first: int, examples: int, share: float) -> None:
+    results_file.show(first + int(share * examples))
 
 
 def _of_first(value: np.ndarray) -> np.ndarray:

@@ -122,8 +122,8 @@ def _spans(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list
     options = model.options(**keys)
     completed = dict(model.generate_iter(prompts, options))
 
-    def spans_of(number: int, one: Completion) -> list[list[int]]:
-        ids = [i for i in one.tokens if i not in options.eos]
+    def spans_of(number: int, completion: Completion) -> list[list[int]]:
+        ids = [i for i in completion.tokens if i not in options.eos]
         if blank == "sentinels":
             return spans.spans_of_target(ids, counts[number], v)
         return _aligned(prompts[number].encoder, ids, model.reader.format(), mask_id(v, model.objective.kind))
@@ -156,16 +156,16 @@ def _middles(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> li
     ]
 
 
-def _candidates(model: Loaded, found: list[list[list[int]]], completed: list[Completion]) -> list[Candidates]:
+def _candidates(model: Loaded, candidate_spans: list[list[list[int]]], completed: list[Completion]) -> list[Candidates]:
     """Of each span its candidates, from the spans of each candidate."""
     return [
         [(model.tokenizer.decode(span), _probability(completion)) for span, completion in zip(of_span, completed)]
-        for of_span in zip(*found)
+        for of_span in zip(*candidate_spans)
     ]
 
 
-def _probability(one: Completion) -> float:
-    return math.exp(sum(one.logprobs or ()))
+def _probability(completion: Completion) -> float:
+    return math.exp(sum(completion.logprobs or ()))
 
 
 def _split(ids: Sequence[int], blanks: Any) -> list[list[int]]:

@@ -108,13 +108,13 @@ def _columns(requests: Sequence[Instance], count: int) -> list[list[str]]:
     return [[request.args[i] for request in requests] for i in range(count)]
 
 
-def _answer(one: Scored) -> tuple[float, bool]:
-    return one.log_prob, one.is_greedy
+def _answer(likelihood: Scored) -> tuple[float, bool]:
+    return likelihood.log_prob, likelihood.is_greedy
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(generation_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """lm-eval's options of generation as fields of `generate.Options`."""
-    left = dict(given)
+    left = dict(generation_kwargs)
     until = left.pop("until", None) or []
     limits = [int(left.pop(name)) for name in _LIMITS if left.get(name) is not None]
     samples, temperature = left.pop("do_sample", None), left.pop("temperature", None)

@@ -417,6 +417,6 @@ def _placed(network: Network, params: Any, place: Place) -> Any:
     return jax.tree.map(lambda x, s: jax.device_put(jnp.asarray(x, jnp.float32), s), params, shardings)
 
 
-def _warn_of_truncated(count: int, what: str) -> None:
+def _warn_of_truncated(count: int, message: str) -> None:
     if count:
-        warnings.warn(f"{count} {what} to the model's positions", stacklevel=3)
+        warnings.warn(f"{count} {message} to the model's positions", stacklevel=3)

@@ -121,16 +121,16 @@ def _of_corpus(
     return Found(title, query, vectors[0], corpus_uses, vectors[1:], order, cosines)
 
 
-def _vectors(model: Loaded, found: Sequence[Use], layer: Layer) -> np.ndarray:
+def _vectors(model: Loaded, word_uses: Sequence[Use], layer: Layer) -> np.ndarray:
     with shown_progress() as say:
-        pace = corpora.Pace(say, len(found))
-        batches = [_batch(model, found[n : n + BATCH], layer, pace) for n in range(0, len(found), BATCH)]
+        pace = corpora.Pace(say, len(word_uses))
+        batches = [_batch(model, word_uses[n : n + BATCH], layer, pace) for n in range(0, len(word_uses), BATCH)]
         return np.concatenate(batches, -2)
 
 
-def _batch(model: Loaded, found: Sequence[Use], layer: Layer, pace: corpora.Pace) -> np.ndarray:
-    vectors = uses.vectors(model, found, layer)
-    pace.add(len(found))
+def _batch(model: Loaded, word_uses: Sequence[Use], layer: Layer, pace: corpora.Pace) -> np.ndarray:
+    vectors = uses.vectors(model, word_uses, layer)
+    pace.add(len(word_uses))
     return vectors
 
 
@@ -151,38 +151,38 @@ def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus
 # ---- what is shown --------------------------------------------------------------------------------------------------
 
 
-def _print(found: Found) -> None:
-    print(found.title)
-    has_labels = any(use.label for use in found.others)
-    width = max(len(found.others[n].label) for n in found.order) if len(found.order) else 0
-    for rank, (n, cosine) in enumerate(zip(found.order, found.cosines), 1):
-        use = found.others[n]
+def _print(nearest: Found) -> None:
+    print(nearest.title)
+    has_labels = any(use.label for use in nearest.others)
+    width = max(len(nearest.others[n].label) for n in nearest.order) if len(nearest.order) else 0
+    for rank, (n, cosine) in enumerate(zip(nearest.order, nearest.cosines), 1):
+        use = nearest.others[n]
         label = f"  {use.label:{width}}" if has_labels else ""
         print(f"{rank:3}  {cosine:6.3f}{label}  {use.marked if use.text != use.word else use.word}")
 
 
-def _draw(found: Found, html: str | None, png: str | None) -> None:
+def _draw(nearest: Found, html: str | None, png: str | None) -> None:
     """Writes the picture, and the page."""
-    rest = np.setdiff1d(np.arange(len(found.others)), found.order)
+    rest = np.setdiff1d(np.arange(len(nearest.others)), nearest.order)
     rest = rest[np.linspace(0, len(rest) - 1, min(len(rest), _SHOWN)).astype(int)]
-    indices = [*found.order, *rest]
-    places, share = points.project(words.normalized(np.stack([found.query_D, *found.vectors_UxD[indices]])))
-    marks = [Point(*places[0], found.query.snippet(), "", is_query=True)]
+    indices = [*nearest.order, *rest]
+    places, share = points.project(words.normalized(np.stack([nearest.query_D, *nearest.vectors_UxD[indices]])))
+    marks = [Point(*places[0], nearest.query.snippet(), "", is_query=True)]
     for rank, (n, place) in enumerate(zip(indices, places[1:]), 1):
-        name = f"{rank}  {found.others[n].snippet()}" if rank <= len(found.order) else ""
-        marks.append(Point(*place, name, found.others[n].label))
+        name = f"{rank}  {nearest.others[n].snippet()}" if rank <= len(nearest.order) else ""
+        marks.append(Point(*place, name, nearest.others[n].label))
     note = f"the plane of the two main axes (PCA): {share:.0%} of the variance of the shown vectors"
     if png:
-        write_bytes(Path(png), points.picture(found.title, note, marks, "png"))
+        write_bytes(Path(png), points.picture(nearest.title, note, marks, "png"))
         print(f"wrote {png}")
     if html:
-        svg = points.picture(found.title, note, marks, "svg").decode()
+        svg = points.picture(nearest.title, note, marks, "svg").decode()
         rows = [
             (cosine, use.label, use.text[: use.start], use.word, use.text[use.end :])
-            for use, cosine in ((found.others[n], cosine) for n, cosine in zip(found.order, found.cosines))
+            for use, cosine in ((nearest.others[n], cosine) for n, cosine in zip(nearest.order, nearest.cosines))
         ]
-        query = (found.query.text[: found.query.start], found.query.word, found.query.text[found.query.end :])
-        write_text(Path(html), points.page(found.title, svg, query, rows))
+        query = (nearest.query.text[: nearest.query.start], nearest.query.word, nearest.query.text[nearest.query.end :])
+        write_text(Path(html), points.page(nearest.title, svg, query, rows))
         print(f"wrote {html}")
 
 

@@ -127,10 +127,10 @@ def _complete(
     return Opened(path, network, params, objective, tokenizer, bos, eos, options, language, start, settings.search)
 
 
-def _objective(given: str | Mapping[str, Any] | Objective | None) -> Objective | None:
-    if given is None or isinstance(given, Objective):
-        return given
-    settings = {"kind": given} if isinstance(given, str) else dict(given)
+def _objective(objective: str | Mapping[str, Any] | Objective | None) -> Objective | None:
+    if objective is None or isinstance(objective, Objective):
+        return objective
+    settings = {"kind": objective} if isinstance(objective, str) else dict(objective)
     return configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
 
 
@@ -145,26 +145,28 @@ def _folder(path: Path, tokenizer: str | Path | Tokenizer | None) -> Path:
     return tokenizer_path if tokenizer_path.is_dir() else tokenizer_path.parent
 
 
-def _opened_tokenizer(given: str | Path | Tokenizer | None, own: Path, limits: Mapping[str, Any]) -> Tokenizer:
-    if isinstance(given, Tokenizer):
-        return given
-    if given is not None:
-        return tokenizers.load(given, **limits)
-    if not own.is_dir():
-        raise UserError(f"{own}: no such directory; give a tokenizer: tokenizer=FILE or DIR")
-    return tokenizers.load(own, **limits)
+def _opened_tokenizer(
+    tokenizer: str | Path | Tokenizer | None, tokenizer_dir: Path, limits: Mapping[str, Any]
+) -> Tokenizer:
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    if tokenizer is not None:
+        return tokenizers.load(tokenizer, **limits)
+    if not tokenizer_dir.is_dir():
+        raise UserError(f"{tokenizer_dir}: no such directory; give a tokenizer: tokenizer=FILE or DIR")
+    return tokenizers.load(tokenizer_dir, **limits)
 
 
-def _tokenizer(given: str | Path | Tokenizer | None, run_dir: Path, config: Config) -> Tokenizer:
+def _tokenizer(tokenizer: str | Path | Tokenizer | None, run_dir: Path, config: Config) -> Tokenizer:
     """A run's tokenizer, with the tokens of its languages."""
     data, settings, tokenizer_dir = config.data, config.data.tokenizer, run_dir / "tokenizer"
     limits: dict[str, Any] = {"extra_ids": settings.extra_ids, "max_size": config.model.vocab_size}
-    if given is None:
+    if tokenizer is None:
         languages = dict.fromkeys(source.language for source in (data, *data.mixture) if source.language is not None)
         limits |= {"kind": settings.kind, "lowercase": settings.lowercase, "languages": tuple(languages)}
-    if given is None and not tokenizer_dir.is_dir() and settings.path is not None:
-        given, limits["add_tokens"] = settings.path, settings.add_tokens
-    return _opened_tokenizer(given, tokenizer_dir, limits)
+    if tokenizer is None and not tokenizer_dir.is_dir() and settings.path is not None:
+        tokenizer, limits["add_tokens"] = settings.path, settings.add_tokens
+    return _opened_tokenizer(tokenizer, tokenizer_dir, limits)
 
 
 def _with_languages(tokenizer: Tokenizer, start: int | None) -> tuple[Tokenizer, int | None]:

@@ -214,7 +214,7 @@ def _word(tokenizer: Tokenizer) -> list[int]:
     return next(([i] for i in ids if tokenizer.spelled(i) is None and tokenizer.decode([i]).isalpha()), [])
 
 
-def _common(one: str, other: str) -> str:
+def _common(text: str, other: str) -> str:
     """The longest beginning of both."""
-    size = next((n for n, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
-    return one[:size]
+    size = next((n for n, (a, b) in enumerate(zip(text, other)) if a != b), min(len(text), len(other)))
+    return text[:size]

@@ -172,10 +172,10 @@ def _blocks(form: Form, queries: int, keys: int) -> int:
     return int(np.maximum(stop - first, 0).sum())
 
 
-def _visible(form: Form, block: Any, others: int, of: str, xp: Any = jnp) -> tuple[Any, Any]:
+def _visible(form: Form, block: Any, others: int, side: str, xp: Any = jnp) -> tuple[Any, Any]:
     """The blocks (first, last + 1) of keys that a block of queries sees, or of queries that see a block of keys."""
     far = None if form.window is None else form.window - 1
-    before, after = (far, 0 if form.causal else far) if of == "query" else (0 if form.causal else far, far)
+    before, after = (far, 0 if form.causal else far) if side == "query" else (0 if form.causal else far, far)
     begin = block << SHIFT
     first = xp.zeros_like(block) if before is None else xp.maximum(begin - before, 0) >> SHIFT
     stop = others + xp.zeros_like(block) if after is None else ((begin + BLOCK - 1 + after) >> SHIFT) + 1

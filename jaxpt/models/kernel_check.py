@@ -88,5 +88,5 @@ def _values(run: Run, dy: jax.Array, *inputs: jax.Array) -> list[jax.Array]:
     return [x.astype(jnp.float32) for x in jax.jit(both)(*inputs)]
 
 
-def _far(got: list[jax.Array], wanted: list[jax.Array]) -> float:
-    return max(float(jnp.abs(a - b).max() / jnp.maximum(jnp.abs(b).max(), 1e-6)) for a, b in zip(got, wanted))
+def _far(got: list[jax.Array], expected: list[jax.Array]) -> float:
+    return max(float(jnp.abs(a - b).max() / jnp.maximum(jnp.abs(b).max(), 1e-6)) for a, b in zip(got, expected))

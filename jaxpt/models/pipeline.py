@@ -67,7 +67,7 @@ def run(
 
 
 def _staged(
-    chain: Callable[..., Any], M: int, params: Any, own_MxL: Any, x_M: Any, shared: Any, mapped: Any
+    chain: Callable[..., Any], M: int, params: Any, keys_and_past_MxL: Any, x_M: Any, shared: Any, mapped: Any
 ) -> tuple[Any, Any]:
     S = stages()
     T = M + S - 1
@@ -93,13 +93,13 @@ def _staged(
         return jax.tree.map(lambda a, b: jnp.where(stage_S.reshape(S, *[1] * (a.ndim - 1)) == stage, a, b), a, b)
 
     params_SxR = jax.tree.map(lambda x: _on_stages(x.reshape(S, -1, *x.shape[1:])), params)
-    keys_and_past_TxSxR = skewed(jax.tree.map(lambda x: x.reshape(M, S, -1, *x.shape[2:]), own_MxL), axis=1)
+    keys_and_past_TxSxR = skewed(jax.tree.map(lambda x: x.reshape(M, S, -1, *x.shape[2:]), keys_and_past_MxL), axis=1)
     # Each stage gets a copy of inputs common to all microbatches, so their gradients are summed once, after the loop.
     everyones_S = jax.tree.map(lambda is_mapped, x: None if is_mapped else spread(x), mapped, shared)
     micros_TxS = jax.tree.map(lambda is_mapped, x: skewed(x) if is_mapped else None, mapped, shared)
 
-    def turn(x_S: Any, given: Any) -> tuple[Any, Any]:
-        fed_S, keys_and_past_SxR, micros_S = given
+    def turn(x_S: Any, xs: Any) -> tuple[Any, Any]:
+        fed_S, keys_and_past_SxR, micros_S = xs
         shared_S = jax.tree.map(lambda a, b: b if a is None else a, everyones_S, micros_S, is_leaf=lambda x: x is None)
         x_S = at(0, fed_S, jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), x_S))
         x_S, outputs_SxR = jax.vmap(chain, spmd_axis_name="pipeline")(

@@ -63,9 +63,9 @@ class Split(NamedTuple):
     def _weight(self, width: tuple[str, ...] | None = None) -> PartitionSpec:
         return PartitionSpec(*((width, self.other) if self.dimension == 0 else (self.other, width)))
 
-    def _map(self, run: Callable[..., jax.Array], given: tuple[PartitionSpec, ...], to: PartitionSpec) -> Callable:
+    def _map(self, run: Callable[..., jax.Array], in_specs: tuple[PartitionSpec, ...], to: PartitionSpec) -> Callable:
         manual = {*self.rows, *self.other}
-        return jax.shard_map(run, in_specs=given, out_specs=to, axis_names=manual, check_vma=False)
+        return jax.shard_map(run, in_specs=in_specs, out_specs=to, axis_names=manual, check_vma=False)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -88,8 +88,8 @@ def _forward(split: Split, x: jax.Array, kernel_DxF: jax.Array) -> tuple[jax.Arr
     return x @ split.gather(kernel_DxF), (x, kernel_DxF)
 
 
-def _backward(split: Split, kept: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, kernel_DxF = kept
+def _backward(split: Split, residuals: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel_DxF = residuals
     rows = "BLEG"[: x.ndim - 1]
     dx = jnp.einsum(f"{rows}F,DF->{rows}D", dy, split.gather(kernel_DxF))
     term = functools.partial(jnp.einsum, f"{rows}D,{rows}F->DF")

@@ -136,7 +136,9 @@ class Stack(nn.Module):
         return Output(x_BxLxD, every, cache, memory, aux)
 
     @nn.nowrap
-    def _draw(self, segment: Segment, name: str, one: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Any:
+    def _draw(
+        self, segment: Segment, name: str, pattern: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared
+    ) -> Any:
         """Initialises the segment's parameters, boxed. `self.param` would trace the initialisers in every `apply`."""
         rng, past = self.scope.rngs["params"], jax.tree.map(lambda x: x[0], past)
         counters = {"params": 0}
@@ -147,7 +149,7 @@ class Stack(nn.Module):
 
         def draw(key: jax.Array) -> Any:
             rngs = {"params": LazyRng(key, (*rng.suffix, name))}
-            return nn.init(run, one)(rngs, x_BxLxD, past, shared)["params"]
+            return nn.init(run, pattern)(rngs, x_BxLxD, past, shared)["params"]
 
         if segment.shared:
             return draw(rng.rng)
@@ -158,18 +160,18 @@ class Stack(nn.Module):
 
     @nn.nowrap
     def _apply(
-        self, segment: Segment, name: str, one: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared,
+        self, segment: Segment, name: str, pattern: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared,
         at_BxT: jax.Array | None,
     ) -> Any:  # fmt: skip
         """Runs the segment as a function of its parameters; `nn.scan` traces a layer twice and has no pipelining."""
         params, rngs = nn.unbox(self.get_variable("params", name)), self.scope.rngs
         keys = {purpose: jax.random.split(rng.rng, segment.repeats) for purpose, rng in rngs.items()}
 
-        def layer(x_BxLxD: jax.Array, own: Any, shared: Shared) -> tuple[jax.Array, Output]:
-            of_layer, keys, past = own
+        def layer(x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, Output]:
+            of_layer, keys, past = inputs
             variables = {"params": params if segment.shared else of_layer}
             lazy = {purpose: LazyRng(keys[purpose], (*rng.suffix, name)) for purpose, rng in rngs.items()}
-            return one.apply(variables, x_BxLxD, past, shared, rngs=lazy)
+            return pattern.apply(variables, x_BxLxD, past, shared, rngs=lazy)
 
         if not isinstance(past.cache, NewCache | None):
             return self._run_cached(segment, layer, params, keys, past, x_BxLxD, shared)
@@ -180,7 +182,7 @@ class Stack(nn.Module):
             is_plain = len(split) == len(segment.blocks) == pipeline.stages() == 1 and not segment.shared
             if is_plain:
                 return self._run_at(segment, layer, (params, keys, past), x_BxLxD, shared, at_BxT)
-            x_BxLxD, output = self._apply(segment, name, one, x_BxLxD, past, shared, None)
+            x_BxLxD, output = self._apply(segment, name, pattern, x_BxLxD, past, shared, None)
             return _take(x_BxLxD, at_BxT), output
         if len(split) == 1:
             return self._run(segment, layer, split[0], (keys, past), segment.repeats, x_BxLxD, shared)
@@ -203,8 +205,8 @@ class Stack(nn.Module):
         As inputs and outputs of the loop, the layers' caches would be copied.
         """
 
-        def step(carry: Any, own: Any) -> tuple[Any, Output]:
-            (x_BxLxD, cache), (params, keys, memory, layer_index) = carry, own
+        def step(carry: Any, xs: Any) -> tuple[Any, Output]:
+            (x_BxLxD, cache), (params, keys, memory, layer_index) = carry, xs
             of_layer = past.replace(cache=cache, memory=memory, layer=layer_index)
             x_BxLxD, output = layer(x_BxLxD, (params, keys, of_layer), shared)
             return (x_BxLxD, output.cache), output.replace(cache=None)
@@ -227,7 +229,7 @@ class Stack(nn.Module):
 
     @nn.nowrap
     def _run_at(
-        self, segment: Segment, layer: Any, own: Any, x_BxLxD: jax.Array, shared: Shared, at_BxT: jax.Array
+        self, segment: Segment, layer: Any, per_layer: Any, x_BxLxD: jax.Array, shared: Shared, at_BxT: jax.Array
     ) -> tuple[jax.Array, Output]:
         """Runs the segment, its last layer at some positions only.
 
@@ -235,7 +237,7 @@ class Stack(nn.Module):
         """
 
         def run(x_BxLxD: jax.Array, index: Any, shared: Shared = shared) -> tuple[jax.Array, Output]:
-            return layer(x_BxLxD, jax.tree.map(lambda x: x[index], own), shared)
+            return layer(x_BxLxD, jax.tree.map(lambda x: x[index], per_layer), shared)
 
         last = segment.repeats - 1
         x_BxLxD, outputs = jax.lax.scan(run, x_BxLxD, jnp.arange(last), unroll=self._without_gradient(last))
@@ -245,14 +247,14 @@ class Stack(nn.Module):
 
     @nn.nowrap
     def _run(
-        self, segment: Segment, layer: Any, params: Any, own: Any, count: int, x_BxLxD: jax.Array, shared: Shared
+        self, segment: Segment, layer: Any, params: Any, per_layer: Any, count: int, x_BxLxD: jax.Array, shared: Shared
     ) -> tuple[jax.Array, Output]:
-        """Runs `repeats` repetitions of a segment; `own` has random keys and past of each."""
+        """Runs `repeats` repetitions of a segment; `per_layer` has random keys and past of each."""
         scan = functools.partial(jax.lax.scan, unroll=turns(self.unroll, self.remat, count))
         if segment.shared or pipeline.stages() == 1:
-            own = None if segment.shared else params, *own
-            return scan(lambda x, xs: layer(x, xs, shared), x_BxLxD, own, count)
-        return pipeline.run(layer, params, own, x_BxLxD, shared, scan)
+            per_layer = None if segment.shared else params, *per_layer
+            return scan(lambda x, xs: layer(x, xs, shared), x_BxLxD, per_layer, count)
+        return pipeline.run(layer, params, per_layer, x_BxLxD, shared, scan)
 
 
 UNROLLED = 24

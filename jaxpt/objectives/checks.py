@@ -94,10 +94,10 @@ def check_heads(kind: str, found: Any) -> None:
             raise UserError(f"{where}: {name!r} must be a jaxpt.models.network.Head, it is {_form(head)}")
 
 
-def _check_numbers(where: str, found: Any) -> None:
-    if not isinstance(found, Mapping):
-        raise UserError(f"{where} must return {{part: number}}, it returns {_form(found)}")
-    for part, x in found.items():
+def _check_numbers(where: str, numbers: Any) -> None:
+    if not isinstance(numbers, Mapping):
+        raise UserError(f"{where} must return {{part: number}}, it returns {_form(numbers)}")
+    for part, x in numbers.items():
         if not _is_number(x):
             raise UserError(f"{where}: {part!r} must be one number, summed over the batch; it is {_form(x)}")
 

@@ -96,9 +96,9 @@ def _given(config: DistributedConfig) -> ProcessInfo | None:
     return ProcessInfo(_address(names["coordinator"], str(settings["coordinator"])), count or 0, number or 0)
 
 
-def _whole(name: str, text: str | None, least: int) -> int | None:
-    if text is not None and not (re.fullmatch(r"[0-9]+", text) and int(text) >= least):
-        raise UserError(f"{name}: wants a whole number not below {least}, got {text!r}")
+def _whole(name: str, text: str | None, minimum: int) -> int | None:
+    if text is not None and not (re.fullmatch(r"[0-9]+", text) and int(text) >= minimum):
+        raise UserError(f"{name}: wants a whole number not below {minimum}, got {text!r}")
     return None if text is None else int(text)
 
 

@@ -147,9 +147,9 @@ def search(
     return sorted(trials, key=lambda tried: tried.seconds)
 
 
-def _rank(one: Trial) -> tuple[float, float]:
+def _rank(trial: Trial) -> tuple[float, float]:
     """The fastest first, then what is nearest to fitting."""
-    return one.seconds, math.inf if one.measured is None else one.measured.total
+    return trial.seconds, math.inf if trial.measured is None else trial.measured.total
 
 
 def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:

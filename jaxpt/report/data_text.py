@@ -123,20 +123,20 @@ def _notes(part: Result) -> Iterator[str]:
         yield "longer documents are not lost: they make several windows"
 
 
-def _histogram(of: Result) -> Iterator[str]:
-    max_count = max((count for _, _, count in of["histogram"]), default=1)
-    for first, last, count in of["histogram"]:
+def _histogram(stats: Result) -> Iterator[str]:
+    max_count = max((count for _, _, count in stats["histogram"]), default=1)
+    for first, last, count in stats["histogram"]:
         bounds = f"{first:,}" if first == last else f"{first:,}–{last:,}"
-        yield f"{bounds:>19}  {'█' * round(_BAR * count / max_count):{_BAR}}  {_part_of(count, of['documents'])}"
+        yield f"{bounds:>19}  {'█' * round(_BAR * count / max_count):{_BAR}}  {_part_of(count, stats['documents'])}"
 
 
-def _epochs(found: Result) -> Iterator[str]:
-    is_text = any(part["unit"] == "documents" for part in found["parts"].values())
-    for index, phase in enumerate(found["phases"], 1):
-        prefix = f"phase {index}: " if len(found["phases"]) > 1 else ""
+def _epochs(statistics: Result) -> Iterator[str]:
+    is_text = any(part["unit"] == "documents" for part in statistics["parts"].values())
+    for index, phase in enumerate(statistics["phases"], 1):
+        prefix = f"phase {index}: " if len(statistics["phases"]) > 1 else ""
         size = f"{phase['steps']:,} steps of {phase['batch_size']:,} × {phase['length']:,} tokens"
         if phase["epochs"] is None:
-            why = "all is read" if found["first"] is not None else "there is a vocabulary"
+            why = "all is read" if statistics["first"] is not None else "there is a vocabulary"
             yield f"{prefix}{size}: epochs are known once {why}"
             continue
         many = len(phase["epochs"]) > 1
@@ -148,8 +148,8 @@ def _part_of(count: int, total: int) -> str:
     return f"{count:,} ({count / total:.1%})" if total else f"{count:,}"
 
 
-def _share(of: Result) -> str:
-    return f"{'about ' if of['sampled'] > 1 and of['count'] else ''}{of['count']:,} ({of['share']:.1%})"
+def _share(copies: Result) -> str:
+    return f"{'about ' if copies['sampled'] > 1 and copies['count'] else ''}{copies['count']:,} ({copies['share']:.1%})"
 
 
 def _aligned(rows: Iterator[tuple[str, list[str]]]) -> Iterator[str]:

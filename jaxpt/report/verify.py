@@ -52,10 +52,10 @@ def verify(path: str, say: Callable[[str], None] = print) -> int:
 _NOT_READ = "not compared: only its own code reads it, and verify runs none of a run's"
 
 
-def _prepared(directory: Path, found: manifest.Manifest) -> Iterator[tuple[str, str | None]]:
+def _prepared(directory: Path, saved_manifest: manifest.Manifest) -> Iterator[tuple[str, str | None]]:
     """(part, what is wrong with it or None); every member of every file is read."""
     yield "tokenizer", _fault(lambda: tokenizers.load(directory / manifest.TOKENIZER))
-    for index, phase in enumerate(found.phases):
+    for index, phase in enumerate(saved_manifest.phases):
         folder = directory / manifest.folder(index)
         parts = {"train": phase.train} | {f"validation-{name}": rows for name, rows in phase.validation.items()}
         for name, rows in parts.items():

@@ -318,15 +318,15 @@ def _constant(of_task: Sequence[Scores]) -> str:
     return next((f"{value:.1f}" for value in known), "")
 
 
-def _scored(one: Scores) -> str:
-    of_seeds = [one.percent(value) for value in one.by_seed.values()]
+def _scored(cell_scores: Scores) -> str:
+    of_seeds = [cell_scores.percent(value) for value in cell_scores.by_seed.values()]
     if not of_seeds:
         return ""
     spread = f" ± {statistics.stdev(of_seeds):.1f}" if len(of_seeds) > 1 else ""
-    best = min(of_seeds) if one.falls else max(of_seeds)
+    best = min(of_seeds) if cell_scores.falls else max(of_seeds)
     details = f"{statistics.median(of_seeds):.1f}, {best:.1f}; {len(of_seeds)}"
-    if one.searched < one.points:
-        details += f"; {one.searched} of {one.points} points"
+    if cell_scores.searched < cell_scores.points:
+        details += f"; {cell_scores.searched} of {cell_scores.points} points"
     return f"{statistics.fmean(of_seeds):.1f}{spread} ({details})"
 
 
@@ -345,15 +345,15 @@ def _pairs(study: Study) -> list[tuple[Cell, Cell, str]]:
     return pairs
 
 
-def _compared(study: Study, cell: Cell, other: Cell, what: str) -> tuple[str, ...] | None:
+def _compared(study: Study, cell: Cell, other: Cell, comparison: str) -> tuple[str, ...] | None:
     delta = difference(study, cell, other)
     if delta is None:
         return None
     percent = scores(study, cell).percent
-    if what.startswith("pretrained") and len(study.evaluate.finetune.strategies) > 1:
-        what = f"{what} ({cell.strategy.name})"
+    if comparison.startswith("pretrained") and len(study.evaluate.finetune.strategies) > 1:
+        comparison = f"{comparison} ({cell.strategy.name})"
     numbers = [delta.mean, delta.error, delta.over_seeds, delta.over_examples]
     columns = ["" if value is None else f"{percent(value):.1f}" for value in numbers]
     columns[0] = f"{percent(delta.mean):+.1f}"
     t = f"{delta.mean / delta.error:.1f}" if delta.error else ""
-    return (cell.row.name, cell.task.name, what, *columns, t)
+    return (cell.row.name, cell.task.name, comparison, *columns, t)

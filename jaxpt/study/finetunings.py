@@ -138,25 +138,25 @@ def run(
     return failures
 
 
-def _run(one: FineTuning, worker: Worker, say: Callable[[str], None]) -> tuple[list[str], str]:
+def _run(tuning: FineTuning, worker: Worker, say: Callable[[str], None]) -> tuple[list[str], str]:
     """Trains; (its lines, the reason of failure or "")."""
-    began = begun(one.run_dir).get("from", weights(one.origin))
-    if began != weights(one.origin):
-        return [], f"{one.run_dir}: began from {one.origin} as it was before; delete it, or set another run_dir"
-    wait(one.run_dir, one.name, say)
-    if has_checkpoint(one.run_dir):
+    began = begun(tuning.run_dir).get("from", weights(tuning.origin))
+    if began != weights(tuning.origin):
+        return [], f"{tuning.run_dir}: began from {tuning.origin} as it was before; delete it, or set another run_dir"
+    wait(tuning.run_dir, tuning.name, say)
+    if has_checkpoint(tuning.run_dir):
         try:
-            check_unchanged(recipes.load(one.recipe, one.overrides, "its settings"))
+            check_unchanged(recipes.load(tuning.recipe, tuning.overrides, "its settings"))
         except UserError as error:
             return [], str(error)
-    one.run_dir.mkdir(parents=True, exist_ok=True)
-    disk.write_text(one.run_dir / BEGUN, identity(one, is_finished=False))
-    lines, failure = worker.run(["train", one.recipe, *one.overrides])
-    disk.write_text(one.run_dir / LOG, "\n".join(lines) + "\n")
-    if not failure and receipt(one.run_dir).get("best_value") is None and signals.received() is None:
+    tuning.run_dir.mkdir(parents=True, exist_ok=True)
+    disk.write_text(tuning.run_dir / BEGUN, identity(tuning, is_finished=False))
+    lines, failure = worker.run(["train", tuning.recipe, *tuning.overrides])
+    disk.write_text(tuning.run_dir / LOG, "\n".join(lines) + "\n")
+    if not failure and receipt(tuning.run_dir).get("best_value") is None and signals.received() is None:
         failure = "checkpoint.best_metric was not measured, and it chooses the checkpoint and the point of the grid"
     if not failure and signals.received() is None:
-        disk.write_text(one.run_dir / BEGUN, identity(one))
+        disk.write_text(tuning.run_dir / BEGUN, identity(tuning))
     return lines, failure
 
 

@@ -169,16 +169,16 @@ def _check_metric(metric: str | None, config: Config) -> None:
         raise UserError(f"metric: {metric!r} is not measured{nearest(metric, known)}")
 
 
-def _as_if_trained(plan: Study, one: FineTuning) -> list[str]:
+def _as_if_trained(plan: Study, tuning: FineTuning) -> list[str]:
     """The overrides of a fine-tuning with its model and vocabulary as the row's recipe says them."""
-    row = configs.load(one.cell.row.recipe, plan.overrides(one.cell.row))
+    row = configs.load(tuning.cell.row.recipe, plan.overrides(tuning.cell.row))
     tokenizer = row.data.tokenizer.model_dump(mode="json", exclude_none=True)
     if Path(plan.run_dir) in Path(tokenizer.get("path", "")).parents:  # another row's, which is trained first
         del tokenizer["path"]
     row_settings = {"model": configs.dump(row)["model"], "data.tokenizer": tokenizer}
     return [
         *(f"{key}={json.dumps(value)}" for key, value in row_settings.items()),
-        *(item for item in one.overrides if not item.startswith("init_from.")),
+        *(item for item in tuning.overrides if not item.startswith("init_from.")),
     ]
 
 

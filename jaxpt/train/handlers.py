@@ -31,10 +31,10 @@ def _is_not_of_the_disk(record: logging.LogRecord) -> bool:
     return not (record.exc_info and disk.error_number(record.exc_info[1] or Exception()) is not None)
 
 
-def _ignore_late_writes(found: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
+def _ignore_late_writes(unraisable: Any, others: Callable[[Any], Any] = sys.unraisablehook) -> None:
     """What writes of a save that failed say when they end after it: the failure itself has been told."""
-    if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
-        others(found)
+    if not (isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"):
+        others(unraisable)
 
 
 logging.getLogger("absl").addFilter(_is_news)

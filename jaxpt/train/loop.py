@@ -389,11 +389,11 @@ class Run:
             count = int(sum(value["skipped"] for value in values))
             say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
 
-    def _ruined(self, what: str) -> str:
+    def _ruined(self, problem: str) -> str:
         """The last words of a run whose numbers are not finite any more."""
         steps = self.checkpoints.steps()
         newest = f"its newest checkpoint, of step {steps[-1]}, is from before" if steps else "it has no checkpoint"
-        return f"{self.run_dir}: {what}; {newest}; lower optimizer.learning_rate or set optimizer.clip_norm"
+        return f"{self.run_dir}: {problem}; {newest}; lower optimizer.learning_rate or set optimizer.clip_norm"
 
     def _evaluate(
         self, current: State, done: int, display: Display, metrics: Metrics, stop: Callable[[], bool]

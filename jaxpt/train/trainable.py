@@ -100,8 +100,8 @@ def layout(config: Config, shapes: Any, axes: Any) -> Layout:
     trained = trained_in_phases(config, tree, adapted)
     split = _parts(tree, [*trained, adapted])
 
-    def spread(found: Mapping[str, np.ndarray]) -> Vectors:
-        return {place: np.asarray(x)[at] if x.ndim else x for path, x in found.items() for place, at in _at(path, x)}
+    def spread(masks: Mapping[str, np.ndarray]) -> Vectors:
+        return {place: np.asarray(x)[at] if x.ndim else x for path, x in masks.items() for place, at in _at(path, x)}
 
     def _at(path: str, x: np.ndarray) -> list[tuple[str, slice]]:
         return parts.places(path, split)

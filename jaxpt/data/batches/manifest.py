@@ -113,10 +113,10 @@ def read(directory: Path) -> Manifest:
         raise UserError(f"{file}: is damaged; copy it again, or prepare the batches again") from None
 
 
-def _phase(found: dict[str, Any]) -> Phase:
-    features = {name: (tuple(shape), dtype) for name, (shape, dtype) in found["features"].items()}
-    validation = {name: Rows(**rows) for name, rows in found["validation"].items()}
-    return Phase(**found | {"features": features, "train": Rows(**found["train"]), "validation": validation})
+def _phase(fields: dict[str, Any]) -> Phase:
+    features = {name: (tuple(shape), dtype) for name, (shape, dtype) in fields["features"].items()}
+    validation = {name: Rows(**rows) for name, rows in fields["validation"].items()}
+    return Phase(**fields | {"features": features, "train": Rows(**fields["train"]), "validation": validation})
 
 
 def path_of(config: Config) -> Path:

@@ -87,9 +87,9 @@ def _tokenizer(config: Config, directory: Path, manifest: Manifest, save: bool) 
     return tokenizer
 
 
-def _check_same(config: Config, phase: int, directory: Path, found: Phase, tokenizer: Tokenizer) -> None:
+def _check_same(config: Config, phase: int, directory: Path, saved_phase: Phase, tokenizer: Tokenizer) -> None:
     """Raises UserError where the recipe would make other batches now."""
-    was, data = found.fingerprint, config.data
+    was, data = saved_phase.fingerprint, config.data
     of_part = {part.name: part.config.objective for part in parts.parts(config)}
     names = list(was["mixture"])
     objectives = [of_part.get(name, config.objective) for name in names]  # tasks of a SeqIO Mixture have the recipe's
@@ -105,7 +105,7 @@ def _check_same(config: Config, phase: int, directory: Path, found: Phase, token
         )
     )
     features = as_json({name: list(spec) for name, spec in config.objective.batches.features(data.length).items()})
-    before = {"features": as_json({name: list(spec) for name, spec in found.features.items()}), **was}
+    before = {"features": as_json({name: list(spec) for name, spec in saved_phase.features.items()}), **was}
     if different := changes(before, {"features": features, **now}):
         key, (old, new) = min(different.items(), key=lambda item: item[0].startswith("features"))  # arguments say why
         raise manifests.different(directory, key, old, new)

@@ -119,13 +119,13 @@ def _phase(
     )
 
 
-def _stream(given: Training | HeldOut) -> Stream:
+def _stream(prepared: Training | HeldOut) -> Stream:
     """What `datasets.prepare` gives."""
-    assert isinstance(given, Stream)
-    return given
+    assert isinstance(prepared, Stream)
+    return prepared
 
 
-def _write(folder: Path, name: str, batches: Iterable[Batch], unit: int, of: int) -> Rows:
+def _write(folder: Path, name: str, batches: Iterable[Batch], unit: int, num_available: int) -> Rows:
     """Writes batches of `unit` rows, the last one of fewer."""
     writer, rows, per_member = Writer(folder, name), 0, 0
     waiting: list[Batch] = []
@@ -142,7 +142,7 @@ def _write(folder: Path, name: str, batches: Iterable[Batch], unit: int, of: int
             flush()
     if waiting:
         flush()
-    return Rows(rows, per_member, writer.close(), of)
+    return Rows(rows, per_member, writer.close(), num_available)
 
 
 def _write_rows(config: Config, directory: Path) -> None:

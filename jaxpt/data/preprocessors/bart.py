@@ -267,9 +267,9 @@ def _lengths(tokens: tf.RaggedTensor) -> tf.Tensor:
     return tf.cast(tokens.row_lengths(), tf.int32)
 
 
-def _count(wanted_N: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:
-    """How many tokens of each record are wanted: int32 [R]."""
-    before = tf.gather(tf.pad(tf.cumsum(tf.cast(wanted_N, tf.int32)), [[1, 0]]), tokens.row_splits)
+def _count(selected_N: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:
+    """How many tokens of each record are selected: int32 [R]."""
+    before = tf.gather(tf.pad(tf.cumsum(tf.cast(selected_N, tf.int32)), [[1, 0]]), tokens.row_splits)
     return before[1:] - before[:-1]
 
 

@@ -80,7 +80,7 @@ def rearrange(
     return {"tokens": tf.concat(parts, axis=1)} | origin(batch)
 
 
-def _mark(token: int, wanted_R: tf.Tensor) -> tf.RaggedTensor:
+def _mark(token: int, moved_R: tf.Tensor) -> tf.RaggedTensor:
     """The token in each record that wants it."""
-    marks = tf.fill([tf.math.count_nonzero(wanted_R)], token)
-    return tf.RaggedTensor.from_row_lengths(marks, tf.cast(wanted_R, tf.int64), validate=False)
+    marks = tf.fill([tf.math.count_nonzero(moved_R)], token)
+    return tf.RaggedTensor.from_row_lengths(marks, tf.cast(moved_R, tf.int64), validate=False)

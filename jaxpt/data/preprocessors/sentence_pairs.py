@@ -157,11 +157,11 @@ def _pairs_of_group(corpus: _Corpus, docs_G: tf.Tensor, seed: tf.Tensor, rules: 
     aim_G = tf.where(is_short_G, short_G, rules.most)
 
     def step(
-        n: tf.Tensor, docs_G: tf.Tensor, aim_G: tf.Tensor, next_G: tf.Tensor, made: tf.TensorArray
+        n: tf.Tensor, docs_G: tf.Tensor, aim_G: tf.Tensor, next_G: tf.Tensor, pairs: tf.TensorArray
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.TensorArray]:
         next_G, pairs_Gx6 = _next_pairs(corpus, docs_G, aim_G, next_G, tf.random.fold_in(step_seed, n), rules)
         going = next_G < tf.gather(corpus.document_D1, docs_G + 1)
-        return n + 1, docs_G[going], aim_G[going], next_G[going], made.write(n, pairs_Gx6)
+        return n + 1, docs_G[going], aim_G[going], next_G[going], pairs.write(n, pairs_Gx6)
 
     pairs_array = tf.TensorArray(tf.int64, 0, dynamic_size=True, infer_shape=False, element_shape=[None, 6])
     state = (tf.constant(0), docs_G, aim_G, tf.gather(corpus.document_D1, docs_G), pairs_array)

@@ -152,8 +152,8 @@ def _fill(
         end = bounds[tf.searchsorted(bounds, [first + length], side="right")[0] - 1]
         return end if join else tf.minimum(end, ends[tf.searchsorted(ends, [first], side="right")[0]])
 
-    def step(n: tf.Tensor, first: tf.Tensor, made: tf.TensorArray) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
-        return n + 1, next_end(first), made.write(n, first)
+    def step(n: tf.Tensor, first: tf.Tensor, starts: tf.TensorArray) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
+        return n + 1, next_end(first), starts.write(n, first)
 
     state = (tf.constant(0), tf.constant(0, tf.int64), tf.TensorArray(tf.int64, 0, dynamic_size=True, element_shape=[]))
     begins = tf.while_loop(lambda n, first, starts: first < total, step, state)[2].stack()

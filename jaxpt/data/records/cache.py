@@ -156,8 +156,8 @@ def _one_by_one(
     """Does so many seconds of the work; gives what is left."""
     begun, total, records = time.monotonic(), sum(shard.size for _, shard, _ in jobs), 0
 
-    def report(made: int) -> None:
-        say.update(work_line(name, records + made, work.consumed, total, time.monotonic() - begun))
+    def report(shard_records: int) -> None:
+        say.update(work_line(name, records + shard_records, work.consumed, total, time.monotonic() - begun))
 
     for done, (number, shard, path) in enumerate(jobs):
         if time.monotonic() - begun > seconds:

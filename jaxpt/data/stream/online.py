@@ -182,7 +182,7 @@ def _lifted(function: Callable[..., dict[str, tf.Tensor]], seeds: int | None) ->
     return step
 
 
-def _check(made: Records, features: Features) -> None:
+def _check(records: Records, features: Features) -> None:
     """Compares what the preprocessors give with what the objective declares; names the first feature that differs."""
     if not isinstance(features, Mapping):
         raise UserError(
@@ -195,11 +195,11 @@ def _check(made: Records, features: Features) -> None:
                 f'((128,), "int32"); it is {shown(declared)}'
             )
         shape, dtype = declared
-        if name not in made:
+        if name not in records:
             raise UserError(
-                f"objective.batches.features declares {name}, its preprocessors give {', '.join(sorted(made))}"
+                f"objective.batches.features declares {name}, its preprocessors give {', '.join(sorted(records))}"
             )
-        x = made[name]
+        x = records[name]
         got = ((None,), x.values.dtype.name) if isinstance(x, Ragged) else (x.shape[1:], x.dtype.name)
         if got != (tuple(shape), dtype):
             raise UserError(

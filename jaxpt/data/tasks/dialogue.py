@@ -102,31 +102,31 @@ class DialogueTask(Task):
         return first + _turn(reply, "assistant", f"{where}: column {answer!r} (task.answer)")
 
 
-def _turn(value: Any, role: str, what: str) -> list[Message]:
+def _turn(value: Any, role: str, where: str) -> list[Message]:
     """A text as a message of `role`; a list of messages as it is."""
     if isinstance(value, str):
         return [{"role": role, "content": value}]
-    return _listed(value, what)
+    return _listed(value, where)
 
 
-def _listed(value: Any, what: str) -> list[Message]:
+def _listed(value: Any, where: str) -> list[Message]:
     """Messages of a list of {"role", "content"}, or of ShareGPT's {"from", "value"}."""
     if not isinstance(value, list) or not value:
-        raise UserError(f'{what} wants a list of {{"role", "content"}}, got {_shown(value)}')
+        raise UserError(f'{where} wants a list of {{"role", "content"}}, got {_shown(value)}')
     messages = []
     for number, message in enumerate(value, 1):
         if not isinstance(message, Mapping):
-            raise UserError(f'{what}: message {number}: wants {{"role", "content"}}, got {_shown(message)}')
+            raise UserError(f'{where}: message {number}: wants {{"role", "content"}}, got {_shown(message)}')
         is_sharegpt = "from" in message and "role" not in message
         role, content = (message.get(key) for key in (("from", "value") if is_sharegpt else ("role", "content")))
         roles = SHAREGPT if is_sharegpt else dict(zip(ROLES, ROLES))
         if role not in roles:
             known = list(roles)
             raise UserError(
-                f"{what}: message {number}: role {role!r} is none of {', '.join(known)}{nearest(str(role), known, '')}"
+                f"{where}: message {number}: role {role!r} is none of {', '.join(known)}{nearest(str(role), known, '')}"
             )
         if not isinstance(content, str):
-            raise UserError(f"{what}: message {number} ({role}): wants text, got {_shown(content)}")
+            raise UserError(f"{where}: message {number} ({role}): wants text, got {_shown(content)}")
         messages.append({"role": roles[role], "content": content})
     return messages
 

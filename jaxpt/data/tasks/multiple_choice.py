@@ -250,7 +250,7 @@ class MultipleChoiceTask(Task):
         return metrics.confusions(predictions, targets, [str(number) for number in numbers])
 
 
-def _listed(value: Any, what: str) -> Choices:
+def _listed(value: Any, where: str) -> Choices:
     """A list of texts, a list of {"text", "label"}, or {"text": texts, "label": names}."""
     names: Any = []
     if isinstance(value, dict):
@@ -259,7 +259,7 @@ def _listed(value: Any, what: str) -> Choices:
         names = [choice["label"] for choice in value if "label" in choice]
         value = [choice.get("text") for choice in value]
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise UserError(f'{what} wants a list of texts, or {{"text": [...], "label": [...]}}')
+        raise UserError(f'{where} wants a list of texts, or {{"text": [...], "label": [...]}}')
     if names and len(names) != len(value):
-        raise UserError(f"{what} has {len(value)} texts and {len(names)} labels; wants equally many")
+        raise UserError(f"{where} has {len(value)} texts and {len(names)} labels; wants equally many")
     return Choices(tuple(value), tuple(tables.label(name).strip() for name in names))

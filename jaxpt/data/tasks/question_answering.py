@@ -162,11 +162,11 @@ class QuestionAnsweringTask(ComparedTexts):
         p = np.exp(-metrics.negative_log_softmax(np.array(list(best.values()))))
         return [{"text": text, "probability": round(float(probability), 6)} for text, probability in zip(best, p)]
 
-    def _with_threshold(self, found: Found) -> Found:
+    def _with_threshold(self, span: Found) -> Found:
         """No span where the threshold says so."""
-        if self.may_have_no_answer and -found.score > (self.null_threshold or 0.0):
-            return Found("", None, found.score)
-        return found
+        if self.may_have_no_answer and -span.score > (self.null_threshold or 0.0):
+            return Found("", None, span.score)
+        return span
 
     def loss(self, outputs: Sequence[np.ndarray], target: list[str]) -> float:
         """Mean over the windows of the loss of start and end of the first answer."""

@@ -81,8 +81,8 @@ class TextFormatTask(ComparedTexts):
         """Of labels alone."""
         return super().majority(metric, trained, rows, targets) if metric == "accuracy" else None
 
-    def _located(self, where: str, made: Any) -> Any:
+    def _located(self, where: str, convert: Any) -> Any:
         try:
-            return made()
+            return convert()
         except UserError as error:
             raise UserError(f"{where}: {error}") from None

@@ -99,46 +99,48 @@ def load(
     return tokenizer
 
 
-def _with_declared(tokenizer: Tokenizer, said: declared.Declared, file: Path) -> Tokenizer:
+def _with_declared(tokenizer: Tokenizer, declaration: declared.Declared, file: Path) -> Tokenizer:
     """The tokenizer with all that the files beside it say.
 
     Raises:
       UserError: an option that is not supported, or an added token that does not get its id.
     """
-    declared.check_options(said, None if file.name == "tokenizer.json" else tokenizer.kind)
+    declared.check_options(declaration, None if file.name == "tokenizer.json" else tokenizer.kind)
     lines = [tokenizer.assumed] if tokenizer.assumed else []
     try:
-        tokenizer = tokenizer.with_declared(said.added)
+        tokenizer = tokenizer.with_declared(declaration.added)
     except UserError as error:
-        raise UserError(f"{said.folder}: {error}") from None
-    specials, missing = _specials(tokenizer, said, file)
-    lines += [f"{said.folder}: {part}_token {token} is not in the vocabulary; it has none" for part, token in missing]
+        raise UserError(f"{declaration.folder}: {error}") from None
+    specials, missing = _specials(tokenizer, declaration, file)
+    lines += [
+        f"{declaration.folder}: {part}_token {token} is not in the vocabulary; it has none" for part, token in missing
+    ]
     if specials:
         tokenizer.name_specials(specials)
     elif file.suffix == ".json":
         ids = {part: getattr(tokenizer.vocabulary, part) for part in SPECIALS if part != "pad"}
         names = [f"{part} {tokenizer.tokens([i])[0]}" for part, i in ids.items() if i is not None]
         lines.append(f"{file}: no file names special tokens; taken by their usual names: {', '.join(names) or 'none'}")
-    if said.flag("add_eos_token"):
-        lines.append(f"{said.folder}: add_eos_token: the end of a text is put where the objective puts it")
-    tokenizer.carried = {key: said.settings[key] for key in declared.CARRIED if key in said.settings}
+    if declaration.flag("add_eos_token"):
+        lines.append(f"{declaration.folder}: add_eos_token: the end of a text is put where the objective puts it")
+    tokenizer.carried = {key: declaration.settings[key] for key in declared.CARRIED if key in declaration.settings}
     tokenizer.assumed = "; ".join(lines) or None
     return tokenizer
 
 
 def _specials(
-    tokenizer: Tokenizer, said: declared.Declared, file: Path
+    tokenizer: Tokenizer, declaration: declared.Declared, file: Path
 ) -> tuple[dict[str, AddedToken | None], list[tuple[str, str]]]:
     """Special tokens that the files or the class name, for `name_specials`; and (part, token) of those that files name
     and the vocabulary does not have."""
-    of_class = {part: AddedToken(token, special=True) for part, token in said.specials_of_class.items()}
-    named = dict(said.specials)
+    of_class = {part: AddedToken(token, special=True) for part, token in declaration.specials_of_class.items()}
+    named = dict(declaration.specials)
     if file.suffix == ".model":  # which says what it has itself
         named = {part: token for part, token in of_class.items() if getattr(tokenizer.vocabulary, part) is None} | named
     elif named or of_class:
         named = dict.fromkeys(SPECIALS) | of_class | named
     lacking = {part for part, token in named.items() if token is not None and tokenizer.token_id(token.content) is None}
-    missing = [(part, named[part].content) for part in said.specials if part in lacking]
+    missing = [(part, named[part].content) for part in declaration.specials if part in lacking]
     return {part: None if part in lacking else token for part, token in named.items()}, missing
 
 

@@ -171,21 +171,21 @@ def check_options(declared: Declared, kind: str | None) -> None:
                 raise UserError(f"{file}: {name}: {shown(declared.settings[name])} is not supported, only {wants}")
 
 
-def _specials(folder: Path, said: Mapping[str, Any]) -> dict[str, AddedToken | None]:
+def _specials(folder: Path, settings: Mapping[str, Any]) -> dict[str, AddedToken | None]:
     """Special tokens by their part; null and what is not named are told apart."""
     where = folder / vocabulary_files.SETTINGS
-    tokens = {part: said[f"{part}_token"] for part in SPECIALS if f"{part}_token" in said}
+    tokens = {part: settings[f"{part}_token"] for part in SPECIALS if f"{part}_token" in settings}
     return {
         part: None if token is None else added_tokens.parse(token, f"{where}: {part}_token", special=True)
         for part, token in tokens.items()
     }
 
 
-def _extra(folder: Path, said: Mapping[str, Any]) -> list[AddedToken]:
+def _extra(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:
     """`extra_special_tokens`, `additional_special_tokens`: special tokens without a part, sentinels left out."""
     tokens = []
     for key in ("extra_special_tokens", "additional_special_tokens"):
-        listed = said.get(key) or []
+        listed = settings.get(key) or []
         listed = listed.values() if isinstance(listed, Mapping) else listed
         if isinstance(listed, str | int | float):
             raise UserError(f"{folder / vocabulary_files.SETTINGS}: {key} is {shown(listed)}; wants a list of tokens")

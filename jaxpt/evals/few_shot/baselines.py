@@ -60,8 +60,8 @@ def baselines(
     return named
 
 
-def _guess(one: Example, values: list[float]) -> Outcome:
+def _guess(example: Example, values: list[float]) -> Outcome:
     """An outcome where each choice has a value instead of a log-likelihood, whatever its length."""
     n = len(values)
-    named = {"id": one.id, "gold": one.gold, "group": one.group}
+    named = {"id": example.id, "gold": example.gold, "group": example.group}
     return named | {"log_probs": values, "chars": [1] * n, "tokens": [1] * n}

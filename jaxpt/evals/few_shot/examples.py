@@ -158,14 +158,14 @@ def _limited(task: HarnessTask, rows: list[Located], limit: int | None) -> Itera
 
 
 def _drawn(
-    task: HarnessTask, own: int | None, number: int, pool: Sequence[Located], shots: int, seed: int
+    task: HarnessTask, excluded: int | None, number: int, pool: Sequence[Located], shots: int, seed: int
 ) -> list[Located]:
-    """Shots of the row `number`; never the row itself, whose number in the pool is `own`."""
+    """Shots of the row `number`; never the row itself, whose number in the pool is `excluded`."""
     if not shots:
         return []
     digest = hashlib.blake2b(f"{seed} {task.name} {number}".encode(), digest_size=8).digest()
     indices = random.Random(int.from_bytes(digest, "big")).sample(range(len(pool)), min(shots + 1, len(pool)))
-    return [pool[at] for at in indices if at != own][:shots]
+    return [pool[at] for at in indices if at != excluded][:shots]
 
 
 def _prefix(task: HarnessTask, shots: Sequence[Located]) -> str:
@@ -180,8 +180,8 @@ def _prefix(task: HarnessTask, shots: Sequence[Located]) -> str:
     return "".join(f"{part}{task.separator}" for part in parts)
 
 
-def _example(task: HarnessTask, one: Located, prefix: str) -> Example:
-    texts = unprompted(task, one)
+def _example(task: HarnessTask, located: Located, prefix: str) -> Example:
+    texts = unprompted(task, located)
     if not prefix:
         return texts
     return texts._replace(contexts=tuple(f"{prefix}{context}" for context in texts.contexts))
@@ -209,10 +209,10 @@ def unprompted(task: HarnessTask, one: Located) -> Example:
     return make(_Row(task, one, values))._replace(id=row_id, group=_group(task, one))
 
 
-def _group(task: HarnessTask, one: Located) -> str | None:
+def _group(task: HarnessTask, located: Located) -> str | None:
     if task.group is None:
         return None
-    return templates.text(task.group, one.row.values, f"{task.source}: group: {one.where}")
+    return templates.text(task.group, located.row.values, f"{task.source}: group: {located.where}")
 
 
 class _Row(NamedTuple):

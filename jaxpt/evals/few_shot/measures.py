@@ -101,10 +101,12 @@ def _accuracy(outcomes: Sequence[Outcome]) -> dict[str, Value]:
     return values if "is_greedy" in outcomes[0] else values | {"acc_strict": _mean(credits_of(outcomes, strict=True))}
 
 
-def _accuracy_by(name: str, of: Callable[[Outcome], np.ndarray]) -> Callable[[Sequence[Outcome]], dict[str, Value]]:
+def _accuracy_by(
+    name: str, score_choices: Callable[[Outcome], np.ndarray]
+) -> Callable[[Sequence[Outcome]], dict[str, Value]]:
     """Accuracy where other numbers than Σ log p decide."""
     return lambda outcomes: {
-        name: _mean(np.array([_credit(of(outcome).tolist(), outcome["gold"]) for outcome in outcomes]))
+        name: _mean(np.array([_credit(score_choices(outcome).tolist(), outcome["gold"]) for outcome in outcomes]))
     }
 
 
@@ -224,13 +226,13 @@ def computed(task: HarnessTask, outcomes: Sequence[Outcome]) -> dict[str, str]:
     return descriptions
 
 
-def _of_whole(of: Callable[[Sequence[Outcome]], dict[str, float]], outcomes: Sequence[Outcome]) -> dict[str, Value]:
+def _of_whole(score: Callable[[Sequence[Outcome]], dict[str, float]], outcomes: Sequence[Outcome]) -> dict[str, Value]:
     """Metrics of the whole set; the errors are standard deviations over the same resamples of the outcomes."""
-    whole, n = of(outcomes), len(outcomes)
+    whole, n = score(outcomes), len(outcomes)
     if n < 2:
         return {name: Value(value, 0.0) for name, value in whole.items()}
     draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
-    resampled = [of([outcomes[i] for i in draw]) for draw in draws]
+    resampled = [score([outcomes[i] for i in draw]) for draw in draws]
     return {
         name: Value(value, float(np.std([scores[name] for scores in resampled], ddof=1)))
         for name, value in whole.items()

@@ -84,9 +84,9 @@ def _codes(data: np.ndarray, n: int) -> np.ndarray:
     return codes
 
 
-def _looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _looked_up(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """The value of each key, 0 of one that is not there."""
     if not len(keys):
-        return np.zeros(len(wanted))
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, values[at], 0).astype(np.float64)
+        return np.zeros(len(queries))
+    at = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+    return np.where(keys[at] == queries, values[at], 0).astype(np.float64)

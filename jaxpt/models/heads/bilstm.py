@@ -79,8 +79,8 @@ class LSTM(nn.Module):
         is_edge = segments_BxL[:, 1:] != segments_BxL[:, :-1]
         is_start_BxL = jnp.pad(is_edge, ((0, 0), (0, 1) if self.reverse else (1, 0)), constant_values=True)
 
-        def step(carry: tuple[jax.Array, jax.Array], own: tuple[jax.Array, jax.Array]) -> tuple[tuple, jax.Array]:
-            gates_Bx4H, is_start_B = own
+        def step(carry: tuple[jax.Array, jax.Array], xs: tuple[jax.Array, jax.Array]) -> tuple[tuple, jax.Array]:
+            gates_Bx4H, is_start_B = xs
             cell_BxH, output_BxH = (jnp.where(is_start_B[:, None], 0, x) for x in carry)
             gates_Bx4H = (gates_Bx4H + output_BxH @ kernel_Hx4H).astype(jnp.float32)
             i, f, g, o = jnp.split(gates_Bx4H, 4, axis=-1)

@@ -83,11 +83,11 @@ def report(
         print(f"wrote {picture}")
 
 
-def _charts(found: Sequence[StudyReading], runs: Sequence[Reading]) -> list[Chart | Dots]:
+def _charts(all_studies: Sequence[StudyReading], runs: Sequence[Reading]) -> list[Chart | Dots]:
     """All charts; where they are of several studies, or of runs as well, a study's say its name."""
     charts = []
-    for study in found:
-        name = f"{study.name}: " if len(found) > 1 or runs else ""
+    for study in all_studies:
+        name = f"{study.name}: " if len(all_studies) > 1 or runs else ""
         charts += [dataclasses.replace(chart, title=name + chart.title) for chart in studies.charts(study)]
     return charts + (run_charts.charts(runs) if runs else [])
 

@@ -64,16 +64,16 @@ def confusion(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
     return _matrix(counts, matrix_labels) + left_out
 
 
-def _matrix(counts: Mapping[tuple[str, str], int], shown: Sequence[str]) -> str:
+def _matrix(counts: Mapping[tuple[str, str], int], labels: Sequence[str]) -> str:
     """Rows are what is so, columns what was predicted; the shade is the share of the row."""
-    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in shown)
+    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in labels)
     lines = []
-    for target in shown:
+    for target in labels:
         total = sum(count for (label, _), count in counts.items() if label == target)
         if not total:
             continue
         cells = ""
-        for prediction in shown:
+        for prediction in labels:
             count = counts.get((target, prediction), 0)
             tone = "--c2" if prediction == target else "--c1"
             share = round(55 * count / total)

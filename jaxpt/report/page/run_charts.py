@@ -84,14 +84,14 @@ def _over(runs: Sequence[Reading]) -> tuple[bool, str]:
     return (True, "tokens of text") if pretrained and len(runs) > 1 else (False, "step")
 
 
-def _is_target_loss(one: Reading) -> bool:
+def _is_target_loss(run: Reading) -> bool:
     """True if the baseline is of the same positions as the loss."""
-    loss, target = one.last.get("validation/loss"), one.last.get("validation/target_loss")
+    loss, target = run.last.get("validation/loss"), run.last.get("validation/target_loss")
     return loss is not None and target is not None and abs(loss - target) < 1e-6 * max(abs(loss), 1)
 
 
-def _baseline_name(one: Reading) -> str:
-    return "" if one.objective is None else one.objective.judge.baseline
+def _baseline_name(run: Reading) -> str:
+    return "" if run.objective is None else run.objective.judge.baseline
 
 
 def baseline(one: Reading) -> float | None:
@@ -100,34 +100,34 @@ def baseline(one: Reading) -> float | None:
     return level if isinstance(level, float | int) else None
 
 
-def _levels(one: Reading, over_tokens: bool, alone: bool) -> list[Series]:
-    level = baseline(one)
-    xs = one.curve("train/loss", over_tokens)[0]
+def _levels(run: Reading, over_tokens: bool, alone: bool) -> list[Series]:
+    level = baseline(run)
+    xs = run.curve("train/loss", over_tokens)[0]
     if level is None or not xs:
         return []
-    name = f"{_baseline_name(one)} {level:.2f}" if alone else ""
-    return [Series(name, [xs[-1]], [level], 2 if alone else one.colour, is_reference=True)]
+    name = f"{_baseline_name(run)} {level:.2f}" if alone else ""
+    return [Series(name, [xs[-1]], [level], 2 if alone else run.colour, is_reference=True)]
 
 
-def _parts(runs: Sequence[Reading], of: str, over_tokens: bool, x: str) -> Iterator[Chart]:
+def _parts(runs: Sequence[Reading], prefix: str, over_tokens: bool, x: str) -> Iterator[Chart]:
     """The parts of a loss of several: of one run in one chart."""
     parts = list(dict.fromkeys(part for run in runs for part in run.loss_parts))
     if len(runs) == 1 and parts:
         curves = [Series(shown(part), *_first(runs[0], part, False), colour=n) for n, part in enumerate(parts)]
-        yield Chart(f"{of}parts of the loss, nats", x, curves, _where(runs[0], parts), may_be_log=True)
+        yield Chart(f"{prefix}parts of the loss, nats", x, curves, _where(runs[0], parts), may_be_log=True)
     for part in parts if len(runs) > 1 else ():
         curves = [Series(run.name, *_first(run, part, over_tokens), run.colour) for run in runs]
-        yield Chart(f"{of}{part} loss, nats", x, curves, _where(runs[0], parts), may_be_log=True)
+        yield Chart(f"{prefix}{part} loss, nats", x, curves, _where(runs[0], parts), may_be_log=True)
 
 
-def _first(one: Reading, part: str, over_tokens: bool) -> tuple[list[float], list[float]]:
+def _first(run: Reading, part: str, over_tokens: bool) -> tuple[list[float], list[float]]:
     """A part on held-out text, else in training."""
-    held = one.curve(f"validation/{part}", over_tokens)
-    return held if len(held[0]) > 1 else one.curve(f"train/{part}", over_tokens)
+    held = run.curve(f"validation/{part}", over_tokens)
+    return held if len(held[0]) > 1 else run.curve(f"train/{part}", over_tokens)
 
 
-def _where(one: Reading, parts: Sequence[str]) -> str:
-    held = all(len(one.curve(f"validation/{part}")[0]) > 1 for part in parts)
+def _where(run: Reading, parts: Sequence[str]) -> str:
+    held = all(len(run.curve(f"validation/{part}")[0]) > 1 for part in parts)
     return "each before its coefficient, " + ("held-out" if held else "training")
 
 

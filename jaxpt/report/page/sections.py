@@ -97,14 +97,14 @@ def overview(runs: Sequence[Reading]) -> str:
     return without_empty(heads, rows, (3, 4, 5, 6, 7, 9))
 
 
-def _state(one: Reading) -> str:
-    state = one.run.status
-    if state == "stopped" and not one.receipt:
+def _state(run: Reading) -> str:
+    state = run.run.status
+    if state == "stopped" and not run.receipt:
         state = "not finished: it runs elsewhere, was killed or has failed"
-    if skipped := one.receipt.get("skipped_steps"):
+    if skipped := run.receipt.get("skipped_steps"):
         state += f", {skipped:,} updates skipped"
-    if one.damaged_lines:
-        state += f", {one.damaged_lines:,} lines of its metrics are damaged"
+    if run.damaged_lines:
+        state += f", {run.damaged_lines:,} lines of its metrics are damaged"
     return state
 
 
@@ -220,8 +220,8 @@ def _of_predictions(
 def confusions(runs: Sequence[Reading]) -> str:
     """The confusion matrix of each run with labels."""
 
-    def make(one: Reading, split: str, rows: list[dict[str, Any]]) -> str:
-        task = one.config.task
+    def make(run: Reading, split: str, rows: list[dict[str, Any]]) -> str:
+        task = run.config.task
         return mistakes.confusion(rows, getattr(task, "shown", None) or getattr(task, "labels", None) or ())
 
     return _of_predictions(runs, make)
@@ -230,8 +230,8 @@ def confusions(runs: Sequence[Reading]) -> str:
 def worst(runs: Sequence[Reading]) -> str:
     """The rows with the largest loss of each run."""
 
-    def make(one: Reading, split: str, rows: list[dict[str, Any]]) -> str:
-        worst_rows = [row for part in one.rows(f"mistakes_{split}.jsonl") for row in part["worst"]]
+    def make(run: Reading, split: str, rows: list[dict[str, Any]]) -> str:
+        worst_rows = [row for part in run.rows(f"mistakes_{split}.jsonl") for row in part["worst"]]
         return mistakes.worst(rows, worst_rows)
 
     return _of_predictions(runs, make, is_long=True)
@@ -249,9 +249,9 @@ def data(runs: Sequence[Reading]) -> str:
     return without_empty(heads, rows, (3, 4, 5, 6)) if rows else ""
 
 
-def _splits(one: Reading) -> Iterator[list[str]]:
-    phases = len(phase_starts(one.config))
-    config, summary = at_phase(one.config, phases - 1), (one.receipt.get("data") or {}).get("summary") or {}
+def _splits(run: Reading) -> Iterator[list[str]]:
+    phases = len(phase_starts(run.config))
+    config, summary = at_phase(run.config, phases - 1), (run.receipt.get("data") or {}).get("summary") or {}
     sources = config.data.mixture or (config.data,)
     origin = ", ".join(dict.fromkeys(map(of_source, sources)))
     where = _breakable(origin)
@@ -260,11 +260,11 @@ def _splits(one: Reading) -> Iterator[list[str]]:
     size = f"{config.data.length:,} × {config.data.batch_size:,}" + (", packed" if config.data.packing else "")
     size += " (last phase)" if phases > 1 else ""
     trains = [stats for name, stats in summary.items() if name.rpartition("/")[2] == "train"]
-    tokens = sum(train.get("tokens", 0) for train in trains) / (one.objective.batches.passes() if one.objective else 1)
+    tokens = sum(train.get("tokens", 0) for train in trains) / (run.objective.batches.passes() if run.objective else 1)
     for name, stats in summary.items():
-        epochs = few(one.text_tokens / tokens) if name == "train" and tokens and one.text_tokens else ""
+        epochs = few(run.text_tokens / tokens) if name == "train" and tokens and run.text_tokens else ""
         if name.rpartition("/")[2] == "train" and len(trains) > 1 and stats is trains[0] and tokens:
-            epochs = f"{few(one.text_tokens / tokens)} of all"
+            epochs = f"{few(run.text_tokens / tokens)} of all"
         counts = [f"{stats[key]:,}" if stats.get(key) else "" for key in ("documents", "records", "tokens")]
         yield [where, escape(name), *counts, epochs, escape(vocabulary), size]
     if not summary:
@@ -294,8 +294,8 @@ def time(runs: Sequence[Reading]) -> str:
     return spent + figures(run_charts.speeds(runs))
 
 
-def _memory(one: Reading) -> str:
-    peak = one.last.get("memory/peak_bytes_in_use")
+def _memory(run: Reading) -> str:
+    peak = run.last.get("memory/peak_bytes_in_use")
     return "" if peak is None else f"{peak / 1e9:.2f} GB"
 
 

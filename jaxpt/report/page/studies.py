@@ -174,11 +174,17 @@ def _of_directory(path: Path, assumed: receipts.Assumptions) -> receipts.Receipt
     return receipts.of(run_dirs.receipt(path), tokens, flops, receipts.elapsed([line for line, _, _ in lines]), assumed)
 
 
-def _sum(of: Sequence[receipts.Receipt]) -> receipts.Receipt:
+def _sum(run_receipts: Sequence[receipts.Receipt]) -> receipts.Receipt:
     """The receipts of several runs as one."""
-    sums = {name: receipts.total(of, name) for name in ("tokens", "flops", "seconds", "kwh", "dollars", "kg_co2")}
-    devices = ", ".join(dict.fromkeys(run_receipt.device for run_receipt in of))
-    watts = None if None in (run_receipt.watts for run_receipt in of) else max(run_receipt.watts for run_receipt in of)
+    sums = {
+        name: receipts.total(run_receipts, name) for name in ("tokens", "flops", "seconds", "kwh", "dollars", "kg_co2")
+    }
+    devices = ", ".join(dict.fromkeys(run_receipt.device for run_receipt in run_receipts))
+    watts = (
+        None
+        if None in (run_receipt.watts for run_receipt in run_receipts)
+        else max(run_receipt.watts for run_receipt in run_receipts)
+    )
     return receipts.Receipt(
-        is_whole=all(run_receipt.is_whole for run_receipt in of), device=devices, watts=watts, **sums
+        is_whole=all(run_receipt.is_whole for run_receipt in run_receipts), device=devices, watts=watts, **sums
     )

@@ -103,21 +103,22 @@ def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> s
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{end}>{escape(words)}</text>'
 
 
-def _line(one: Series, frame: _Frame) -> str:
-    kind = "curve" + " faint" * one.is_faint + " reference" * one.is_reference
-    if one.is_reference:
-        x, at = frame.place(frame.x.low, one.y[0])[0], frame.place(one.x[-1], one.y[-1])
+def _line(curve: Series, frame: _Frame) -> str:
+    kind = "curve" + " faint" * curve.is_faint + " reference" * curve.is_reference
+    if curve.is_reference:
+        x, at = frame.place(frame.x.low, curve.y[0])[0], frame.place(curve.x[-1], curve.y[-1])
         path = f"M{x:.1f} {at[1]:.1f}H{frame.right:.1f}"
     else:
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(frame.place, one.x, one.y))
-    dash = "" if one.is_reference else DASHES[one.colour // len(COLOURS) % len(DASHES)]
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(frame.place, curve.x, curve.y))
+    dash = "" if curve.is_reference else DASHES[curve.colour // len(COLOURS) % len(DASHES)]
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    hidden = f'<path class="curve" d="{path}" style="stroke-width:12;opacity:0"/>' if not one.is_faint else ""
+    hidden = f'<path class="curve" d="{path}" style="stroke-width:12;opacity:0"/>' if not curve.is_faint else ""
     dots = ""
-    if len(one.x) <= FEW_POINTS and not one.is_reference and not one.is_faint:  # a line of one point would not be seen
-        dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in map(frame.place, one.x, one.y))
+    # A line of one point would not be seen.
+    if len(curve.x) <= FEW_POINTS and not curve.is_reference and not curve.is_faint:
+        dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in map(frame.place, curve.x, curve.y))
     path = f'<path class="{kind}" d="{path}"{dashed}/>{hidden}{dots}'
-    return f'<g class="run k{one.colour % len(COLOURS)}">{path}</g>'
+    return f'<g class="run k{curve.colour % len(COLOURS)}">{path}</g>'
 
 
 def _names(named: Sequence[Series], frame: _Frame) -> str:
@@ -136,16 +137,16 @@ def _names(named: Sequence[Series], frame: _Frame) -> str:
     return "".join(parts)
 
 
-def _marks(one: Series, frame: _Frame, count: int) -> str:
+def _marks(curve: Series, frame: _Frame, count: int) -> str:
     """Points that say their values under the pointer."""
     marks = []
-    for x, y in thinned(list(zip(one.x, one.y)), max(8, min(40, _MOST_MARKS // count))):
+    for x, y in thinned(list(zip(curve.x, curve.y)), max(8, min(40, _MOST_MARKS // count))):
         left, top = frame.place(x, y)
         anchor = "end" if left > (_LEFT + frame.right) / 2 else "start"
-        words = f"{one.name}: {y:.5g} at {x:,.0f}".removeprefix(": ")
+        words = f"{curve.name}: {y:.5g} at {x:,.0f}".removeprefix(": ")
         tip = _text(left + (-8 if anchor == "end" else 8), max(top - 8, 12), words, "tip", anchor)
         marks.append(f'<g class="mark"><circle cx="{left:.1f}" cy="{top:.1f}" r="7"/>{tip}</g>')
-    return f'<g class="k{one.colour % len(COLOURS)}">{"".join(marks)}</g>'
+    return f'<g class="k{curve.colour % len(COLOURS)}">{"".join(marks)}</g>'
 
 
 def _dots(chart: Dots) -> str:

@@ -42,10 +42,10 @@ def seconds(one: Reading) -> dict[str, float]:
     return {name: value for name, value in zip(PARTS, durations) if value > 0}
 
 
-def _stretches(one: Reading) -> list[list[dict[str, float]]]:
+def _stretches(run: Reading) -> list[list[dict[str, float]]]:
     """The lines of each stretch without a pause."""
     stretches: list[list[dict[str, float]]] = []
-    for line, _, _ in one.lines:
+    for line, _, _ in run.lines:
         if "time" not in line:
             continue
         if any(name.startswith("phase/") for name in line) or not stretches:
