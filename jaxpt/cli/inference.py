@@ -1,4 +1,4 @@
-"""The commands that use a trained model: text, labels, dialogue and vectors. As in `cli`, each imports what it runs."""
+"""The commands that use a trained model: text, labels, dialogue and vectors. Each imports what it runs."""
 
 from __future__ import annotations
 

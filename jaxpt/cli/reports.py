@@ -1,4 +1,4 @@
-"""The commands that show what is there: runs, their differences, recipes. As in `cli`, each imports what it runs."""
+"""The commands that show what is there: runs, their differences, recipes. Each imports what it runs."""
 
 from __future__ import annotations
 

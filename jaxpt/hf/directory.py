@@ -20,6 +20,7 @@ from jaxpt.hf import files, foreign, mapping, tasks
 from jaxpt.hf.options import Family, from_json, to_json, with_origin
 from jaxpt.models import stored
 from jaxpt.models.network import Head, Network
+from jaxpt.models.stored import Piece
 from jaxpt.runtime.disk import read_json
 
 
@@ -38,7 +39,7 @@ class Source:
     problem: tasks.Problem | None = None
     """The loss of a fine-tuned class for whole texts."""
 
-    def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
+    def pieces(self) -> Iterator[Piece]:
         """(jaxpt path, layer or None, array), one tensor at a time; see `mapping.pieces`."""
         files.note_changes(self.directory, weights=True)
         try:

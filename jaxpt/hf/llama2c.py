@@ -39,7 +39,7 @@ class Checkpoint:
         """{jaxpt path: float32}."""
         return dict.fromkeys(self.tensors, np.dtype(np.float32))
 
-    def pieces(self) -> Iterator[tuple[str, int | None, np.ndarray]]:
+    def pieces(self) -> Iterator[stored.Piece]:
         """(jaxpt path, layer or None, array in the storage shape), one at a time."""
         expected = stored.stored_params(self.network)
         for path, tensor in self.tensors.items():

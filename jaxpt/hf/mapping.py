@@ -18,7 +18,7 @@ from flax import traverse_util
 
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
-from jaxpt.models.stored import StoredParam, finite, gather, stored_params
+from jaxpt.models.stored import Piece, StoredParam, finite, gather, stored_params
 
 TRANSFORMS = {"identity": lambda x: x, "transpose": np.transpose}  # each is its own inverse
 
@@ -284,7 +284,7 @@ def any_complete(found: Found, table: Table, network: Network) -> bool:
 
 def pieces(
     state: Mapping[str, Any], found: Found, table: Table, network: Network
-) -> Iterator[tuple[str, int | None, np.ndarray]]:
+) -> Iterator[Piece]:
     """Converts their tensors one at a time to our parameters or single layers of them.
 
     Args:

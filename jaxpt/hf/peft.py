@@ -60,7 +60,7 @@ class Adapter:
     config: LoraConfig
     factors: Mapping[str, Factors]
     """{path of a matrix: its adapter}; layers without one have zeros, which stay zero in a training."""
-    saved: tuple[tuple[str, int | None, np.ndarray], ...]
+    saved: tuple[stored.Piece, ...]
     """Other parameters that were trained (`modules_to_save`), as in `mapping.pieces`."""
 
 

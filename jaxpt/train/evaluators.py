@@ -1,7 +1,7 @@
 """Base class of evaluators: settings, and a function of the parameters that is compiled before the first step.
 
 A recipe lists evaluators under `evals:`; the train loop and `jaxpt eval` run them in this order. An evaluator is a
-module with one subclass of `Evaluator`, in this package or anywhere else.
+module with one subclass of `Evaluator`, in `jaxpt.evals` or anywhere else.
 """
 
 from __future__ import annotations

@@ -25,11 +25,10 @@ from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
 from jaxpt.models import parts
 from jaxpt.models.network import Network
-from jaxpt.models.stored import finite
+from jaxpt.models.stored import Piece, finite
 from jaxpt.train import checkpoint, checksums, handlers, lora, stored
 
 STEP = 0
-Piece = tuple[str, int | None, np.ndarray]
 
 
 def write(

@@ -54,6 +54,19 @@ def test_a_file_that_does_not_fit_keeps_the_old_one(tmp_path):
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_block_that_fails_keeps_the_old_file_and_leaves_nothing_beside_it(tmp_path):
+    path = tmp_path / "a.txt"
+    disk.write_text(path, "old")
+    with pytest.raises(ValueError, match="half"), disk.whole_file(path) as file:
+        file.write(b"new")
+        assert path.read_text() == "old", "until the end of the block"
+        raise ValueError("half")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    with disk.whole_file(path) as file:
+        file.write(b"new")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
     disk.check_writable(tmp_path / "a" / "b")
     (tmp_path / "file").touch()
