@@ -63,8 +63,11 @@ class Harness(Evaluator):
             config.model, config.objective, data.tokenizer, prompts.bos_of(data.tokenizer, folder),
             languages[0] if len(languages) == 1 else None,
         )  # fmt: skip
-        texts, ends = predictors.Generation(setup), prompts.eos_of(
-            data.tokenizer, folder, generation.read(origin.folder_of(config.run_dir), config.model.vocab_size).eos
+        texts, ends = (
+            predictors.Generation(setup),
+            prompts.eos_of(
+                data.tokenizer, folder, generation.read(origin.folder_of(config.run_dir), config.model.vocab_size).eos
+            ),
         )
 
         def build_model(params: Any) -> NetworkModel:

@@ -282,9 +282,7 @@ def any_complete(found: Found, table: Table, network: Network) -> bool:
     return any(names <= found.names.keys() for names in rows)
 
 
-def pieces(
-    state: Mapping[str, Any], found: Found, table: Table, network: Network
-) -> Iterator[Piece]:
+def pieces(state: Mapping[str, Any], found: Found, table: Table, network: Network) -> Iterator[Piece]:
     """Converts their tensors one at a time to our parameters or single layers of them.
 
     Args:

@@ -59,7 +59,7 @@ def test_what_computes_is_told_apart_from_what_prepares_data(monkeypatch, lost, 
         return version(name)
 
     monkeypatch.setattr(doctor.importlib.metadata, "version", installed)
-    devices, pipeline = "print('[[\"cpu\", \"x\", null]]')", "import no_tf" if "tensorflow" in lost else "print(56)"
+    devices, pipeline = 'print(\'[["cpu", "x", null]]\')', "import no_tf" if "tensorflow" in lost else "print(56)"
     found, said = run(devices=devices, pipeline=pipeline, attention="print('{}')")
     assert found == code and words in said
     computes, prepares = said.index("What computes"), said.index("What prepares data")
@@ -108,7 +108,7 @@ def test_exit_code(step, pipeline, code):
 @pytest.mark.parametrize("fails", [False, True])
 def test_attention_kernels_are_compared(fails):
     """A wrong one, and one that does not compile, say what to set."""
-    others = {"devices": "print('[[\"cpu\", \"x\", null]]')", "pipeline": "print(56)"}
+    others = {"devices": 'print(\'[["cpu", "x", null]]\')', "pipeline": "print(56)"}
     if fails:
         code, said = run(attention="raise RuntimeError('no PTX for sm_70')", **others)
         assert "no PTX for sm_70; set model.attention=xla" in said and "fix: attention kernels." in said

@@ -110,9 +110,7 @@ def test_a_name_is_taken_as_it_was_given(recipe, text):
 
 
 def test_a_name_that_is_not_utf_8_is_refused(recipe):
-    with pytest.raises(
-        UserError, match=r"line: data\.path=sch.n: has bytes that are not UTF-8"
-    ):
+    with pytest.raises(UserError, match=r"line: data\.path=sch.n: has bytes that are not UTF-8"):
         load(recipe, ["data.path=sch" + os.fsdecode(b"\xf6") + "n"])
 
 

@@ -27,6 +27,8 @@ WORDS = Words()
 SENTENCES = ["it is good", "the cat ran", "one two three four five six", "bad", "very very bad dog"]
 LABELLED = rows(*({"text": text} for text in SENTENCES))
 SPOKEN = rows(*({"mr": text} for text in SENTENCES))
+
+
 @functools.cache
 def made(model, task="labels", devices=1, mesh=(), **objective):
     """(setup, parameters that answer differently, predictor)."""

@@ -171,8 +171,12 @@ def test_other_ranks_and_scales_are_the_same_sum(tmp_path):
     settings = LoraConfig(targets=("*",), **SETTINGS)
     shutil.rmtree(tmp_path / "adapter")
     written(tmp_path / "adapter", network, settings, lower)
-    changed(tmp_path / "adapter", use_rslora=True, alpha_pattern={r"attention\.self\.value": 1.0},
-            rank_pattern={r"attention\.self\.value": 2})
+    changed(
+        tmp_path / "adapter",
+        use_rslora=True,
+        alpha_pattern={r"attention\.self\.value": 1.0},
+        rank_pattern={r"attention\.self\.value": 2},
+    )
     found = peft.read(tmp_path / "adapter", network)
     scale = {path: 6.0 / 3**0.5, other: 1.0 / 2**0.5}
     got = flat(merged(found.config, params, found.factors))
@@ -233,8 +237,10 @@ def test_what_peft_cannot_save_is_refused(tmp_path):
         ({"lora_bias": True}, "lora_bias: true is not supported"),
         ({"kasa_config": {"rank": 2}}, "kasa_config: .* is not supported"),
         ({"of_a_later_peft": 0.5}, "of_a_later_peft: 0.5 is not supported: it may change what the adapter does"),
-        *(({"init_lora_weights": start}, f"init_lora_weights: '{start}' is not supported: its factors belong to a ch")
-          for start in ("pissa", "pissa_niter_4", "OLoRA", "corda", "loftq", "lora_ga", "of_a_later_peft")),
+        *(
+            ({"init_lora_weights": start}, f"init_lora_weights: '{start}' is not supported: its factors belong to a ch")
+            for start in ("pissa", "pissa_niter_4", "OLoRA", "corda", "loftq", "lora_ga", "of_a_later_peft")
+        ),
         ({"r": 5}, "query: lora_A has rank 3, but adapter_config.json says 5"),
         ({"rank_pattern": {"query": 2}}, "query: lora_A has rank 3, but adapter_config.json says 2"),
         ({"rank_pattern": {"(": 2}}, "rank_pattern: '\\(': .*wants a regular expression of RE2"),

@@ -65,9 +65,7 @@ def test_fresh_ones_change_next_to_nothing_and_then_compute_the_formula(name):
     module = adapter.build(jnp.float32, "x")
     boxed = jax.eval_shape(module.init, jax.random.key(2), y)["params"]
     rng, is_box = np.random.default_rng(2), lambda x: hasattr(x, "value")
-    weights = jax.tree.map(
-        lambda x: rng.normal(0.3, 0.1, x.value.shape).astype(np.float32), boxed, is_leaf=is_box
-    )
+    weights = jax.tree.map(lambda x: rng.normal(0.3, 0.1, x.value.shape).astype(np.float32), boxed, is_leaf=is_box)
     h = np.maximum(y @ weights["down"]["kernel"] + weights["down"]["bias"], 0)
     by_hand = y + h @ weights["up"]["kernel"] + weights["up"]["bias"]
     np.testing.assert_allclose(module.apply({"params": weights}, y), by_hand, rtol=1e-5, atol=1e-5)

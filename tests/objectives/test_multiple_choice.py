@@ -71,9 +71,9 @@ def test_padded_and_packed_rows_have_the_same_loss(name):
     assert found[0][0] == pytest.approx(-np.log(p[range(3), targets]).sum(), rel=1e-5)
     assert found[0][1] == (logits.argmax(-1) == targets).sum() and found[0][2] == 3
     assert [len(one[0]) for one in h.batches.split(logits[:, None], records)] == [3, 2, 3]
-    assert h.judge.baseline_loss(
-        [batch | {"eval_mask": batch["label_weights"]}]
-    ) == pytest.approx((2 * np.log(3) + np.log(2)) / 3)
+    assert h.judge.baseline_loss([batch | {"eval_mask": batch["label_weights"]}]) == pytest.approx(
+        (2 * np.log(3) + np.log(2)) / 3
+    )
 
 
 def test_what_does_not_fit_is_refused():

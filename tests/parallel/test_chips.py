@@ -24,9 +24,7 @@ def test_a_chip_by_the_name_that_jax_gives_it(kind, chip):
     assert chips.chip(kind) is chip
 
 
-@pytest.mark.parametrize(
-    ("name", "published"), [("v4", 32), ("v5e", 16), ("v5p", 96), ("v6e", 32), ("tpu7x", 96)]
-)
+@pytest.mark.parametrize(("name", "published"), [("v4", 32), ("v5e", 16), ("v5p", 96), ("v6e", 32), ("tpu7x", 96)])
 def test_a_program_may_take_nearly_all_memory_of_a_device(name, published):
     """GiB, of Google's tables; of a tpu7x a device has half of its 192."""
     assert 0.95 < chips.CHIPS[name].memory / (published * 2**30) <= 1.0

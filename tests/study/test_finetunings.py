@@ -292,9 +292,7 @@ def test_an_average_has_one_value_of_each_metric_in_percent(tmp_path):
     assert finetuned.others(task, "exact_match", [means]) == {"rouge2": 0.6}
     assert finetuned.others(task, "rouge1", [means]) == {"exact_match": 50.0}
     regression = TypeAdapter(AnyTask).validate_python({"kind": "regression", "metrics": ["pearson", "spearman", "mse"]})
-    assert finetuned.others(regression, "pearson", [{"pearson": 0.9, "spearman": 0.7, "mse": 2.0}]) == {
-        "spearman": 0.7
-    }
+    assert finetuned.others(regression, "pearson", [{"pearson": 0.9, "spearman": 0.7, "mse": 2.0}]) == {"spearman": 0.7}
     one = finetuned.Scores("bert", "mood", "random", "all", "mse", None, {0: 2.0, 1: 3.0}, {}, False, {}, falls=True)
     assert one.average is None and finetuned._scored(one).endswith("(250.0, 200.0; 2)")
     finished(fine_tuning(plan, cells(plan)[0], 0, 0), test={"accuracy": 0.5})

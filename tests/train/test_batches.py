@@ -63,7 +63,9 @@ def test_they_equal_those_of_the_stream(tmp_path):
         train(config)
     (folders[0] / "a.txt").unlink()
     (folders[1] / "train.jsonl").unlink()
-    code = WITHOUT + f"""
+    code = (
+        WITHOUT
+        + f"""
 for folder, steps in (({str(folders[0])!r}, 6), ({str(folders[1])!r}, 4)):
     words = [folder + "/recipe.yaml", "data.source=batches"]
     words += [f"data.path={{folder}}/batches", f"run_dir={{folder}}/files"]
@@ -72,6 +74,7 @@ for folder, steps in (({str(folders[0])!r}, 6), ({str(folders[1])!r}, 4)):
     run(*words)
 assert not {{"tensorflow", "seqio"}} & {{name for name, module in sys.modules.items() if module}}
 """
+    )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
