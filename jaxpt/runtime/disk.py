@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import os
 import re
+import shutil
 import tempfile
+import time
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ from jaxpt.runtime import signals
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _DEPTH = 100
+_ABANDONED = 86400.0  # seconds after which a half-written directory is deleted
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 
@@ -206,6 +210,35 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """A directory that gets its name at the end of the block: it is there whole or not at all. After an error, or where
+    a signal ends the process, nothing is left of it; what processes that were killed left is removed after a day.
+
+    Args:
+      path: its name; nothing is there, or an empty directory.
+
+    Yields:
+      The directory, to be filled.
+
+    Raises:
+      FileExistsError: a directory that is not empty has the name at the end of the block.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for old in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        if time.time() - old.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(old, ignore_errors=True)
+    with signals.scratch(path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")) as temporary:
+        temporary.mkdir()
+        yield temporary
+        try:
+            temporary.rename(path)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
 
 
 def nearest_existing(path: Path) -> Path:

@@ -67,6 +67,26 @@ def test_a_block_that_fails_keeps_the_old_file_and_leaves_nothing_beside_it(tmp_
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_directory_has_its_name_when_it_is_whole(tmp_path):
+    path = tmp_path / "runs" / "a[1]"
+    with pytest.raises(ValueError, match="half"), disk.whole_directory(path) as partial:
+        (partial / "file").write_text("half")
+        raise ValueError("half")
+    assert not list(path.parent.iterdir())
+    path.mkdir()
+    old, new = (path.with_name(f".{path.name}.{name}.partial") for name in ("old", "new"))
+    old.mkdir()
+    new.mkdir()
+    os.utime(old, (0, 0))
+    with disk.whole_directory(path) as partial:
+        (partial / "file").write_text("whole")
+        assert not list(path.iterdir()), "until the end of the block"
+    assert (path / "file").read_text() == "whole" and sorted(path.parent.iterdir()) == [new, path]
+    with pytest.raises(FileExistsError, match=r"a\[1\]"), disk.whole_directory(path) as partial:
+        (partial / "file").write_text("another")
+    assert (path / "file").read_text() == "whole" and sorted(path.parent.iterdir()) == [new, path]
+
+
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
     disk.check_writable(tmp_path / "a" / "b")
     (tmp_path / "file").touch()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -26,8 +25,7 @@ from jaxpt.data.progress import Report, progress
 from jaxpt.data.stream.feed import Batch, HeldOut, Training
 from jaxpt.data.stream.loader import Stream
 from jaxpt.errors import UserError
-from jaxpt.runtime import signals
-from jaxpt.runtime.disk import check_writable, writing
+from jaxpt.runtime.disk import check_writable, whole_directory, writing
 
 LEAST = 16
 """Validation rows that are kept at least, to look at."""
@@ -57,9 +55,7 @@ def write_batches(
         raise UserError(f"--out: {out}: is there already; name another directory, or delete it")
     check_writable(out)
     config = configs.without_unfreezing(config)
-    partial = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.partial")
-    with signals.scratch(partial):
-        partial.mkdir(parents=True)
+    with whole_directory(out) as partial:
         starts = [start for start in configs.phase_starts(config) if start < steps]
         ends = [*starts[1:], steps]
         phases: list[Phase] = []
@@ -76,9 +72,6 @@ def write_batches(
             _write_rows(config, partial)
         manifest = Manifest(configs.dump(config), steps, languages, tuple(phases), jaxpt.__version__)
         manifests.write(partial, manifest)
-        if out.is_dir():
-            out.rmdir()
-        partial.rename(out)
     return manifest
 
 

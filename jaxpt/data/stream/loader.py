@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt.data.preprocessors.batched import fold_in
-from jaxpt.data.records.store import Ragged, Store
+from jaxpt.data.layout import Ragged
+from jaxpt.data.preprocessors.batched import Records, fold_in
+from jaxpt.data.records.store import Store
 from jaxpt.data.seqio_tasks import Features, key
 from jaxpt.data.stream.feed import Batch, Which, ahead, places, steps_of
 from jaxpt.data.stream.online import Online
@@ -52,57 +53,42 @@ class Task:
         """Rows in an epoch."""
         return len(self.store if self.packs is None else self.packs)
 
-    def shuffled(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(epoch, row) of each index of the task's own training stream: int64 [n] each."""
-        epoch, place = np.divmod(index, len(self))
-        if isinstance(self.packs, Updates):  # in its order
-            return epoch, place
-        return epoch, permuted(place, len(self), key(self.seed, "order"), epoch)
-
-    def records(self, epoch: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The records of some rows in some epochs.
+    def fetch(self, epoch: np.ndarray, row: np.ndarray) -> tuple[Records, np.ndarray, np.ndarray]:
+        """Reads the records of some rows in some epochs.
 
         Args:
-          epoch: int64 [n].
+          epoch: int64 [n], in ascending order.
           row: int64 [n].
 
         Returns:
-          (records int64 [R], keys of their noise uint64 [R], where each row begins among them int64 [n + 1]).
+          (records as `Store.fetch` gives them, keys of their noise uint64 [R], records of each row int64 [n]).
         """
         if isinstance(self.packs, Updates):
             records, splits = self.packs.of(epoch, row)
         else:
             records, splits = (row, np.arange(len(row) + 1)) if self.packs is None else self.packs.of(row)
-        copy = epoch if self.copies is None else epoch % self.copies
-        seed = np.full(len(records), self.seed, np.uint64)
-        of_copy = fold_in(seed, np.repeat(copy, np.diff(splits)).astype(np.uint64))
-        return records, fold_in(of_copy, records.astype(np.uint64)), splits
+        sizes, copy = np.diff(splits), epoch if self.copies is None else epoch % self.copies
+        copy_keys = fold_in(np.full(len(records), self.seed, np.uint64), np.repeat(copy, sizes).astype(np.uint64))
+        return self.store.fetch(records), fold_in(copy_keys, records.astype(np.uint64)), sizes
 
 
+@dataclasses.dataclass(eq=False)
 class Stream:
-    """The examples of one split in one phase.
+    """The examples of one split in one phase."""
 
-    Attributes:
-      tasks: what they come from.
-      features: {name: (shape without the batch, dtype)}.
-      mixture: their shares.
-      continues: whether each row of a batch continues the text of the same row of the last batch.
-    """
+    tasks: Sequence[Task]
+    features: Features
+    """{name: (shape without the batch, dtype)}."""
+    batch_size: int
+    readers: int = 0
+    """Threads that read ahead, see `feed.ahead`."""
+    mixture: Mixture = dataclasses.field(default_factory=lambda: Mixture([1.0], 0))
+    """The shares of the tasks; one task needs none."""
+    continues: bool = False
+    """Whether each row of a batch continues the text of the same row of the last batch."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        features: Features,
-        batch_size: int,
-        readers: int = 0,
-        mixture: Mixture | None = None,
-        continues: bool = False,
-    ) -> None:
-        """A stream of `tasks` in the shares of `mixture` (one task needs none), by `readers` threads."""
-        self.tasks, self.features, self.batch_size = tuple(tasks), dict(features), batch_size
-        self.mixture = mixture or Mixture([1.0], 0)
+    def __post_init__(self) -> None:
         self._ends = np.cumsum([len(task) for task in self.tasks])
-        self._readers, self.continues = readers, continues
 
     def __len__(self) -> int:
         """Rows of all tasks together."""
@@ -110,10 +96,8 @@ class Stream:
 
     def each(self) -> dict[str, Stream]:
         """One stream for each task."""
-        return {
-            t.name: Stream([t], self.features, self.batch_size, self._readers, continues=self.continues)
-            for t in self.tasks
-        }
+        alone = Mixture([1.0], 0)
+        return {task.name: dataclasses.replace(self, tasks=[task], mixture=alone) for task in self.tasks}
 
     def batches(self, start: int = 0, rows: Which = None) -> Iterator[Batch]:
         """Training batches without end; every epoch of a task is another permutation with other noise.
@@ -126,9 +110,11 @@ class Stream:
           An iterator of {feature: array [rows, ...]}.
         """
         row = np.arange(self.batch_size, dtype=np.int64)[slice(None) if rows is None else rows]
-        return ahead(
-            lambda step: self._made(*self._mixed(step * self.batch_size + row)), itertools.count(start), self._readers
-        )
+
+        def batch(step: int) -> Batch:
+            return self._features(*self._shuffled(step * self.batch_size + row))
+
+        return ahead(batch, itertools.count(start), self.readers)
 
     def epoch(self, batch_size: int, limit: int | None = None, rows: Which = None) -> Iterator[Batch]:
         """Every row of every task exactly once, in order, always under the same noise: for validation.
@@ -148,13 +134,13 @@ class Stream:
 
         def batch(step: int) -> Batch:
             index, size = places(step, batch_size, end, rows, self.continues)
-            return self._made(*self._in_order(index), size=size)
+            return self._features(*self._in_order(index), size)
 
-        return ahead(batch, range(steps_of(end, batch_size)), self._readers)
+        return ahead(batch, range(steps_of(end, batch_size)), self.readers)
 
     def rows(self, index: np.ndarray) -> Batch:
         """Rows as `epoch` gives them: {feature: array [rows, ...]}."""
-        return self._made(*self._in_order(index))
+        return self._features(*self._in_order(index))
 
     def example(self, index: int, shuffled: bool = True) -> dict[str, Any]:
         """One example, to look at.
@@ -168,65 +154,53 @@ class Stream:
           record, and of several that share a row those of fixed shape, such as "origin", one after the other.
         """
         at = np.array([index], np.int64)
-        task, epoch, row = self._mixed(at) if shuffled else self._in_order(at)
+        task, epoch, row = self._shuffled(at) if shuffled else self._in_order(at)
         source_task = self.tasks[task[0]]
-        records, _, _ = source_task.records(epoch, row)
+        records, keys, _ = source_task.fetch(epoch, row)
         features = {
-            name: (value[0] if len(records) == 1 else value) if isinstance(value, np.ndarray) else value.values
-            for name, value in source_task.store.fetch(records).items()
-            if isinstance(value, np.ndarray) or len(records) == 1
+            name: (value[0] if len(keys) == 1 else value) if isinstance(value, np.ndarray) else value.values
+            for name, value in records.items()
+            if isinstance(value, np.ndarray) or len(keys) == 1
         }
-        return features | {"task": source_task.name} | {k: v[0] for k, v in self._made(task, epoch, row).items()}
+        batch = self._features(task, epoch, row)
+        return features | {"task": source_task.name} | {name: value[0] for name, value in batch.items()}
 
-    def _mixed(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _shuffled(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(task, epoch, row) of each index of the training stream."""
         if self.continues:
             (task,) = self.tasks
             return np.zeros_like(index), *continued(index, len(task), self.batch_size, key(task.seed, "order"))
-        task, index_in_task = self.mixture.at(index)
-        epoch, row = np.empty_like(index), np.empty_like(index)
-        for number in np.unique(task):
-            of_it = task == number
-            epoch[of_it], row[of_it] = self.tasks[number].shuffled(index_in_task[of_it])
-        return task, epoch, row
+        number, place = self.mixture.at(index)
+        epoch, row = np.divmod(place, np.array([len(task) for task in self.tasks])[number])
+        for n in np.unique(number):
+            task, of_task = self.tasks[n], number == n
+            if not isinstance(task.packs, Updates):  # whose rows are in the order of their epoch
+                row[of_task] = permuted(row[of_task], len(task), key(task.seed, "order"), epoch[of_task])
+        return number, epoch, row
 
     def _in_order(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(task, epoch 0, row) of each index of all tasks one after the other."""
         task = np.searchsorted(self._ends, index, side="right")
-        before = np.concatenate([[0], self._ends])
-        return task, np.zeros_like(index), index - before[task]
+        return task, np.zeros_like(index), index - np.append(0, self._ends)[task]
 
-    def _made(self, task: np.ndarray, epoch: np.ndarray, row: np.ndarray, size: int | None = None) -> Batch:
+    def _features(self, task: np.ndarray, epoch: np.ndarray, row: np.ndarray, size: int | None = None) -> Batch:
         """The features of these rows, and rows of zeros up to `size`."""
-        numbers = np.unique(task).tolist()
-        if len(numbers) == 1 and size in (None, len(task)):
-            return self._together(numbers, [np.arange(len(task))], epoch, row)
-        out = {
-            name: np.zeros((len(task) if size is None else size, *shape), dtype)
-            for name, (shape, dtype) in self.features.items()
-        }
+        size, numbers = len(task) if size is None else size, np.unique(task).tolist()
+        batch = {name: np.zeros((size, *shape), dtype) for name, (shape, dtype) in self.features.items()}
         # Tasks whose records become features in the same way go through one graph together.
-        for online in {id(self.tasks[n].online) for n in numbers}:
-            alike = [n for n in numbers if id(self.tasks[n].online) == online]
+        for online in {self.tasks[n].online for n in numbers}:
+            alike = [n for n in numbers if self.tasks[n].online is online]
             places = [np.flatnonzero(task == n) for n in alike]
-            at = np.concatenate(places)
-            for name, value in self._together(alike, places, epoch, row).items():
-                out[name][at] = value
-        return out
-
-    def _together(self, numbers: list[int], places: list[np.ndarray], epoch: np.ndarray, row: np.ndarray) -> Batch:
-        """The features of the rows at `places` of each of these tasks, one task after the other."""
-        per_task = [self.tasks[n].records(epoch[at], row[at]) for n, at in zip(numbers, places)]
-        stored = _joined([self.tasks[n].store.fetch(records) for n, (records, _, _) in zip(numbers, per_task)])
-        keys = np.concatenate([keys for _, keys, _ in per_task])
-        sizes = np.concatenate([np.diff(splits) for _, _, splits in per_task])
-        return self.tasks[numbers[0]].online(stored, keys, np.concatenate([[0], np.cumsum(sizes)]))
+            fetched = (self.tasks[n].fetch(epoch[at], row[at]) for n, at in zip(alike, places))
+            records, keys, sizes = zip(*fetched)
+            bounds = np.cumsum([0, *itertools.chain(*sizes)])
+            for name, value in online(_joined(records), np.concatenate(keys), bounds).items():
+                batch[name][np.concatenate(places)] = value
+        return batch
 
 
-def _joined(parts: list[dict[str, Ragged | np.ndarray]]) -> dict[str, Ragged | np.ndarray]:
+def _joined(parts: Sequence[Records]) -> Records:
     """Records of several stores one after the other."""
-    if len(parts) == 1:
-        return parts[0]
     return {
         name: Ragged(*(np.concatenate(x) for x in zip(*(part[name] for part in parts))))
         if isinstance(first, Ragged)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -188,15 +186,8 @@ def planned(directory: Path, sizes: Sizes, room: Room) -> Packs:
         pass
     packs = plan(sizes, room)
     directory.mkdir(parents=True, exist_ok=True)
-    temporary = directory / f".{uuid.uuid4().hex}.npz"
-    try:
-        with disk.writing(path), temporary.open("wb") as file:
-            np.savez(file, records=packs.records, offsets=packs.offsets)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with disk.whole_file(path) as file:
+        np.savez(file, **packs._asdict())
     return packs
 
 

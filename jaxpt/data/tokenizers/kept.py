@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import time
-import uuid
 from pathlib import Path
 
 from jaxpt.config import Config
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
-
-_ABANDONED = 3600.0  # seconds after which a half-written vocabulary is deleted
+from jaxpt.runtime import disk
 
 
 def publish(tokenizer: Tokenizer, directory: Path) -> None:
     """Writes a vocabulary; the directory appears whole or not at all, and another process's is kept."""
-    for old in directory.parent.glob(f".{directory.name}.*.partial"):  # of processes that were killed
-        if time.time() - old.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(old, ignore_errors=True)
-    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
-    try:
+    with contextlib.suppress(FileExistsError), disk.whole_directory(directory) as temporary:
         tokenizer.save(temporary)
-        with contextlib.suppress(OSError):
-            temporary.rename(directory)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_same(config: Config, own: Tokenizer, words: str) -> None:
