@@ -1,0 +1,173 @@
+"""Makes mistakes on the command line and in Python, and looks at the answers.
+
+    python tools/mistakes.py [--only 3,17] [--surface cli|python] [--results FILE]
+
+`mistakes.jsonl` lists them: what is wrong, the command (or the Python expression), and the names that the answer must
+contain: the file, key or value, and what would be right. A command must end with exit code 2 and one line `error: …`,
+without a traceback; Python must raise an exception whose message is one line, and never end the process. The time is
+that from the start of the process to the answer, imports included. A table lists all; the exit code is 1 if one of them
+was not answered so. Three small runs are trained first, in a temporary directory (two minutes on 2 cores).
+"""
+
+import argparse
+import gzip
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+MISTAKES = Path(__file__).with_suffix(".jsonl")
+SECONDS = 120
+"""A command that has not ended by then did not notice its mistake."""
+
+
+class Answer(NamedTuple):
+    """What one mistake was answered with."""
+
+    number: int
+    mistake: str
+    problem: str
+    """Empty if the answer is right."""
+    seconds: float
+    line: str
+
+
+def answers(folder: Path, surface: str | None, only: set[int]) -> Iterator[Answer]:
+    """Makes each mistake in a copy of the prepared folder.
+
+    Args:
+      folder: what `prepare` made.
+      surface: "cli" or "python"; None: both.
+      only: numbers of mistakes; empty: all.
+    """
+    for line in MISTAKES.read_text("utf-8").splitlines():
+        mistake = json.loads(line)
+        if (only and mistake["number"] not in only) or surface not in (None, mistake["surface"]):
+            continue
+        with tempfile.TemporaryDirectory() as copy:
+            work = Path(copy) / "work"
+            shutil.copytree(folder, work, symlinks=True)
+            yield answer(mistake, work)
+
+
+def answer(mistake: dict, work: Path) -> Answer:
+    """Makes one mistake in the folder `work`."""
+    is_python = mistake["surface"] == "python"
+    if is_python:
+        command = [sys.executable, "-c", PYTHON, mistake["run"]]
+        variables = {}
+    else:
+        words = shlex.split(mistake["run"])
+        variables = dict(words.pop(1).split("=") for _ in range(words[0] == "env"))
+        command = [sys.executable, "-m", "jaxpt", *words[words[0] == "env" :]]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    start = time.monotonic()
+    try:
+        process = subprocess.run(
+            command,
+            cwd=work,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(mistake["number"], mistake["mistake"], "not noticed", SECONDS, "")
+    seconds = time.monotonic() - start
+    lines = (process.stdout + process.stderr).strip().splitlines()
+    last = lines[-1] if lines else ""
+    return Answer(mistake["number"], mistake["mistake"], problem(mistake, process, last), seconds, last)
+
+
+def problem(mistake: dict, process: subprocess.CompletedProcess, last: str) -> str:
+    """Says what is wrong with an answer; empty if nothing is."""
+    wanted_code = 0 if mistake["surface"] == "python" else 2
+    if process.returncode != wanted_code:
+        return f"exit code {process.returncode}"
+    if "Traceback" in process.stdout + process.stderr:
+        return "traceback"
+    missing = [name for name in mistake["names"] if name not in last]
+    return f"does not name {', '.join(missing)}" if missing else ""
+
+
+PYTHON = """
+import sys
+import jaxpt
+try:
+    eval(sys.argv[1])
+except Exception as e:
+    text = str(e)
+    assert "\\n" not in text.strip(), f"several lines: {text}"
+    print(f"{type(e).__name__}: {text}")
+else:
+    print("no exception")
+"""
+TICKETS = "id;text;label\n1;the bill is wrong;billing\n2;it does not start;technical\n3;where is my parcel;delivery\n"
+
+
+def prepare(folder: Path) -> None:
+    """Trains three small runs, and writes the files that the mistakes name."""
+    (folder / "configs").symlink_to(ROOT / "configs")
+    for name in ("empty", "full"):
+        (folder / name).mkdir()
+    (folder / "full" / "notes.txt").write_text("mine")
+    rows = [{"text": f"row {i} of a table"} for i in range(60)]
+    write = lambda name, entries: (folder / name).write_text("".join(json.dumps(row) + "\n" for row in entries))  # noqa: E731
+    write("texts.jsonl", rows)
+    write("other.jsonl", [{"body": row["text"]} for row in rows])
+    (folder / "broken.jsonl").write_text('{"text": "right"}\n{"text": broken\n')
+    (folder / "texts.txt").write_text("\n".join(row["text"] for row in rows))
+    (folder / "torn.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n' * 999)[:40])
+    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
+    (folder / "tickets.csv").write_text(TICKETS)
+    (folder / "indent.yaml").write_text("base: configs/smoke/bert_tiny.yaml\ntrain:\n  steps: 3\n eval_every: 2\n")
+    (folder / "twice.yaml").write_text("base: configs/smoke/bert_tiny.yaml\ndata: {}\ndata: {length: 32}\n")
+    (folder / "nobase.yaml").write_text("base: missing.yaml\n")
+    short = ["train.steps=2", "train.eval_every=2", "log.tensorboard=false", "optimizer.schedule.warmup_steps=1"]
+    bert = ["configs/smoke/bert_tiny.yaml", "train.phases=[]", "run_dir=runs/bert"]
+    classify = ["configs/finetune/smoke/classify_tiny.yaml", "init_from.path=runs/bert", "run_dir=runs/classify"]
+    for arguments in (bert, ["configs/smoke/gpt2_tiny.yaml", "run_dir=runs/gpt2"], classify):
+        command = [sys.executable, "-m", "jaxpt", "train", *arguments, *short]
+        subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    shutil.copytree(folder / "runs" / "bert", folder / "damaged")
+    largest = max((folder / "damaged" / "checkpoints").rglob("*"), key=lambda file: file.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+
+
+def main() -> None:
+    """Prepares the files, makes the mistakes, prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="numbers of mistakes, with commas")
+    parser.add_argument("--surface", choices=("cli", "python"))
+    parser.add_argument("--results", type=Path, help="append each answer to this file, as JSON")
+    arguments = parser.parse_args()
+    only = {int(number) for number in arguments.only.split(",") if number}
+    wrong = count = 0
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder))
+        for row in answers(Path(folder), arguments.surface, only):
+            count, wrong = count + 1, wrong + bool(row.problem)
+            print(
+                f"{row.number:3d} {row.seconds:6.1f} s  {row.problem or 'ok':40.40} {row.mistake}\n        {row.line}",
+                flush=True,
+            )
+            if arguments.results:
+                with arguments.results.open("a") as file:
+                    file.write(json.dumps(row._asdict()) + "\n")
+    print(f"{count} mistakes, {wrong} not answered as they should be")
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
