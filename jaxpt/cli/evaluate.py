@@ -30,7 +30,7 @@ def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str
     console.quiet = not checkpoint.is_primary()
     run_dir, step = checkpoint.find(path if named else config.run_dir, None)
     index = configs.phase_of(config, step)
-    phase = configs.stretches(config)[index].phase
+    phase = configs.train_stages(config)[index].phase
     config = configs.at_phase(config, index)
     data = preparing.prepare(config, phase=phase)
     setup = state.setup(config).for_evaluation()

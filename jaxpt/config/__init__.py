@@ -9,23 +9,14 @@ resume is refused where the files there are others), *execution* (free to change
 *extensible* (the end of the run). What is kept on disk (prepared records, a
 compiled step) depends on every field that does not say `unaffected`.
 
-  files    YAML, `base:`, overrides         tree     the settings (`data`, `optimizer`, `devices`: parts; `fields`)
-  check    plain values → tree, phases      explain  errors in one line
-  kinds    `kind` → class                   roles    what a resume may change
-  layers   what a base or a phase takes away  heads    how an architecture is fine-tuned
-  stretches  phases, cut where unfreezing opens more   fine_tuning  what a task implies
+  files    YAML, `base:`, overrides           tree     the settings (`data`, `devices`: blocks; `fields`)
+  check    plain values → tree                parts    what all kinds of a model, an optimizer, … share
+  phases   the tree in each phase of a run    explain  errors in one line
+  kinds    `kind` → class                     roles    what a resume may change
+  layers   what a base or a phase takes away
 """
 
-from jaxpt.config.check import (
-    at_phase,
-    batch_text,
-    build,
-    dump,
-    phase_lines,
-    phase_of,
-    phase_starts,
-    without_unfreezing,
-)
+from jaxpt.config.check import build, dump
 from jaxpt.config.data import DataConfig, MixtureTask, SourceConfig, TokenizerConfig
 from jaxpt.config.devices import AXES, DistributedConfig, MeshConfig, PlanConfig, RulesConfig
 from jaxpt.config.fields import (
@@ -44,98 +35,46 @@ from jaxpt.config.fields import (
     unaffected,
 )
 from jaxpt.config.files import load, to_yaml, with_checksum
-from jaxpt.config.heads import HEAD_NAMES, HeadName, PoolerOptions, TaskHead
 from jaxpt.config.kinds import kinds, resolve
-from jaxpt.config.optimizer import AnyOptimizer, AnySchedule, OptimizerConfig, ScheduleConfig
-from jaxpt.config.roles import affecting, differences
-from jaxpt.config.schema import SCHEMAS, json_schema, schema_text, write_schemas
-from jaxpt.config.stretches import stretches
-from jaxpt.config.tree import (
+from jaxpt.config.parts import (
+    HEAD_NAMES,
     AdapterConfig,
     AnyAdapter,
     AnyEvaluator,
     AnyModel,
     AnyObjective,
+    AnyOptimizer,
+    AnySchedule,
     AnyTask,
+    EvaluatorConfig,
+    HeadName,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    PoolerOptions,
+    ScheduleConfig,
+    TaskConfig,
+    TaskHead,
+)
+from jaxpt.config.phases import (
+    TrainStage,
+    at_phase,
+    batch_text,
+    phase_lines,
+    phase_of,
+    phase_starts,
+    train_stages,
+    without_unfreezing,
+)
+from jaxpt.config.roles import affecting, differences
+from jaxpt.config.schema import SCHEMAS, json_schema, schema_text, write_schemas
+from jaxpt.config.tree import (
     CheckpointConfig,
     Config,
-    EvaluatorConfig,
     InitConfig,
     LogConfig,
     LoraConfig,
-    ModelConfig,
-    ObjectiveConfig,
     Phase,
-    TaskConfig,
+    ProfileConfig,
     TrainConfig,
 )
-
-__all__ = [
-    "AXES",
-    "HEAD_NAMES",
-    "SCHEMAS",
-    "AdapterConfig",
-    "AnyAdapter",
-    "AnyEvaluator",
-    "AnyModel",
-    "AnyObjective",
-    "AnyOptimizer",
-    "AnySchedule",
-    "AnyTask",
-    "CheckpointConfig",
-    "Config",
-    "DataConfig",
-    "DistributedConfig",
-    "EvaluatorConfig",
-    "Fraction",
-    "Frozen",
-    "HeadName",
-    "InitConfig",
-    "LanguageCode",
-    "Layers",
-    "LogConfig",
-    "LoraConfig",
-    "MeshConfig",
-    "MixtureTask",
-    "ModelConfig",
-    "NonNegativeInt",
-    "ObjectiveConfig",
-    "OptimizerConfig",
-    "Overrides",
-    "Phase",
-    "PlanConfig",
-    "PoolerOptions",
-    "PositiveFloat",
-    "PositiveInt",
-    "RulesConfig",
-    "ScheduleConfig",
-    "Size",
-    "SourceConfig",
-    "TaskConfig",
-    "TaskHead",
-    "TokenizerConfig",
-    "TrainConfig",
-    "affecting",
-    "at_phase",
-    "batch_text",
-    "build",
-    "differences",
-    "dump",
-    "execution",
-    "extensible",
-    "json_schema",
-    "kinds",
-    "load",
-    "own_modules",
-    "phase_lines",
-    "phase_of",
-    "phase_starts",
-    "resolve",
-    "schema_text",
-    "stretches",
-    "to_yaml",
-    "unaffected",
-    "with_checksum",
-    "without_unfreezing",
-    "write_schemas",
-]

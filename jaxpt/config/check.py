@@ -1,18 +1,16 @@
-"""From plain values to the checked tree and back, and the tree as it is in one phase of the run."""
+"""From plain values to the checked tree, and back."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from jaxpt.config import fine_tuning
 from jaxpt.config.explain import explain
-from jaxpt.config.kinds import strictly
-from jaxpt.config.plain import put
-from jaxpt.config.stretches import stretches
+from jaxpt.config.kinds import Unread, resolve, strictly
+from jaxpt.config.parts import ModelConfig, ObjectiveConfig, TaskConfig
+from jaxpt.config.phases import HIDDEN, of_phase, train_stages
 from jaxpt.config.tree import Config
 from jaxpt.errors import UserError
 
@@ -31,15 +29,16 @@ def build(tree: Mapping[str, Any], where: Callable[[str], str] = lambda key: "co
       UserError: names where the key was set, the key, what was given and what is wanted.
     """
     try:
-        config = strictly(Config, fine_tuning.complete(tree))
+        config = strictly(Config, complete(tree))
     except ValidationError as error:
         key, message = explain(error, tree)
         raise UserError(f"{where(key)}: {message}") from None
     except UserError as error:  # a kind
         raise UserError(f"{where(str(error).partition(':')[0])}: {error}") from error
     try:
-        for index in range(len(stretches(config))):
-            at_phase(config, index)
+        train_stages(config)
+        for phase in range(len(config.train.phases)):
+            of_phase(config, phase)
     except UserError as error:
         key = "train.unfreeze" if str(error).startswith("train.unfreeze") else "train.phases"
         raise UserError(f"{where(key)}: {error}") from None
@@ -55,114 +54,69 @@ def dump(config: Config) -> dict[str, Any]:
     Returns:
       Nested mappings; `build` makes an equal configuration of them.
     """
-    tree = config.model_dump(mode="json", warnings=False)  # a `kind` may be dotted where its class has the short name
-    for phase in tree["train"]["phases"]:
-        phase["set"] = dict(phase["set"])
+    return config.model_dump(mode="json", warnings=False)  # a `kind` may be dotted where its class has the short name
+
+
+def complete(tree: Any) -> Any:
+    """The plain tree of a recipe with what its task implies.
+
+    Without `objective` it is the one for the task's kind; without `evals` held-out loss and the task's metrics;
+    without `checkpoint.best_metric` the first of these. Features of a frozen model train the heads alone.
+
+    Args:
+      tree: plain values.
+
+    Returns:
+      A changed copy; the tree itself if it has no task.
+
+    Raises:
+      UserError: an objective that needs a task has none, or the other way round.
+    """
+    if not isinstance(tree, dict):
+        return tree
+    task, objective = tree.get("task"), tree.get("objective")
+    if isinstance(objective, dict) and (key := next((key for key in HIDDEN if key in objective), None)):
+        raise UserError(f"objective.{key}: unknown key; it is a key of the recipe itself: task")
+    if task is None:
+        kind = _kind(objective)
+        if kind and "task" in resolve(kind, "jaxpt.objectives", ObjectiveConfig, "objective").model_fields:
+            raise UserError(f"task: key task is missing; objective.kind: {kind} learns from labelled data")
+        return tree
+    if not (kind := _kind(task)):
+        return tree  # its validation says what is wrong
+    task_class = resolve(kind, "jaxpt.data.tasks", TaskConfig, "task")
+    objective = {"kind": task_class.objective, **(objective or {})}
+    if objective["kind"] is None:
+        raise UserError(f"objective: key objective is missing; its default is in code that is not run here: {kind}")
+    objective_class = resolve(objective["kind"], "jaxpt.objectives", ObjectiveConfig, "objective")
+    if issubclass(objective_class, Unread):
+        return tree
+    if "task" not in objective_class.model_fields:
+        raise UserError(
+            f"task: objective.kind: {objective['kind']} has no labels to learn; remove task, or objective.kind"
+        )
+    objective["task"] = task
+    if "text_layout" in objective_class.model_fields and (kind := _kind(tree.get("model"))):
+        objective["text_layout"] = resolve(kind, "jaxpt.models", ModelConfig, "model").text_layout or ""  # "": unread
+    return _with_defaults({**tree, "objective": objective}, task_class)
+
+
+def _with_defaults(tree: dict[str, Any], task_class: type[TaskConfig]) -> dict[str, Any]:
+    """What is trained, evaluated and compared, where a recipe with a task does not say it."""
+    train, checkpoint = tree.get("train") or {}, tree.get("checkpoint") or {}
+    features = tree["objective"].get("features")
+    reads_frozen = isinstance(features, dict) and features.get("frozen", True) is True
+    if reads_frozen and train.get("trainable") is None and train.get("lora") is None:
+        tree["train"] = {**train, "trainable": ["heads"]}
+    if tree.get("evals") is None:
+        tree["evals"] = [dict(evaluator) for evaluator in task_class.default_evals]
+    if "best_metric" not in checkpoint and any(_kind(evaluator) == "task" for evaluator in tree["evals"]):
+        name, mode = task_class.best_metric((tree["task"].get("metrics") or task_class.default_metrics)[0])
+        tree["checkpoint"] = {**checkpoint, "best_metric": f"task/{name}", "best_mode": mode}
     return tree
 
 
-def phase_starts(config: Config) -> tuple[int, ...]:
-    """First step of each stretch that the run comes to: of its phases, cut where `train.unfreeze` opens more of the
-    model; one from step 0 where the recipe has neither.
-
-    A recipe whose last phase leaves its steps out may be run for fewer steps: it then ends in an earlier phase.
-
-    Args:
-      config: the run's configuration.
-
-    Returns:
-      A tuple of steps that starts with 0.
-
-    Raises:
-      UserError: the phases do not fill `train.steps`.
-
-    Example: `train: {steps: 100, phases: [{steps: 90}, {set: {data.length: 512}}]}` gives (0, 90).
-    """
-    return tuple(stretch.start for stretch in stretches(config) if stretch.start < config.train.steps)
-
-
-def without_unfreezing(config: Config) -> Config:
-    """The configuration with its phases alone: indices of phases are then those of `train.phases`."""
-    if config.train.unfreeze is None:
-        return config
-    return config.model_copy(update={"train": config.train.model_copy(update={"unfreeze": None})})
-
-
-def phase_lines(config: Config) -> list[str]:
-    """Each phase that the run comes to: its steps, the rows and the length of a batch, and what else it sets.
-
-    Args:
-      config: the run's configuration.
-
-    Returns:
-      Lines such as "phase 1 of 2: steps 1–700, batches of 128 × 16 tokens".
-    """
-    config = without_unfreezing(config)
-    starts, count = phase_starts(config), len(config.train.phases) or 1
-    lines = []
-    for index, (start, end) in enumerate(zip(starts, (*starts[1:], config.train.steps), strict=True)):
-        line = f"phase {index + 1} of {count}: steps {start + 1}–{end}, "
-        line += f"batches of {batch_text(at_phase(config, index))}"
-        rest = _settings(config, index, ("data.batch_size", "data.length"))
-        lines.append(f"{line}; {rest}" if rest else line)
-    return lines
-
-
-def batch_text(config: Config) -> str:
-    """Rows and length of a batch: "32 × 128 tokens"; of rows with several choices "32 × 4 choices × 128 tokens"."""
-    choices = getattr(config.task, "most_choices", None)
-    return f"{config.data.batch_size} × {f'{choices} choices × ' if choices else ''}{config.data.length} tokens"
-
-
-def unreached(config: Config) -> str | None:
-    """What is to be said of phases that the run does not come to; None where it comes to all."""
-    phases, steps = config.train.phases, config.train.steps
-    reached = len(phase_starts(without_unfreezing(config)))
-    if reached >= len(phases):
-        return None
-    dropped = ", ".join(f"phase {n + 1} ({_settings(config, n)})" for n in range(reached, len(phases)))
-    before = sum(phase.steps or 0 for phase in phases[:reached])
-    return (
-        f"train.steps: the run ends at step {steps}, in phase {reached} of {len(phases)}; dropped: {dropped}, which "
-        f"would start after step {before}"
-    )
-
-
-def _settings(config: Config, index: int, without: tuple[str, ...] = ()) -> str:
-    """What a phase sets."""
-    values = dump(config)["train"]["phases"][index]["set"] if config.train.phases else {}
-    return ", ".join(f"{key}: {json.dumps(value)}" for key, value in values.items() if key not in without)
-
-
-def phase_of(config: Config, step: int) -> int:
-    """The stretch, from 0, whose update number `step` is, counted from 1; the first one for step 0.
-
-    Example: with `phases: [{steps: 90}, {set: …}]`, step 90 is of phase 0 and step 91 of phase 1.
-    """
-    return max(sum(start < step for start in phase_starts(config)) - 1, 0)
-
-
-def at_phase(config: Config, index: int) -> Config:
-    """The configuration as it is in one stretch of `phase_starts`, the `set` of its phase applied.
-
-    Args:
-      config: the run's configuration.
-      index: which stretch, from 0.
-
-    Returns:
-      A configuration without phases and without `train.unfreeze`.
-
-    Raises:
-      UserError: the phases do not fill `train.steps`, or a phase sets what it may not.
-    """
-    run_stretches, phases = stretches(config), config.train.phases
-    if not phases:
-        return without_unfreezing(config)
-    tree, phase = dump(config), run_stretches[index].phase
-    tree["train"] |= {"phases": [], "unfreeze": None}
-    where = f"train.phases.{phase}.set"
-    for key, value in dump(config)["train"]["phases"][phase]["set"].items():
-        if not key.startswith(("data.", "objective.")) and key != "train.trainable":
-            raise UserError(f"{where}: {key}: a phase may set keys of data and objective, and train.trainable, alone")
-        put(tree, key, value, where)
-    return build(tree, lambda key: where)
+def _kind(part: Any) -> str | None:
+    """The kind that a mapping names."""
+    kind = part.get("kind") if isinstance(part, dict) else None
+    return kind if isinstance(kind, str) else None

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from jaxpt.config.fields import Frozen
 from jaxpt.config.kinds import Kind, kind_of, nearest
+from jaxpt.config.plain import get
 from jaxpt.config.tree import Config
 
 RENAMED = {
@@ -44,7 +45,9 @@ _WANTED = {
 }
 
 
-def explain(error: ValidationError, tree: Any, root: type[Frozen] = Config) -> tuple[str, str]:
+def explain(
+    error: ValidationError, tree: Any, root: type[Frozen] = Config, above: tuple[str, ...] = ()
+) -> tuple[str, str]:
     """What was wrong, in one line.
 
     Of several mistakes an unknown key comes first: it is often why another is missing.
@@ -53,11 +56,12 @@ def explain(error: ValidationError, tree: Any, root: type[Frozen] = Config) -> t
       error: what validation raised.
       tree: the plain values that were validated.
       root: the class of the whole tree.
+      above: the key of the block that was validated; () for the whole tree.
 
     Returns:
       (dotted key, message that names the key).
     """
-    mistakes = [(_key(details, tree), details) for details in error.errors()]
+    mistakes = [(_key((*above, *details["loc"]), details["type"], tree), details) for details in error.errors()]
     mistakes.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
     key, details = mistakes[0]
     if details["type"] == "extra_forbidden":
@@ -70,13 +74,13 @@ def explain(error: ValidationError, tree: Any, root: type[Frozen] = Config) -> t
     return ".".join(key), f"{'.'.join(key)}: {_wants(same)}" if key else _wants(same)
 
 
-def _key(details: Any, tree: Any) -> tuple[str, ...]:
+def _key(location: tuple[int | str, ...], mistake: str, tree: Any) -> tuple[str, ...]:
     """The error's place without the names of union members, which are no keys of the tree."""
     key: list[str] = []
-    for part in details["loc"]:
+    for part in location:
         if (isinstance(tree, dict) and part in tree) or (isinstance(tree, list) and isinstance(part, int)):
             tree = tree[part]
-        elif details["type"] != "missing" or part != details["loc"][-1]:
+        elif mistake != "missing" or part != location[-1]:
             continue
         key.append(str(part))
     return tuple(key)
@@ -123,7 +127,7 @@ def _right_key(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> str:
     cls, kind = _class_at(key[:-1], tree, root)
     known_keys, of_kind = list(cls.model_fields) if cls else [], ""
     if cls and kind and cls is not kind.base:
-        of_kind = f" of kind {_value(key[:-1], tree).get('kind', kind.default)}"
+        of_kind = f" of kind {get(tree, key[:-1], {}).get('kind', kind.default)}"
         if others := kind.with_key(key[-1]):
             return f"{of_kind}, only of {', '.join(others)}; known here: {', '.join(known_keys)}"
     if close := nearest(key[-1], known_keys, "", within=key[:-1]):
@@ -143,23 +147,12 @@ def _class_at(key: tuple[str, ...], tree: Any, root: type[Frozen]) -> tuple[type
     cls: Any = root
     kind: Kind | None = None
     for depth, part in enumerate(key):
-        if cls is None or not part.isdecimal():
+        if not part.isdecimal():  # else one of a list
             field = cls.model_fields.get(part) if cls else None
-            kind = kind_of(field)
-            cls = kind.named(_value(key[: depth + 1], tree)) if kind else _part(field)
-        elif kind:  # one of a list
-            cls = kind.named(_value(key[: depth + 1], tree))
+            kind, cls = kind_of(field), _part(field)
+        if kind:
+            cls = kind.named(get(tree, key[: depth + 1], {}))
     return cls, kind
-
-
-def _value(key: tuple[str, ...], tree: Any) -> Any:
-    """What the plain tree has under a key; an empty mapping where there is nothing."""
-    for part in key:
-        if isinstance(tree, list) and part.isdecimal() and int(part) < len(tree):
-            tree = tree[int(part)]
-        else:
-            tree = tree.get(part, {}) if isinstance(tree, dict) else {}
-    return tree
 
 
 def _part(field: Any) -> type[Frozen] | None:

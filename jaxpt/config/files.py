@@ -14,10 +14,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from jaxpt import errors
-from jaxpt.config.check import build, dump, unreached
+from jaxpt.config.check import build, dump
 from jaxpt.config.explain import explain
 from jaxpt.config.kinds import strictly
 from jaxpt.config.layers import Dropped, check_phases, dropped_lines, switch, switch_advice
+from jaxpt.config.phases import unreached
 from jaxpt.config.plain import leaves, merge, put
 from jaxpt.config.tree import Config
 from jaxpt.errors import UserError, shown

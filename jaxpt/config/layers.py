@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxpt.config.check import dump
-from jaxpt.config.plain import switches
-from jaxpt.config.tree import Config, ModelConfig, ObjectiveConfig
+from jaxpt.config.parts import ModelConfig, ObjectiveConfig
+from jaxpt.config.plain import get, switches
+from jaxpt.config.tree import Config
 from jaxpt.errors import UserError
 
 _SHARED = {"model": tuple(ModelConfig.model_fields), "objective": tuple(ObjectiveConfig.model_fields)}
@@ -64,7 +65,7 @@ def dropped_lines(dropped: list[Dropped], config: Config) -> list[str]:
     tree, lines = dump(config), dict[tuple[str, ...], list[str]]()
     for where, key, value, kinds in dropped:
         part, _, name = key.rpartition(".")
-        if _value(tree, key) != value:
+        if get(tree, key.split(".")) != value:
             lines.setdefault((where, part, *kinds), []).append(f"{name}: {json.dumps(value, ensure_ascii=False)}")
     return [
         f"{where}: {part}.kind: {new} drops {old}'s {', '.join(values)}"
@@ -119,7 +120,7 @@ def check_phases(config: Config, origin: Mapping[str, str], overrides: str) -> N
     for index, phase in enumerate(tree["train"]["phases"]):
         for key, value in phase["set"].items():
             above, below = _setter(key, origin), _setter(f"train.phases.{index}.set.{key}", origin)
-            if above is None or below is None or origin[above] == origin[below] or _value(tree, key) == value:
+            if above is None or below is None or origin[above] == origin[below] or get(tree, key.split(".")) == value:
                 continue
             if order.index(above) > order.index(below):
                 lost.setdefault(key, {})[index] = value
@@ -127,7 +128,7 @@ def check_phases(config: Config, origin: Mapping[str, str], overrides: str) -> N
     for key, values in lost.items():
         above, below = setters[key]
         phases = " and ".join(f"phase {n + 1} ({json.dumps(value)})" for n, value in values.items())
-        text = json.dumps(_value(tree, key), ensure_ascii=False)
+        text = json.dumps(get(tree, key.split(".")), ensure_ascii=False)
         instead = "set train.phases there too, [] for a run without phases"
         if above == overrides:
             words = " ".join(f"train.phases.{n}.set.{key}={text}" for n in values)
@@ -152,13 +153,3 @@ def _setter(key: str, origin: Mapping[str, str]) -> str | None:
         if f"{known}.".startswith(f"{key}.") or f"{key}.".startswith(f"{known}."):
             return known
     return None
-
-
-def _value(tree: Any, key: str) -> Any:
-    """The value under a dotted key; None where there is none."""
-    for part in key.split("."):
-        if isinstance(tree, list) and part.isdecimal() and int(part) < len(tree):
-            tree = tree[int(part)]
-        else:
-            tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree

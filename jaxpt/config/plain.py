@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxpt.errors import UserError
@@ -20,6 +20,18 @@ def leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def get(tree: Any, key: Sequence[str], default: Any = None) -> Any:
+    """The value under the parts of a dotted key, or under indices of lists; `default` if there is none."""
+    for part in key:
+        if isinstance(tree, list) and part.isdecimal() and int(part) < len(tree):
+            tree = tree[int(part)]
+        elif isinstance(tree, dict) and part in tree:
+            tree = tree[part]
+        else:
+            return default
+    return tree
 
 
 def merge(old: Any, new: Any) -> Any:

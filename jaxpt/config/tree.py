@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    SerializeAsAny,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
-from jaxpt.config.applications import EVALUATORS
 from jaxpt.config.data import DataConfig
 from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
 from jaxpt.config.fields import (
@@ -19,157 +14,12 @@ from jaxpt.config.fields import (
     Overrides,
     PositiveFloat,
     PositiveInt,
-    Size,
     execution,
     extensible,
     unaffected,
 )
-from jaxpt.config.heads import HeadName, PoolerOptions, TaskHead
-from jaxpt.config.kinds import Kind
-from jaxpt.config.optimizer import AnyOptimizer
+from jaxpt.config.parts import AnyEvaluator, AnyModel, AnyObjective, AnyOptimizer, AnyTask
 from jaxpt.errors import UserError
-
-if TYPE_CHECKING:
-    pass
-
-
-class AdapterConfig(Frozen):
-    """What every adapter's settings share. Subclassed once in each module of `jaxpt.models.adapters`."""
-
-    kind: str
-    """Module of `jaxpt.models.adapters`, or a dotted path to one's own."""
-
-    def build(self, dtype: Any, name: str) -> Any:
-        """The Flax module [B, L, D] → [B, L, D] after a part of a block.
-
-        Args:
-          dtype: of the computation.
-          name: of the module.
-        """
-        raise NotImplementedError
-
-
-AnyAdapter = Annotated[
-    SerializeAsAny[AdapterConfig], Kind("model.adapter", "jaxpt.models.adapters", AdapterConfig, default="bottleneck")
-]
-
-
-class ModelConfig(Frozen):
-    """What every architecture's hyperparameters share. Subclassed once in each module of `jaxpt.models`."""
-
-    family: ClassVar[Literal["encoder", "decoder", "encoder_decoder"]]
-    """Which of `encode` and `decode` the model has."""
-
-    kind: str
-    """Module of `jaxpt.models`, or a dotted path to one's own."""
-    vocab_size: Size
-    """Number of token ids, special ones included. Storage is padded to a multiple of 128; that never shows."""
-    dtype: Literal["auto", "float32", "bfloat16"] = execution("auto")
-    """Type of the computation: `auto` is bfloat16 on TPU and GPU, float32 on CPU. Parameters stay float32."""
-    remat: Literal["none", "full", "dots", "names"] = execution("none")
-    """What the backward pass computes again: nothing, everything, all but matmuls, or all but named activations."""
-    attention: Literal["auto", "xla", "chunked", "cudnn", "flash", "fused", "splash"] = execution("auto")
-    """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU), kernels with dropout, any
-    length and T5's bias (`flash`, GPU) or DeBERTa's too (`fused`, TPU), one that skips what a causal mask hides
-    (`splash`, TPU)."""
-    unroll: PositiveInt | Literal["auto"] = execution("auto")
-    """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster. `auto` is
-    all on a GPU, up to 24, where nothing is computed again and each GPU has whole weights; else 1."""
-    text_layout: ClassVar[str]
-    """How texts and special tokens stand in an example of fine-tuning (`jaxpt.objectives.labelled.layouts`)."""
-    adapter: AnyAdapter | None = None
-    """A small module after each attention and feed-forward, at paths such as `*_adapter`; none by default."""
-
-    @property
-    def position_limit(self) -> int | None:
-        """Longest sequence; None: any length."""
-        return None
-
-    def check_length(self, length: int) -> None:
-        """Raises UserError if sequences of this length have no place in the position table."""
-        if self.position_limit is not None and length > self.position_limit:
-            raise UserError(
-                f"data.length: {length} is beyond the position table of model.kind: {self.kind}, "
-                f"which has {self.position_limit} rows; shorten data.length or raise model.max_positions"
-            )
-
-    @property
-    def masked_lm_options(self) -> dict[str, Any] | None:
-        """Options of the masked-LM head of this backbone (`jaxpt.models.heads.masked_lm`), or None."""
-        return {"width": self.embed_dim, "activation": "gelu", "epsilon": 1e-12}
-
-    def task_head(self, name: HeadName) -> TaskHead:
-        """How the backbone is fine-tuned (`jaxpt.models.heads.classes`), as its class in transformers does it.
-
-        By default as BERT (encoders), GPT-2 (decoders) and BART (encoder-decoders).
-
-        Args:
-          name: of the head.
-        """
-        is_text, stack = name in ("classes", "choice"), "encoder" if self.family == "encoder" else "decoder"
-        if not is_text:
-            return TaskHead(stack, "each", drops_out=name == "tags")
-        if self.family == "decoder":
-            return TaskHead("decoder", "last", drops_out=False, use_bias=False)
-        if self.family == "encoder_decoder":
-            return TaskHead("decoder", "eos", PoolerOptions(drops_out=True))
-        return TaskHead("encoder", "first", PoolerOptions())
-
-
-class ObjectiveConfig(Frozen):
-    """What every objective's hyperparameters share; `jaxpt.objectives.base.Objective` adds its functions."""
-
-    kind: str
-    """Module of `jaxpt.objectives`, or a dotted path to one's own."""
-    z_loss: Annotated[float, Field(ge=0)] = 0.0
-    """Coefficient of log(Z)^2, added to every token's cross-entropy (T5X: 1e-4)."""
-    loss_chunk: NonNegativeInt = execution(0)
-    """Target positions in a chunk of logits; 0 chooses a chunk of 1,024 tokens a device, of small vocabularies more."""
-
-
-class TaskConfig(Frozen):
-    """What every task of fine-tuning shares; `jaxpt.data.tasks.base.Task` adds its functions."""
-
-    kind: str
-    """Module of `jaxpt.data.tasks`, or a dotted path to one's own."""
-    objective: ClassVar[str]
-    """Objective of a recipe that names none: the head for this kind of task."""
-    default_metrics: ClassVar[tuple[str, ...]]
-    """Metrics of a recipe that names none."""
-    default_evals: ClassVar[tuple[dict[str, Any], ...]] = ({"kind": "heldout"}, {"kind": "task"})
-    """Evaluators of a recipe that names none."""
-
-    @classmethod
-    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
-        """The value by which a metric chooses the best checkpoint, and whether low or high values are better."""
-        return metric, "max"
-
-
-class EvaluatorConfig(Frozen):
-    """What every evaluator's settings share; `jaxpt.train.evaluators.Evaluator` adds its function."""
-
-    kind: str
-    """Module of `jaxpt.evals`, or a dotted path to one's own."""
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = execution(None)
-    """Prefix of its metrics; the last part of `kind` by default."""
-    every: PositiveInt | Literal["end"] | None = execution(None)
-    """Steps between evaluations, `train.eval_every` by default; it runs after the last step, too. `end`: then alone."""
-
-    @property
-    def called(self) -> str:
-        """Its name, or the last part of its kind."""
-        return self.name or self.kind.rpartition(".")[2]
-
-
-AnyModel = Annotated[SerializeAsAny[ModelConfig], Kind("model", "jaxpt.models", ModelConfig)]
-AnyObjective = Annotated[SerializeAsAny[ObjectiveConfig], Kind("objective", "jaxpt.objectives", ObjectiveConfig)]
-"""An objective of whichever kind its `kind` names."""
-
-AnyTask = Annotated[SerializeAsAny[TaskConfig], Kind("task", "jaxpt.data.tasks", TaskConfig)]
-"""A task of whichever kind its `kind` names."""
-
-AnyEvaluator = Annotated[SerializeAsAny[EvaluatorConfig], Kind("evals", EVALUATORS, EvaluatorConfig)]
-"""An evaluator of whichever kind its `kind` names."""
 
 
 class Phase(Frozen):

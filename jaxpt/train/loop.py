@@ -14,8 +14,7 @@ import jax
 import numpy as np
 
 from jaxpt import config as configs
-from jaxpt.config import Config
-from jaxpt.config.stretches import Stretch
+from jaxpt.config import Config, TrainStage
 from jaxpt.data import preparing
 from jaxpt.data.base import Data
 from jaxpt.data.checks import cache_root
@@ -204,10 +203,10 @@ class Run:
 
         Its programs are compiled meanwhile, where it `trains`.
         """
-        stretch = configs.stretches(self.config)[index]
-        same_data = self.phase >= 0 and configs.stretches(self.config)[self.phase].phase == stretch.phase
+        stage = configs.train_stages(self.config)[index]
+        same_data = self.phase >= 0 and configs.train_stages(self.config)[self.phase].phase == stage.phase
         self.phase, self.phase_config = index, configs.at_phase(self.config, index)
-        self.data_start = stretch.phase_start
+        self.data_start = stage.phase_start
         self.setup = self.setup.for_phase(self.phase_config, index)
         self.objective = self.phase_config.objective
         later = [configs.at_phase(self.config, n) for n in range(index, len(self.starts))]
@@ -220,7 +219,7 @@ class Run:
         if not same_data:
             preparing.import_pipeline(self.phase_config)
             self.timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
-            self._open_data(stretch, meta if meta is not None and meta["phase"] == index else None)
+            self._open_data(stage, meta if meta is not None and meta["phase"] == index else None)
         self.code = plugins.digests(configs.own_modules(self.phase_config)) | self.data.code
         names = edited_modules(self.code, meta or {})
         teachers.check_vocabulary(self.setup, self.data.tokenizer)
@@ -239,8 +238,8 @@ class Run:
             claim(self.config)
         self.timings.mark("data")
 
-    def _open_data(self, stretch: Stretch, meta: dict[str, Any] | None) -> None:
-        """Prepares what the phases of a stretch of data see; `meta`: of a checkpoint within it."""
+    def _open_data(self, stage: TrainStage, meta: dict[str, Any] | None) -> None:
+        """Prepares what the phases of a stage of data see; `meta`: of a checkpoint within it."""
 
         def check_source(found: Any) -> None:
             if meta is not None:  # before records are made of other files
@@ -249,14 +248,14 @@ class Run:
         begun, root = time.perf_counter(), cache_root(self.phase_config)
         point, patience = f"data of phase {self.phase + 1}", self.config.distributed.timeout
         with shared_directory.first_host_first(root, point, patience, warn) as apart:
-            self.data = preparing.prepare(self.phase_config, stretch.phase, say, check_source=check_source)
+            self.data = preparing.prepare(self.phase_config, stage.phase, say, check_source=check_source)
         if apart and (seconds := time.perf_counter() - begun) > SLOW:
             say(f"{len(apart) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
                 "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip
         for store in self.data.stores.values():
             store.check_in_background(jax.process_index(), jax.process_count())
-        next_phases = [other.start for other in configs.stretches(self.config) if other.phase > stretch.phase]
-        steps = min([*next_phases, self.config.train.steps]) - stretch.phase_start
+        next_phases = [other.start for other in configs.train_stages(self.config) if other.phase > stage.phase]
+        steps = min([*next_phases, self.config.train.steps]) - stage.phase_start
         say(amounts.line(self.phase_config, self.data, steps))
         self.evaluators = evaluation.Evaluators(self.setup.for_evaluation(), self.data)
 

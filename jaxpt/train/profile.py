@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxpt.config.tree import ProfileConfig
+from jaxpt.config import ProfileConfig
 from jaxpt.train.display import say
 
 MOST = 12

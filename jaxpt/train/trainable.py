@@ -139,13 +139,13 @@ def trained_in_phases(
     Those that the run does not come to count too: a run that is made longer finds its parameters stored as before.
     """
     phase_masks = []
-    for index, stretch in enumerate(configs.stretches(config)):
+    for index, stage in enumerate(configs.train_stages(config)):
         trained = _trained(configs.at_phase(config, index), index, tree, adapted)
         if config.train.unfreeze is not None:
-            opened = unfreezing.opened(config, tree, stretch.opened)
+            opened = unfreezing.opened(config, tree, stage.unfrozen)
             trained = {path: x & opened[path] for path, x in trained.items()}
             if not any(x.any() for x in trained.values()):
-                raise UserError(f"train.unfreeze: nothing that train.trainable names is open at step {stretch.start}")
+                raise UserError(f"train.unfreeze: nothing that train.trainable names is open at step {stage.start}")
         phase_masks.append(trained)
     return phase_masks
 

@@ -26,8 +26,8 @@ def opened(config: Config, tree: Mapping[str, patterns.Leaf], count: int) -> dic
     Raises:
       UserError: layers share their parameters, or there are more openings than groups.
     """
-    groups, steps = _groups(tree), configs.stretches(config)
-    last_group, last = max(int(x.max()) for x in groups.values()), max(stretch.opened for stretch in steps)
+    groups, steps = _groups(tree), configs.train_stages(config)
+    last_group, last = max(int(x.max()) for x in groups.values()), max(stage.unfrozen for stage in steps)
     if config.train.unfreeze.steps is not None and last > last_group:
         raise UserError(
             f"train.unfreeze.steps: {last + 1} steps, but the model opens in {last_group + 1}: heads, {last_group - 1} "
@@ -65,7 +65,7 @@ def lines(config: Config, tree: Mapping[str, patterns.Leaf], trained: Sequence[M
     Args:
       config: of the run.
       tree: all parameters.
-      trained: what each stretch of the recipe trains, {path: bool [layers], or []}.
+      trained: what each stage of the recipe trains, {path: bool [layers], or []}.
 
     Returns:
       Lines such as "  step 101  model/encoder[11]"; [] without `train.unfreeze`.
@@ -73,10 +73,10 @@ def lines(config: Config, tree: Mapping[str, patterns.Leaf], trained: Sequence[M
     if config.train.unfreeze is None:
         return []
     rows, before = ["gradual unfreezing, from step:"], {path: np.zeros_like(x) for path, x in trained[0].items()}
-    for stretch, now in zip(configs.stretches(config), trained, strict=True):
+    for stage, now in zip(configs.train_stages(config), trained, strict=True):
         new = patterns.names({path: x & ~before[path] for path, x in now.items()}, tree)
-        late = " (the run ends before)" if stretch.start >= config.train.steps else ""
+        late = " (the run ends before)" if stage.start >= config.train.steps else ""
         if new:
-            rows.append(f"  {stretch.start + 1:<6} {', '.join(new)}{late}")
+            rows.append(f"  {stage.start + 1:<6} {', '.join(new)}{late}")
         before = {path: x | before[path] for path, x in now.items()}
     return rows

@@ -73,7 +73,7 @@ def test_phases_are_cut_where_more_opens():
     phases = [{"steps": 5, "set": {"data.length": 16}}, {}]
     given = config(unfreeze={"steps": [0, 3, 5, 7]}, steps=10, phases=phases)
     assert configs.phase_starts(given) == (0, 3, 5, 7)
-    assert [(s.phase, s.phase_start, s.opened) for s in configs.stretches(given)] == [
+    assert [(s.phase, s.phase_start, s.unfrozen) for s in configs.train_stages(given)] == [
         (0, 0, 0), (0, 0, 1), (1, 5, 2), (1, 5, 3)
     ]  # fmt: skip
     assert [configs.at_phase(given, n).data.length for n in range(4)] == [16, 16, 32, 32]

@@ -26,7 +26,7 @@ def trace(folder: Path) -> dict[str, Any]:
     """Runs some steps, three of them traced."""
     import jax
 
-    from jaxpt.config.tree import ProfileConfig
+    from jaxpt.config import ProfileConfig
     from jaxpt.train import profile, state, step
 
     (cases,) = shared.bench("cases")

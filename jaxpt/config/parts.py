@@ -1,0 +1,295 @@
+"""The parts of a recipe whose class a `kind` names: what all kinds of each share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, WithJsonSchema
+
+from jaxpt.config.applications import EVALUATORS
+from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, Size, execution
+from jaxpt.config.kinds import Kind
+from jaxpt.errors import UserError
+
+if TYPE_CHECKING:
+    from optax import GradientTransformation, Schedule
+
+HeadName = Literal["classes", "tags", "span", "choice"]
+"""classes: a whole text's logits · tags: each token's · span: each token's as start and end · choice: one per text."""
+HEAD_NAMES: tuple[str, ...] = get_args(HeadName)
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolerOptions:
+    """A layer between the hidden states and the logits: LN(f(dropout(x) · W + b))."""
+
+    activation: str = "tanh"
+    """f: a name of `jaxpt.models.layers.ACTIVATIONS`."""
+    drops_out: bool = False
+    """True: dropout on x."""
+    use_bias: bool = True
+    """Use b."""
+    epsilon: float | None = None
+    """ε of LN; None: no norm."""
+    norm_bias: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskHead:
+    """How an architecture's fine-tuning class makes logits: dropout(pooler(x)) · W + b, with the hidden states x."""
+
+    stack: Literal["encoder", "decoder"]
+    """Whose hidden states x are. A decoder after an encoder reads the same text as the encoder, shifted to the right by
+    one position (T5: after padding, BART: after EOS, mBART: after the text's last token)."""
+    position: Literal["first", "last", "eos", "mean", "each"]
+    """Where x is taken: at the text's first token, its last one that is no padding, where the encoder's input has its
+    last EOS, the mean of all tokens that are no padding, or at each token."""
+    pooler: PoolerOptions | None = None
+    drops_out: bool = True
+    """True: dropout before W by default."""
+    use_bias: bool = True
+    """Use b."""
+
+
+class AdapterConfig(Frozen):
+    """What every adapter's settings share. Subclassed once in each module of `jaxpt.models.adapters`."""
+
+    kind: str
+    """Module of `jaxpt.models.adapters`, or a dotted path to one's own."""
+
+    def build(self, dtype: Any, name: str) -> Any:
+        """The Flax module [B, L, D] → [B, L, D] after a part of a block.
+
+        Args:
+          dtype: of the computation.
+          name: of the module.
+        """
+        raise NotImplementedError
+
+
+AnyAdapter = Annotated[
+    SerializeAsAny[AdapterConfig], Kind("model.adapter", "jaxpt.models.adapters", AdapterConfig, default="bottleneck")
+]
+
+
+class ModelConfig(Frozen):
+    """What every architecture's hyperparameters share. Subclassed once in each module of `jaxpt.models`."""
+
+    family: ClassVar[Literal["encoder", "decoder", "encoder_decoder"]]
+    """Which of `encode` and `decode` the model has."""
+
+    kind: str
+    """Module of `jaxpt.models`, or a dotted path to one's own."""
+    vocab_size: Size
+    """Number of token ids, special ones included. Storage is padded to a multiple of 128; that never shows."""
+    dtype: Literal["auto", "float32", "bfloat16"] = execution("auto")
+    """Type of the computation: `auto` is bfloat16 on TPU and GPU, float32 on CPU. Parameters stay float32."""
+    remat: Literal["none", "full", "dots", "names"] = execution("none")
+    """What the backward pass computes again: nothing, everything, all but matmuls, or all but named activations."""
+    attention: Literal["auto", "xla", "chunked", "cudnn", "flash", "fused", "splash"] = execution("auto")
+    """Who computes attention: XLA (`chunked`: memory linear in the length), cuDNN (GPU), kernels with dropout, any
+    length and T5's bias (`flash`, GPU) or DeBERTa's too (`fused`, TPU), one that skips what a causal mask hides
+    (`splash`, TPU)."""
+    unroll: PositiveInt | Literal["auto"] = execution("auto")
+    """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster. `auto` is
+    all on a GPU, up to 24, where nothing is computed again and each GPU has whole weights; else 1."""
+    text_layout: ClassVar[str]
+    """How texts and special tokens stand in an example of fine-tuning (`jaxpt.objectives.labelled.layouts`)."""
+    adapter: AnyAdapter | None = None
+    """A small module after each attention and feed-forward, at paths such as `*_adapter`; none by default."""
+
+    @property
+    def position_limit(self) -> int | None:
+        """Longest sequence; None: any length."""
+        return None
+
+    def check_length(self, length: int) -> None:
+        """Raises UserError if sequences of this length have no place in the position table."""
+        if self.position_limit is not None and length > self.position_limit:
+            raise UserError(
+                f"data.length: {length} is beyond the position table of model.kind: {self.kind}, "
+                f"which has {self.position_limit} rows; shorten data.length or raise model.max_positions"
+            )
+
+    @property
+    def masked_lm_options(self) -> dict[str, Any] | None:
+        """Options of the masked-LM head of this backbone (`jaxpt.models.heads.masked_lm`), or None."""
+        return {"width": self.embed_dim, "activation": "gelu", "epsilon": 1e-12}
+
+    def task_head(self, name: HeadName) -> TaskHead:
+        """How the backbone is fine-tuned (`jaxpt.models.heads.classes`), as its class in transformers does it.
+
+        By default as BERT (encoders), GPT-2 (decoders) and BART (encoder-decoders).
+
+        Args:
+          name: of the head.
+        """
+        is_text, stack = name in ("classes", "choice"), "encoder" if self.family == "encoder" else "decoder"
+        if not is_text:
+            return TaskHead(stack, "each", drops_out=name == "tags")
+        if self.family == "decoder":
+            return TaskHead("decoder", "last", drops_out=False, use_bias=False)
+        if self.family == "encoder_decoder":
+            return TaskHead("decoder", "eos", PoolerOptions(drops_out=True))
+        return TaskHead("encoder", "first", PoolerOptions())
+
+
+class ObjectiveConfig(Frozen):
+    """What every objective's hyperparameters share; `jaxpt.objectives.base.Objective` adds its functions."""
+
+    kind: str
+    """Module of `jaxpt.objectives`, or a dotted path to one's own."""
+    z_loss: Annotated[float, Field(ge=0)] = 0.0
+    """Coefficient of log(Z)^2, added to every token's cross-entropy (T5X: 1e-4)."""
+    loss_chunk: NonNegativeInt = execution(0)
+    """Target positions in a chunk of logits; 0 chooses a chunk of 1,024 tokens a device, of small vocabularies more."""
+
+
+class TaskConfig(Frozen):
+    """What every task of fine-tuning shares; `jaxpt.data.tasks.base.Task` adds its functions."""
+
+    kind: str
+    """Module of `jaxpt.data.tasks`, or a dotted path to one's own."""
+    objective: ClassVar[str]
+    """Objective of a recipe that names none: the head for this kind of task."""
+    default_metrics: ClassVar[tuple[str, ...]]
+    """Metrics of a recipe that names none."""
+    default_evals: ClassVar[tuple[dict[str, Any], ...]] = ({"kind": "heldout"}, {"kind": "task"})
+    """Evaluators of a recipe that names none."""
+
+    @classmethod
+    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
+        """The value by which a metric chooses the best checkpoint, and whether low or high values are better."""
+        return metric, "max"
+
+
+class EvaluatorConfig(Frozen):
+    """What every evaluator's settings share; `jaxpt.train.evaluators.Evaluator` adds its function."""
+
+    kind: str
+    """Module of `jaxpt.evals`, or a dotted path to one's own."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = execution(None)
+    """Prefix of its metrics; the last part of `kind` by default."""
+    every: PositiveInt | Literal["end"] | None = execution(None)
+    """Steps between evaluations, `train.eval_every` by default; it runs after the last step, too. `end`: then alone."""
+
+    @property
+    def called(self) -> str:
+        """Its name, or the last part of its kind."""
+        return self.name or self.kind.rpartition(".")[2]
+
+
+AnyModel = Annotated[SerializeAsAny[ModelConfig], Kind("model", "jaxpt.models", ModelConfig)]
+AnyObjective = Annotated[SerializeAsAny[ObjectiveConfig], Kind("objective", "jaxpt.objectives", ObjectiveConfig)]
+"""An objective of whichever kind its `kind` names."""
+
+AnyTask = Annotated[SerializeAsAny[TaskConfig], Kind("task", "jaxpt.data.tasks", TaskConfig)]
+"""A task of whichever kind its `kind` names."""
+
+AnyEvaluator = Annotated[SerializeAsAny[EvaluatorConfig], Kind("evals", EVALUATORS, EvaluatorConfig)]
+"""An evaluator of whichever kind its `kind` names."""
+
+
+class ScheduleConfig(Frozen):
+    """What every schedule of the learning rate shares. Subclassed once in each module of `jaxpt.train.schedules`."""
+
+    kind: str
+    """Module of `jaxpt.train.schedules`, or a dotted path to one's own."""
+    warmup_steps: NonNegativeInt = 0
+    """Steps of a linear ramp from 0 to the peak."""
+
+    def build(self, learning_rate: float, total_steps: int) -> Schedule:
+        """The learning rate as a function of the step.
+
+        Args:
+          learning_rate: the peak (for `t5` a factor).
+          total_steps: updates in the whole run.
+
+        Returns:
+          A function from the step (an int or an int32 array, from 0) to the learning rate.
+
+        Raises:
+          UserError: a setting that does not fit into the run.
+        """
+        raise NotImplementedError
+
+
+AnySchedule = Annotated[
+    SerializeAsAny[ScheduleConfig],
+    Kind("optimizer.schedule", "jaxpt.train.schedules", ScheduleConfig, default="constant"),
+]
+
+
+def _factors(value: Any) -> Any:
+    """A mapping of patterns to numbers as hashable pairs."""
+    if isinstance(value, dict):
+        return tuple(value.items())
+    if isinstance(value, list) and value:
+        raise ValueError("wants a mapping of patterns to factors, such as {'*/bias': 0.5}")
+    return value
+
+
+Multipliers = Annotated[
+    tuple[tuple[str, Annotated[float, Field(ge=0)]], ...],
+    BeforeValidator(_factors),
+    PlainSerializer(dict),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "minimum": 0}}),
+]
+"""{pattern of paths: factor}."""
+
+
+class OptimizerConfig(Frozen):
+    """What every optimizer shares. Subclassed once in each module of `jaxpt.train.optimizers`.
+
+    In their formulas g is the gradient, p the parameter, η the learning rate and λ the weight decay;
+    m and v are moving averages of g and g², and a hat is the correction of their bias to zero.
+    """
+
+    kind: str
+    """Module of `jaxpt.train.optimizers`, or a dotted path to one's own."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Peak learning rate. For schedule `t5` and Adafactor with `scale_by_parameter` it is a factor (T5: 1.0)."""
+    schedule: AnySchedule = Field({"kind": "constant"}, validate_default=True)
+    """How the learning rate changes over the steps."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decoupled weight decay on matrices."""
+    decay_all: bool = False
+    """Decay biases and norms too, as fairseq's Adam does (RoBERTa, BART, SpanBERT)."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """Clip gradients to this global norm, before the optimizer sees them."""
+    clip_separately: tuple[str, ...] = ()
+    """Patterns, as in `train.trainable` without ranges of layers: the parameters of each are clipped by a norm of their
+    own, and those of none together. ['heads/generator']: each network of replaced-token detection (DeBERTa-v3)."""
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Keep an exponential moving average of the trained parameters; evaluation uses it."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Learning rate times layer_decay^(layers above in the stack); the embeddings, below all layers, have the lowest
+    rate, final norms and heads the full one."""
+    layer_decay_offset: NonNegativeInt = 0
+    """Layers that `layer_decay` counts between a stack and the heads: 0, the top layer has the full rate (XLNet), 1
+    (ULMFiT: with layer_decay 1/2.6), 2 (ELECTRA's released code)."""
+    rate_multipliers: Multipliers = ()
+    """{pattern: factor} of the learning rate, of paths as in `train.trainable`; several that match multiply."""
+    decay_multipliers: Multipliers = ()
+    """{pattern: factor} of `weight_decay`, likewise; 0 switches it off."""
+
+    def check(self, logical_axes: Any) -> None:
+        """Raises UserError for settings that do not fit the trained parameters, whose logical axes these are."""
+
+    def build(self, schedule: Schedule, logical_axes: Any) -> GradientTransformation:
+        """The update rule, weight decay and learning rate included, clipping left out.
+
+        Args:
+          schedule: from the step to the learning rate.
+          logical_axes: a tree like the parameters, a tuple of names for each; "layers" and "expert" come first.
+
+        Returns:
+          An optax transformation of gradients to what is added to the parameters.
+        """
+        raise NotImplementedError
+
+
+AnyOptimizer = Annotated[
+    SerializeAsAny[OptimizerConfig], Kind("optimizer", "jaxpt.train.optimizers", OptimizerConfig, default="adamw")
+]
