@@ -1,4 +1,5 @@
-"""`kind: t5` names the module `jaxpt.models.t5`; a dotted kind names anyone's own. No central list to edit."""
+"""`kind: t5` names the module `jaxpt.models.t5`, `kind: cosine` the class of that kind in `jaxpt.train.schedules`; a
+dotted kind names anyone's own module. No central list to edit."""
 
 from __future__ import annotations
 
@@ -84,23 +85,25 @@ def strictly(cls: type[BaseModel], value: Any) -> Any:
 
 
 def kinds(package: str, base: type) -> list[str]:
-    """The kinds that a package offers: its modules that define a configuration class.
+    """The kinds that a package offers: its modules that define a class of them, and its own classes.
 
     Args:
       package: such as `jaxpt.models`.
       base: what their classes are subclasses of, such as `ModelConfig`.
 
     Returns:
-      Module names in alphabetical order.
+      Their names in alphabetical order.
     """
-    return sorted(name for name in _modules(package) if _defined(f"{package}.{name}", base))
+    modules = [name for name in _modules(package) if _defined(f"{package}.{name}", base)]
+    return sorted([*modules, *map(_default_kind, _defined(package, base))])
 
 
 def resolve(kind: str, package: str, base: type[T], part: str | None = None) -> type[T]:
     """The class that a `kind` names.
 
     Args:
-      kind: a module of `package` ("t5"), or the dotted path of a module that defines exactly one subclass of `base`.
+      kind: a module of `package` ("t5"), the kind of a class in it, or the dotted path of a module that defines exactly
+        one subclass of `base`.
       package: where short names are looked up.
       base: such as `ModelConfig`.
       part: the dotted key of what is of this kind, for messages; the package's singular by default.
@@ -156,9 +159,9 @@ def _stand_in(base: type[T]) -> type[T]:
 @functools.cache
 def _imported(kind: str, package: str, base: type[T], key: str) -> type[T]:
     short = "." not in kind
-    module = f"{package}.{kind}" if short else kind
+    module = kind if not short else f"{package}.{kind}" if kind in _modules(package) else package
     try:
-        classes = _defined(module, base, key) if not short or kind in _modules(package) else []
+        classes = [cls for cls in _defined(module, base, key) if module != package or _default_kind(cls) == kind]
     except Exception as error:
         if short:
             raise
@@ -211,7 +214,8 @@ def nearest(word: str, known: list[str], otherwise: str | None = None, within: S
 
 
 def _modules(package: str) -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
+    path = getattr(importlib.import_module(package), "__path__", ())  # a module has none
+    return [module.name for module in pkgutil.iter_modules(path)]
 
 
 def _defined(module: str, base: type[T], key: str = "kind") -> list[type[T]]:
@@ -219,11 +223,13 @@ def _defined(module: str, base: type[T], key: str = "kind") -> list[type[T]]:
     return [
         cls
         for cls in vars(plugins.import_module(module, key)).values()
-        if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module and _has_kind(cls)
+        if isinstance(cls, type) and issubclass(cls, base) and cls.__module__ == module and _default_kind(cls)
     ]
 
 
-def _has_kind(cls: type) -> bool:
-    """Whether a class says its `kind`: by the default of a field, or, where it is no part of the tree, an attribute."""
+def _default_kind(cls: type) -> str | None:
+    """The `kind` of a class: the default of a field, or an attribute if it is no part of the tree; None without one."""
     fields = getattr(cls, "model_fields", None)
-    return "kind" in vars(cls) if fields is None else not fields["kind"].is_required()
+    if fields is None:
+        return vars(cls).get("kind")
+    return None if fields["kind"].is_required() else fields["kind"].default

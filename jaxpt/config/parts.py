@@ -192,10 +192,10 @@ AnyEvaluator = Annotated[SerializeAsAny[EvaluatorConfig], Kind("evals", EVALUATO
 
 
 class ScheduleConfig(Frozen):
-    """What every schedule of the learning rate shares. Subclassed once in each module of `jaxpt.train.schedules`."""
+    """What every schedule of the learning rate shares. Its kinds are the classes of `jaxpt.train.schedules`."""
 
     kind: str
-    """Module of `jaxpt.train.schedules`, or a dotted path to one's own."""
+    """One of `jaxpt.train.schedules`, or the dotted path of a module of one's own."""
     warmup_steps: NonNegativeInt = 0
     """Steps of a linear ramp from 0 to the peak."""
 
@@ -240,14 +240,14 @@ Multipliers = Annotated[
 
 
 class OptimizerConfig(Frozen):
-    """What every optimizer shares. Subclassed once in each module of `jaxpt.train.optimizers`.
+    """What every optimizer shares. Its kinds are the classes of `jaxpt.train.optimizers`.
 
     In their formulas g is the gradient, p the parameter, η the learning rate and λ the weight decay;
     m and v are moving averages of g and g², and a hat is the correction of their bias to zero.
     """
 
     kind: str
-    """Module of `jaxpt.train.optimizers`, or a dotted path to one's own."""
+    """One of `jaxpt.train.optimizers`, or the dotted path of a module of one's own."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Peak learning rate. For schedule `t5` and Adafactor with `scale_by_parameter` it is a factor (T5: 1.0)."""
     schedule: AnySchedule = Field({"kind": "constant"}, validate_default=True)

@@ -17,7 +17,7 @@ from typing import Literal
 import optax
 
 from jaxpt.config import Fraction, OptimizerConfig
-from jaxpt.train.optimizers.base import decayed
+from jaxpt.train.optimizers import decayed
 
 
 class Signum(OptimizerConfig):

@@ -10,7 +10,7 @@ RESTARTS = '''
 import jax.numpy as jnp
 
 from jaxpt.config import PositiveInt, ScheduleConfig
-from jaxpt.train.schedules.base import warmed_up
+from jaxpt.train.schedules import warmed_up
 
 
 class Restarts(ScheduleConfig):

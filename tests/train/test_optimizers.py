@@ -12,7 +12,7 @@ import pytest
 from jaxpt.config import OptimizerConfig, resolve
 from jaxpt.errors import UserError
 from jaxpt.train import optimizers
-from jaxpt.train.optimizers import base, groups, logical
+from jaxpt.train.optimizers import groups, logical
 from tests import grids
 
 KINDS = ["adamw", "adafactor", "adamax", "lamb", "lion", "muon", "sgd"]
@@ -346,4 +346,4 @@ def test_rows_and_columns_keep_their_axes():
 
 
 def test_examples_in_the_docstrings():
-    assert [doctest.testmod(module).failed for module in (base, groups, logical)] == [0, 0, 0]
+    assert [doctest.testmod(module).failed for module in (optimizers, groups, logical)] == [0, 0, 0]

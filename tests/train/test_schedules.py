@@ -9,7 +9,7 @@ import pytest
 
 from jaxpt.config import ScheduleConfig, resolve
 from jaxpt.errors import UserError
-from jaxpt.train.schedules import bert, slanted_triangular
+from jaxpt.train import schedules
 
 VALUES = {  # at peak 2, warm-up 10, 100 steps, end fraction 0.1 where there is one
     "constant": {0: 0, 5: 1, 10: 2, 99: 2},
@@ -110,5 +110,4 @@ def test_t5_may_stay_constant_for_a_whole_short_run():
 
 
 def test_examples_in_the_docstrings():
-    assert doctest.testmod(bert) == (0, 2)
-    assert doctest.testmod(slanted_triangular) == (0, 2)
+    assert doctest.testmod(schedules) == (0, 4)

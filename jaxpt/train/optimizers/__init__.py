@@ -1,10 +1,296 @@
-"""Optimizers, all of optax, one module each: `optimizer.kind: lamb` names `jaxpt.train.optimizers.lamb`.
+"""Optimizers, all of optax: `optimizer.kind: lamb` names the class of that kind.
 
-Each is a frozen class of its own hyperparameters whose `build` gives an optax transformation.
+Each is a frozen class of its own hyperparameters whose `build` returns an optax transformation.
+
+Papers: adafactor https://arxiv.org/abs/1804.04235 · adamax https://arxiv.org/abs/1412.6980 · adamw
+https://arxiv.org/abs/1711.05101 · lamb https://arxiv.org/abs/1904.00962 · lion https://arxiv.org/abs/2302.06675 · muon
+https://arxiv.org/abs/2502.16982
 """
 
-from jaxpt.train.optimizers.base import decayed, make
-from jaxpt.train.optimizers.groups import Group
-from jaxpt.train.optimizers.logical import decay_mask, is_axes, per_layer, rank, state_axes
+from __future__ import annotations
 
-__all__ = ["Group", "decay_mask", "decayed", "is_axes", "make", "per_layer", "rank", "state_axes"]
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+from flax import traverse_util
+
+from jaxpt.config import Fraction, OptimizerConfig, PositiveFloat
+from jaxpt.train import patterns
+from jaxpt.train.optimizers.groups import Group, grouped, scale_by_rates
+from jaxpt.train.optimizers.logical import Axes, decay_mask, is_axes, per_layer, rank, state_axes
+
+NOT_MATRICES = frozenset({"vocab", "positions", "buckets", "classes"})
+"""Axes of tables and output heads, which Muon leaves to AdamW."""
+
+
+def make(
+    config: OptimizerConfig,
+    schedule: optax.Schedule,
+    logical_axes: Any,
+    rates: Mapping[str, np.ndarray] | None = None,
+    groups: Sequence[Group] = (),
+) -> optax.GradientTransformation:
+    """The optimizer of a run: clipping by the norm, then the update rule.
+
+    Args:
+      config: kind and hyperparameters.
+      schedule: from the step to the learning rate, `learning_rate` included.
+      logical_axes: a tree like the trained parameters, a tuple of names for each.
+      rates: {path: factors of the learning rate, [layers] or []}; all 1 by default.
+      groups: parameters with state and decay of their own; by default all are of one group, which has no name.
+
+    Returns:
+      An optax transformation of the gradients of the mean loss.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from jaxpt.train.optimizers import SGD
+      >>> axes, params = {"w": ("layers", "embed", "mlp")}, {"w": jnp.ones((2, 3, 3))}
+      >>> tx = make(SGD(), optax.constant_schedule(0.5), axes)
+      >>> print(tx.update(params, tx.init(params), params)[0]["w"][0, 0])
+      [-0.5 -0.5 -0.5]
+    """
+    config.check(logical_axes)
+    clip = _clip(config.clip_norm, config.clip_separately, logical_axes) if config.clip_norm else []
+
+    def of_group(group: Group, logical_axes: Any) -> optax.GradientTransformation:
+        group_config = config.model_copy(update={"weight_decay": config.weight_decay * group.decay})
+        return group_config.build(schedule, logical_axes)
+
+    rule = grouped(of_group, groups, logical_axes) if groups else config.build(schedule, logical_axes)
+    return optax.chain(*clip, rule, *([scale_by_rates(rates)] if rates else []))
+
+
+def _clip(norm: float, separately: Sequence[str], logical_axes: Any) -> list[optax.GradientTransformation]:
+    """Clipping by the global norm, or by that of the parameters of each pattern and that of the others."""
+    if not separately:
+        return [optax.clip_by_global_norm(norm)]
+    flat = _flat(logical_axes)
+    held = {path: [] for path in flat}
+    for pattern in separately:
+        for path, holds in patterns.held([pattern], flat, "optimizer.clip_separately").items():
+            held[path].append(holds)
+    number = {path: (*holds, True).index(True) for path, holds in held.items()}  # of the first pattern that holds
+
+    def masked_clip(n: int) -> optax.GradientTransformation:
+        mask = {path: m == n for path, m in number.items()}
+        return optax.masked(optax.clip_by_global_norm(norm), traverse_util.unflatten_dict(mask, sep="/"))
+
+    return [masked_clip(n) for n in range(len(separately) + 1)]
+
+
+def decayed(
+    scale: optax.GradientTransformation, config: OptimizerConfig, schedule: optax.Schedule, logical_axes: Any
+) -> optax.GradientTransformation:
+    """`scale`, then decoupled weight decay, then the learning rate.
+
+    Args:
+      scale: the update rule, which treats each element by itself.
+      config: its `weight_decay` is λ; `decay_all` says what has it.
+      schedule: from the step to the learning rate.
+      logical_axes: a tree like the parameters, a tuple of names for each.
+
+    Returns:
+      The transformation −η·(scale(g) + λ·p).
+    """
+    decay = optax.add_decayed_weights(config.weight_decay, decay_mask(logical_axes, config.decay_all))
+    return optax.chain(scale, decay, optax.scale_by_learning_rate(schedule))
+
+
+class SGD(OptimizerConfig):
+    """Stochastic gradient descent: −η·(trace + λ·p), trace = g + b1·trace."""
+
+    kind: Literal["sgd"] = "sgd"
+    b1: Fraction = 0.0
+    """Momentum."""
+
+    def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+        scale = optax.trace(self.b1) if self.b1 else optax.identity()
+        return decayed(scale, self, schedule, logical_axes)
+
+
+class AdamW(OptimizerConfig):
+    """Adam with decoupled weight decay: −η·(m̂/(√v̂ + ε) + λ·p); with `bias_correction: false` (BERT) m and v in place of
+    m̂ and v̂."""
+
+    kind: Literal["adamw"] = "adamw"
+    b1: Fraction = 0.9
+    """First-moment decay."""
+    b2: Fraction = 0.999
+    """Second-moment decay."""
+    eps: PositiveFloat | None = None
+    """ε; 1e-8 by default, 1e-6 without bias correction."""
+    bias_correction: bool = True
+    """False is BERT's Adam."""
+
+    def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+        eps = self.eps or (1e-8 if self.bias_correction else 1e-6)
+        return decayed(scale_by_adam(self.b1, self.b2, eps, self.bias_correction), self, schedule, logical_axes)
+
+
+def scale_by_adam(b1: float, b2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
+    """Adam's m̂/(√v̂ + ε), or BERT's m/(√v + ε), whose first steps are up to (1 − b1)/√(1 − b2) times as large."""
+    adam = optax.scale_by_adam(b1, b2, eps)
+    if bias_correction:
+        return adam
+
+    def update(updates: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
+        mu = optax.tree.update_moment(updates, state.mu, b1, 1)
+        nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, b2, 2)
+        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
+        return updates, optax.ScaleByAdamState(optax.safe_increment(state.count), mu, nu)
+
+    return optax.GradientTransformation(adam.init, update)
+
+
+class Adamax(OptimizerConfig):
+    """Adamax with decoupled weight decay: −η·(m̂/u + λ·p), u = max(b2·u, |g| + ε)."""
+
+    kind: Literal["adamax"] = "adamax"
+    b1: Fraction = 0.9
+    """First-moment decay."""
+    b2: Fraction = 0.999
+    """Decay of the largest gradient."""
+    eps: PositiveFloat = 1e-8
+    """ε."""
+
+    def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+        scale = optax.scale_by_adamax(self.b1, self.b2, self.eps)
+        return decayed(scale, self, schedule, logical_axes)
+
+
+class Lamb(OptimizerConfig):
+    """LAMB: −η·‖p‖/‖r‖·r, r = m̂/(√v̂ + ε) + λ·p; with `bias_correction: false` (ALBERT) m and v in place of m̂ and v̂."""
+
+    kind: Literal["lamb"] = "lamb"
+    b1: Fraction = 0.9
+    """First-moment decay."""
+    b2: Fraction = 0.999
+    """Second-moment decay."""
+    eps: PositiveFloat = 1e-6
+    """ε."""
+    bias_correction: bool = True
+    """False is the LAMB of ALBERT's released code."""
+    exclude: tuple[str, ...] = ()
+    """Patterns, as in `train.trainable` without ranges of layers, of parameters with neither trust ratio ‖p‖/‖r‖
+    nor weight decay: ['*/bias', '*/scale'] in ALBERT's released code."""
+
+    def check(self, logical_axes: Any) -> None:
+        patterns.held(self.exclude, _flat(logical_axes), "optimizer.exclude")
+
+    def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+        has_ratio = {path: not holds for path, holds in patterns.held(self.exclude, _flat(logical_axes)).items()}
+        is_decayed = _flat(decay_mask(logical_axes, self.decay_all))
+
+        def mask_fn(mask: Mapping[str, bool]) -> Callable[[Any], Any]:  # `per_layer` gives a part of the tree at a time
+            return lambda params: traverse_util.unflatten_dict({path: mask[path] for path in _flat(params)}, sep="/")
+
+        lamb = optax.chain(
+            scale_by_adam(self.b1, self.b2, self.eps, self.bias_correction),
+            optax.add_decayed_weights(
+                self.weight_decay, mask_fn({path: has_ratio[path] and is_decayed[path] for path in is_decayed})
+            ),
+            optax.masked(optax.scale_by_trust_ratio(), mask_fn(has_ratio)),
+            optax.scale_by_learning_rate(schedule),
+        )
+        return per_layer(lamb, logical_axes)
+
+
+class Lion(OptimizerConfig):
+    """Lion: −η·(sign(b1·m + (1 − b1)·g) + λ·p)."""
+
+    kind: Literal["lion"] = "lion"
+    b1: Fraction = 0.9
+    """Share of the momentum in the step."""
+    b2: Fraction = 0.99
+    """Decay of the momentum."""
+
+    def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+        return decayed(optax.scale_by_lion(self.b1, self.b2), self, schedule, logical_axes)
+
+
+class Adafactor(OptimizerConfig):
+    """Adafactor: −η·(u/max(1, rms(u))·max(rms(p), 1e-3) + λ·p), u = g/√v; v is factored into rows and columns where
+    both are 128 or more, and decays by 1 − t^−b2."""
+
+    kind: Literal["adafactor"] = "adafactor"
+    b1: Fraction | None = None
+    """Adds momentum."""
+    b2: Fraction = 0.8
+    """Exponent of the second moment's decay."""
+    eps: PositiveFloat = 1e-30
+    """Added to g²."""
+    scale_by_parameter: bool = True
+    """Multiply the step by the parameter's root mean square, as T5 does."""
+
+    def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+        transform = optax.adafactor(
+            schedule,
+            decay_rate=self.b2,
+            multiply_by_parameter_scale=self.scale_by_parameter,
+            momentum=self.b1,
+            eps=self.eps,
+        )
+        if not self.weight_decay:
+            return per_layer(transform, logical_axes)
+        mask = decay_mask(logical_axes, self.decay_all)
+        decay = optax.add_decayed_weights(lambda step: -schedule(step) * self.weight_decay, mask)
+        return optax.chain(per_layer(transform, logical_axes), decay)
+
+
+class Muon(OptimizerConfig):
+    """Muon: −η·(√max(1, out/in)·orthogonal(b1·m̂ + (1 − b1)·ĝ) + λ·p) for matrices inside the network; AdamW (with its
+    own b1 of 0.9) on the same schedule for everything else."""
+
+    kind: Literal["muon"] = "muon"
+    b1: Fraction = 0.95
+    """Decay of Muon's momentum."""
+    b2: Fraction = 0.999
+    """AdamW's second-moment decay."""
+    eps: PositiveFloat = 1e-8
+    """AdamW's ε."""
+    adam_learning_rate: PositiveFloat | None = None
+    """Peak learning rate of the AdamW that takes embeddings, norms and biases; `learning_rate` by default."""
+
+    def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+        ratio = (self.adam_learning_rate or self.learning_rate) / self.learning_rate
+        not_matrices = _map(lambda axes: optax.MaskedNode() if is_matrix(axes) else axes, logical_axes)
+        adam = optax.adamw(
+            lambda step: ratio * schedule(step),
+            b2=self.b2,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            mask=lambda _: decay_mask(not_matrices, self.decay_all),
+        )
+        labels = _map(lambda axes: "muon" if is_matrix(axes) else "adam", logical_axes)
+        return optax.partition({"muon": self._matrices(schedule, logical_axes), "adam": adam}, labels)
+
+    def _matrices(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+        def dimensions(axes: Axes) -> Any:  # the stacks' axes are a batch of matrices to Muon
+            first = len(axes) - 2
+            return optax.contrib.MuonDimensionNumbers(first, first + 1) if is_matrix(axes) else optax.MaskedNode()
+
+        return optax.chain(
+            optax.contrib.scale_by_muon(beta=self.b1, weight_dimension_numbers=_map(dimensions, logical_axes)),
+            optax.stateless_with_tree_map(lambda u, p: u * max(1.0, p.shape[-1] / p.shape[-2]) ** 0.5),
+            optax.add_decayed_weights(self.weight_decay),
+            optax.scale_by_learning_rate(schedule),
+        )
+
+
+def is_matrix(axes: Axes) -> bool:
+    """Whether Muon takes an array of these axes."""
+    return rank(axes) == 2 and NOT_MATRICES.isdisjoint(axes)
+
+
+def _map(function: Any, logical_axes: Any) -> Any:
+    return jax.tree.map(function, logical_axes, is_leaf=is_axes)
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    return traverse_util.flatten_dict(tree, sep="/")
