@@ -20,7 +20,8 @@ from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import Ragged
-from jaxpt.data.sources.readers import Offset, read
+from jaxpt.data.sources.readers import read
+from jaxpt.data.tables import Offset
 
 
 def measured(name, work, megabytes):

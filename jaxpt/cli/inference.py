@@ -76,7 +76,9 @@ def add(commands: Any) -> None:
     generate.add_argument(
         "--prompt", metavar="TEXT", action="append", default=[], help="a prompt; without one, the lines of stdin"
     )
-    generate.add_argument("--file", metavar="F", help="prompts: .jsonl, or .txt with a prompt a line; also .gz")
+    generate.add_argument(
+        "--file", metavar="F", help="prompts: .jsonl, .tsv, …, or .txt with a prompt a line; also .gz"
+    )
     generate.add_argument("--out", metavar="G", help="the .jsonl with the rows of F and what was generated")
     generate.add_argument("--field", metavar="NAME", help="field of F with the prompt (prompt)")
     _options(generate, _SETTINGS | _SEARCH)

@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxpt.config import Config
 from jaxpt.data import parts, tokenizers
-from jaxpt.data.formats import check_path, is_builtin, text_files
 from jaxpt.data.labelled import checks as labelled
+from jaxpt.data.sources import readers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk
@@ -56,9 +56,9 @@ def _check_texts(tasks: tuple[parts.Part, ...]) -> None:
     """Raises UserError where a path or a file of texts is missing."""
     for data in (task.config.data for task in tasks):
         if data.source == "tfds":
-            check_path(data)
-        elif data.source in ("auto", "text", "jsonl", "parquet") and not is_builtin(data):
-            text_files(data)
+            readers.check_path(data)
+        elif readers.is_files(data):
+            readers.text_files(data)
 
 
 def _check_cache(root: Path) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio
-from jaxpt.data.sources.foreign import find_task, first_line
+from jaxpt.data.sources.foreign import find_task
+from jaxpt.data.tables.tfds import first_line
 from jaxpt.errors import UserError
 
 _Outputs = seqio.metrics.ModelOutputType

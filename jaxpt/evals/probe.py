@@ -25,7 +25,8 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.config.studies import Probe
 from jaxpt.data import tables
-from jaxpt.data.tables.rows import Row, column, label, where
+from jaxpt.data.tables.reading import where
+from jaxpt.data.tables.rows import Row, column, label
 from jaxpt.decode import prompts
 from jaxpt.decode.embed import tokens_of
 from jaxpt.errors import UserError

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from jaxpt.data import tables
-from jaxpt.data.tables.rows import NUMBER, column, label, text, where
+from jaxpt.data.tables.reading import where
+from jaxpt.data.tables.rows import NUMBER, column, label, text
 from jaxpt.decode import prompts
 from jaxpt.errors import UserError
 from jaxpt.evals.features import Features, lay

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from jaxpt.data import tables
 from jaxpt.data.progress import Progress
-from jaxpt.data.tables.files import read_lines
-from jaxpt.data.tables.rows import column, where
 from jaxpt.errors import UserError
 
 
@@ -40,22 +38,18 @@ def texts(path: str, field: str | None = None) -> Iterator[Text]:
     Raises:
       UserError: names the file and the line that is not as it must be.
     """
-    if path.removesuffix(".gz").endswith(".txt"):
-        if field is not None:
-            raise UserError(f"{path}: --field is the column of a .jsonl, .tsv, … file; a .txt has a text a line")
-        num_texts = 0
-        for number, line in read_lines(path):
-            if line.strip():
-                num_texts += 1
-                yield Text(line.rstrip("\r\n"), None, {}, f"{path}: line {number}")
-        if not num_texts:
-            raise UserError(f"{path}: is empty; wants a text a line")
-        return
-    kind = tables.file_format(path)
-    field = field or ("tokens" if kind.startswith("conll") else "text")
+    format, num_texts = tables.file_format(path), 0
+    if format == "text" and field is not None:
+        raise UserError(f"{path}: --field is the column of a .jsonl, .tsv, … file; a .txt has a text a line")
+    field = field or ("tokens" if format.startswith("conll") else "text")
     for row in tables.read(path):
-        place = where(path, row)
-        yield _text(column(row, field, place), field, row.values, place)
+        if format == "text" and not row.values["text"].strip():
+            continue
+        num_texts += 1
+        place = tables.where(path, row)
+        yield _text(tables.column(row, field, place), field, {} if format == "text" else row.values, place)
+    if not num_texts:
+        raise UserError(f"{path}: is empty; wants a text a line")
 
 
 def _text(value: Any, field: str, values: dict[str, Any], place: str) -> Text:

@@ -1,6 +1,6 @@
 """Files of prompts, and files of results that a kill leaves resumable.
 
-    prompts.jsonl   {"prompt": …, …} a line, also as .gz; or a .txt with a prompt a line
+    prompts.jsonl   {"prompt": …, …} a line, or rows of another format; or a .txt with a prompt a line; also as .gz
     G.jsonl         the same rows in the same order, each with what was generated
     G.jsonl.state   what G.jsonl belongs to: prompts and settings; then a checksum for each row of G.jsonl, one a line;
                     there until G.jsonl is complete
@@ -11,7 +11,6 @@ have no checksum yet; a row with another one was altered, and is named.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from jaxpt.data import tables
 from jaxpt.data.progress import Progress, progress
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk
@@ -31,7 +31,6 @@ Row = dict[str, Any]
 
 _SYNC_SECONDS = 5.0
 """Between two fsyncs: a machine that loses power loses no more than this; a killed process loses nothing."""
-_WANTS = "wants a .jsonl, .jsonl.gz or .txt file"
 _BAR = 24  # characters
 
 
@@ -42,62 +41,29 @@ def read_prompts(path: str | Path, field: str = "prompt") -> list[Row]:
     """Reads a file of prompts.
 
     Args:
-      path: `.jsonl` (an object a line) or `.txt` (a prompt a line), each also as `.gz`. Blank lines are passed over.
-      field: the field with the prompt; the name that a line of a `.txt` gets.
+      path: rows of any format of `jaxpt.data.tables` (JSONL, TSV, Parquet, …), or a `.txt` with a prompt a line, whose
+        blank lines are passed over; each also as `.gz`.
+      field: the column with the prompt; the name that a line of a `.txt` gets.
 
     Returns:
-      The rows, with all their fields.
+      The rows, with all their columns.
 
     Raises:
       UserError: names the file and the line that is not as it must be.
     """
-    path = Path(path)
-    kind = Path(path.name.removesuffix(".gz")).suffix
-    if kind not in (".jsonl", ".txt"):
-        raise UserError(f"{path}: is no file of prompts; {_WANTS}")
-    rows = []
-    for number, line in enumerate(_lines(path), 1):
-        where = f"{path}: line {number}"
-        try:
-            text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{where}: not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8"
-            ) from None
-        text = text.removeprefix("\ufeff") if number == 1 else text
-        if text.strip():
-            rows.append({field: text} if kind == ".txt" else _row(text, field, where))
+    path, rows = str(path), []
+    format = tables.file_format(path)
+    column = "text" if format == "text" else field
+    for row in tables.read(path, format, **({"replace_surrogates": False} if format == "jsonl" else {})):
+        place = tables.where(path, row, format)
+        prompt = tables.text(row, column, place)
+        if any("\ud800" <= letter <= "\udfff" for letter in prompt):
+            raise UserError(f"{place}: column {column!r} holds half a surrogate pair; wants whole characters")
+        if format != "text" or prompt.strip():
+            rows.append({field: prompt} if format == "text" else row.values)
     if not rows:
         raise UserError(f"{path}: is empty; wants one prompt a line")
     return rows
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            yield from file
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; {_WANTS}") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: not a whole gzip file ({error}); pack it again") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {_WANTS}") from None
-
-
-def _row(text: str, field: str, where: str) -> Row:
-    try:
-        row = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error}); wants one object a line") from None
-    if not isinstance(row, dict):
-        raise UserError(f"{where}: wants a JSON object, got {type(row).__name__}")
-    if field not in row:
-        raise UserError(f"{where}: no field {field!r}; it has {', '.join(map(repr, row)) or 'none'}")
-    if not isinstance(row[field], str):
-        raise UserError(f"{where}: field {field!r} wants a string, got {type(row[field]).__name__}")
-    if any("\ud800" <= letter <= "\udfff" for letter in row[field]):
-        raise UserError(f"{where}: field {field!r} holds half a surrogate pair; wants whole characters")
-    return row
 
 
 # ---- results --------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_files(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "answer"),
     [
-        ("a.txt", b"x", "the suffix says nothing of the format"),
+        ("a.dat", b"x", "the suffix says nothing of the format"),
         ("a.csv", b"text,category\nx,1\n", "line 2: no column 'label'; it has text, category"),
         ("a.csv", b"text,label\nx,\n", "line 2: column 'label': empty label"),
         ("a.csv", b"text,label\n", "no rows"),

@@ -218,7 +218,7 @@ def test_a_killed_command_is_resumed_to_the_same_bytes(directories, tmp_path):
         ("gpt2", ["--prompt", "a", "--stream", "--compare", "."], "leave out --compare"),
         ("gpt2", ["--prompt", "a", "--field", "text"], "--field is for --file"),
         ("gpt2", ["--file", "empty.jsonl", "--out", "g.jsonl"], "empty.jsonl: is empty"),
-        ("gpt2", ["--file", "f.jsonl", "--out", "g.jsonl", "--field", "x"], "f.jsonl: line 1: no field 'x'"),
+        ("gpt2", ["--file", "f.jsonl", "--out", "g.jsonl", "--field", "x"], "f.jsonl: line 1: no column 'x'"),
         ("gpt2", ["--file", "f.jsonl", "--out", "long.txt"], "long.txt: already exists"),
         ("gpt2", ["--file", "long.txt", "--out", "g.jsonl"], "long.txt: row 2: it has "),
         ("gpt2", [], "stdin: is empty"),

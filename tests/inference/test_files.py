@@ -42,23 +42,28 @@ def test_a_line_of_a_text_file_is_a_prompt(tmp_path):
     assert read_prompts(tmp_path / "p.txt", "question") == [{"question": " one \x0b\u2028 two"}, {"question": "three"}]
 
 
+def test_rows_of_a_table_are_prompts(tmp_path):
+    (tmp_path / "p.tsv").write_text("id\tprompt\n7\tone\n8\ttwo\n")
+    assert read_prompts(tmp_path / "p.tsv") == [{"id": "7", "prompt": "one"}, {"id": "8", "prompt": "two"}]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("p.jsonl", b"", "p.jsonl: is empty; wants one prompt a line"),
+        ("p.jsonl", b"", "p.jsonl: is empty; wants a JSON object a line"),
         ("p.txt", b"\n \n", "p.txt: is empty; wants one prompt a line"),
-        ("p.jsonl", b'{"prompt": "a"}\n{"text": "b", "n": 1}\n', "line 2: no field 'prompt'; it has 'text', 'n'"),
-        ("p.jsonl", b"{}", "line 1: no field 'prompt'; it has none"),
+        ("p.jsonl", b'{"prompt": "a"}\n{"text": "b", "n": 1}\n', "line 2: no column 'prompt'; it has text, n"),
+        ("p.jsonl", b"{}", "line 1: no column 'prompt'; it has none"),
         ("p.jsonl", b'{"prompt": "a"}\n\n{"prompt": \n', "line 3: not JSON (Expecting value"),
-        ("p.jsonl", b'["a"]', "line 1: wants a JSON object, got list"),
-        ("p.jsonl", b'{"prompt": 3}', "line 1: field 'prompt' wants a string, got int"),
-        ("p.jsonl", b'{"prompt": "\\ud800"}', "line 1: field 'prompt' holds half a surrogate pair; wants whole"),
-        ("p.jsonl", b'{"prompt": "a"}\n{"prompt": "\xff"}', "line 2: not UTF-8 (byte 13 of the line); save the"),
+        ("p.jsonl", b'["a"]', "line 1: wants a JSON object, got a list"),
+        ("p.jsonl", b'{"prompt": 3}', "line 1: column 'prompt' wants text, got int 3"),
+        ("p.jsonl", b'{"prompt": "\\ud800"}', "line 1: column 'prompt' holds half a surrogate pair; wants whole"),
+        ("p.jsonl", b'{"prompt": "a"}\n{"prompt": "\xff"}', "line 2: not UTF-8 (byte 0xff); convert the file"),
         ("p.txt", b"a\n\xe4\n", "line 2: not UTF-8"),
-        ("p.jsonl.gz", b'{"prompt": "a"}', "not a whole gzip file"),
-        ("p.jsonl.gz", gzip.compress(b'{"prompt": "a"}', mtime=0)[:-3], "not a whole gzip file"),
-        ("p.csv", b"prompt\na\n", "p.csv: is no file of prompts; wants a .jsonl, .jsonl.gz or .txt file"),
-        (None, None, "gone.jsonl: no such file; wants a .jsonl"),
+        ("p.jsonl.gz", b'{"prompt": "a"}', "truncated or damaged gzip file"),
+        ("p.jsonl.gz", gzip.compress(b'{"prompt": "a"}', mtime=0)[:-3], "truncated or damaged gzip file"),
+        ("p.xyz", b"a\n", "p.xyz: the suffix says nothing of the format; wants .tsv, .csv, .jsonl"),
+        (None, None, "gone.jsonl: no such file"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named_with_their_line(name, content, words, tmp_path):

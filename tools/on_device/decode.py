@@ -1,6 +1,6 @@
 """Greedy decoding beside transformers, by tools/bench_generate.py: GPT-2 124M or Llama 3.2 1B, in bfloat16.
 
-    python tools/on_device/decode.py gpt2|llama
+python tools/on_device/decode.py gpt2|llama
 """
 
 from __future__ import annotations

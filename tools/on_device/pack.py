@@ -1,9 +1,9 @@
 """What a machine without network and TensorFlow needs, into the directory $DEVICE_KIT: `tools/device.py --pack`.
 
-    batches/NAME         prepared batches of the recipes
-    losses.json          their float32 losses of the first steps, on this CPU
-    predictions.json     `jaxpt plan` of the timed cases on GPUs, if their compiler is installed
-    wheels/              of requirements.txt, for CPython 3.12 on x86-64 with glibc 2.28 or later
+batches/NAME         prepared batches of the recipes
+losses.json          their float32 losses of the first steps, on this CPU
+predictions.json     `jaxpt plan` of the timed cases on GPUs, if their compiler is installed
+wheels/              of requirements.txt, for CPython 3.12 on x86-64 with glibc 2.28 or later
 """
 
 from __future__ import annotations

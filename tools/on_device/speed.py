@@ -1,6 +1,6 @@
 """A case of tools/bench on this device: jaxpt beside torch in turn, in bfloat16, and beside what `jaxpt plan` says.
 
-    python tools/on_device/speed.py gpt2|bert|t5|llama
+python tools/on_device/speed.py gpt2|bert|t5|llama
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Training steps on prepared batches: float32 losses beside those of a CPU, and bfloat16.
 
-    python tools/on_device/training.py [--cpu]      --cpu: float32 alone, whatever the device
+python tools/on_device/training.py [--cpu]      --cpu: float32 alone, whatever the device
 """
 
 from __future__ import annotations

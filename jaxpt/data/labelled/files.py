@@ -32,15 +32,10 @@ class RowFile(NamedTuple):
         """Its rows."""
         if self.split is not None:
             return tables.read(self.path, self.format, split=self.split)
-        if self.format == "jsonl":
-            return tables.read(self.path, self.format)
-        if tables.file_format(self.path, self.format) == "conll":
-            options = {"names": task.header, "comments": task.comments or None}
-        else:
-            options = {"header": task.header, "quoted": task.quoted}
-        return tables.read(
-            self.path, self.format, **{key: option for key, option in options.items() if option is not None}
-        )
+        format = tables.file_format(self.path, self.format)
+        keys = () if self.format == "jsonl" else ("header", "comments" if format == "conll" else "quoted")
+        options = {key: option for key in keys if (option := getattr(task, key)) is not None}
+        return tables.read(self.path, format, **options)
 
     def where(self, row: Row) -> str:
         """The place of a row, for messages."""
@@ -73,7 +68,7 @@ def files(data: DataConfig, split: str, report: Callable[[str], None] = lambda l
         return [] if source_split is None else [RowFile(str(data.path), data.source, source_split)]
     if setting is None:
         return []
-    return [RowFile(path) for path in tables.expand(setting, f"data.{key}", list(tables.SUFFIXES), report)]
+    return [RowFile(path) for path in tables.expand(setting, f"data.{key}", tables.SUFFIXES, report)]
 
 
 def prepared_rows(directory: str | Path, split: str) -> Path:

@@ -23,7 +23,7 @@ import numpy as np
 from jaxpt.data import builtin
 from jaxpt.data._tf import from_generator, tf
 from jaxpt.data.records.store import MOST_SHARDS
-from jaxpt.data.sources.readers import Offset
+from jaxpt.data.tables import Offset
 from jaxpt.data.tables.files import open_file
 from jaxpt.errors import UserError
 

@@ -25,8 +25,9 @@ from jaxpt.config import DataConfig
 from jaxpt.data._tf import from_generator, seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources.base import Piece, Source
-from jaxpt.data.sources.foreign import find_task, first_line, module_digest
-from jaxpt.data.sources.readers import Offset
+from jaxpt.data.sources.foreign import find_task, module_digest
+from jaxpt.data.tables import Offset
+from jaxpt.data.tables.tfds import first_line
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 

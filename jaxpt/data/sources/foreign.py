@@ -13,7 +13,8 @@ import numpy as np
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
-from jaxpt.data.sources.readers import Offset
+from jaxpt.data.tables import Offset
+from jaxpt.data.tables.tfds import first_line, prepared_builder, records
 from jaxpt.errors import UserError
 from jaxpt.runtime import plugins
 
@@ -36,17 +37,7 @@ def tfds_documents(data: DataConfig) -> dict[str, Any]:
     import tensorflow_datasets as tfds
 
     name = data.path if isinstance(data.path, str) else "+".join(data.path or ())
-    try:
-        builder = tfds.builder_from_directory(name) if tf.io.gfile.isdir(name) else tfds.builder(name)
-        if not builder.is_prepared():
-            builder.download_and_prepare()
-    except Exception as error:  # tfds has many, with messages of many lines
-        if "apache_beam" in str(error) or "Apache Beam" in str(error):
-            raise UserError(
-                f"data.path: TFDS prepares {name} with Apache Beam, which is not installed: pip install 'jaxpt[beam]'; "
-                "or name its files (data.source=jsonl data.path=…)"
-            ) from None
-        raise UserError(f"data.path: TFDS data set {name}: {first_line(error)}") from None
+    builder = prepared_builder(name)
     held, splits = data.validation_path, builder.info.splits
     for key, split in (("data.path", "train"), ("data.validation_path", held)):
         if split is not None and split not in splits:
@@ -59,11 +50,8 @@ def tfds_documents(data: DataConfig) -> dict[str, Any]:
     def read(path: str, mark: Offset) -> Iterator[tuple[int, str]]:
         part = tfds.core.ReadInstruction(path.rpartition(" ")[2], from_=mark.number, unit="abs")
         ds = builder.as_dataset(split=part, shuffle_files=False).map(lambda r: r[data.field])
-        try:
-            for number, text in enumerate(ds.prefetch(64).as_numpy_iterator(), mark.number):
-                yield number, text.decode("utf-8", "replace")
-        except (tf.errors.OpError, OSError) as error:
-            raise UserError(f"data.path: TFDS data set {name}: {first_line(error)}") from None
+        for number, text in enumerate(records(ds, name), mark.number):
+            yield number, text.decode("utf-8", "replace")
 
     def size(path: str) -> int:
         return splits[path.rpartition(" ")[2]].num_bytes
@@ -192,11 +180,6 @@ def _documents(task: seqio.Task, split: str, shard: seqio.ShardInfo | None = Non
     if task.supports_caching:
         return task.preprocess_precache(ds, seed=0)
     return task.preprocess_postcache(ds, sequence_length=None, seed=0)
-
-
-def first_line(error: BaseException) -> str:
-    """What went wrong, in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def module_digest(module: str) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.data import builtin
-from jaxpt.data.formats import check_path, is_builtin, text_files
 from jaxpt.data.sources import foreign, readers
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.examples import Examples
+from jaxpt.data.sources.readers import is_builtin
 from jaxpt.data.sources.rows import Rows
+from jaxpt.data.tables.files import size
 from jaxpt.errors import UserError
 from jaxpt.runtime import plugins
 
@@ -58,17 +59,17 @@ def _open(data: DataConfig, examples: int | None) -> Source:
             data.validation_fraction,
         )
     if data.source == "tfds":
-        check_path(data)
+        readers.check_path(data)
         return Source(**foreign.tfds_documents(data))
     lines: list[str] = []
-    files = text_files(data, lines.append)
+    files = readers.text_files(data, lines.append)
     held = bool(files["validation"])
     source = Source(
         files if held else files | {"validation": files["train"]},
         lambda path, mark: readers.read(path, data, mark),
         None if held else data.validation_fraction,
-        cut=lambda path, every: readers.marks(path, data, every),
-        size=readers.size,
+        cut=lambda path, every: readers.cuts(path, data, every),
+        size=size,
     )
     source.found, source.has_whole_files = tuple(lines), data.documents == "file"
     return source

@@ -1,70 +1,110 @@
-"""Files of text, JSONL and Parquet: their documents, from any place on, and the places where they can be cut."""
+"""Corpora in files: which files there are, their documents from any place on, and where they can be cut. No TensorFlow.
+
+How the files of a format are read, and cut, is the matter of `jaxpt.data.tables`.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from jaxpt.config import DataConfig
-from jaxpt.data._tf import tf
-from jaxpt.data.formats import file_format
-from jaxpt.data.tables.files import open_file, raw_lines, read_lines
-from jaxpt.data.tables.parquet import errors, unreadable
+from jaxpt.config import DataConfig, SourceConfig
+from jaxpt.data import tables
+from jaxpt.data.tables import Offset
 from jaxpt.errors import UserError
 
-_GZIP_RATIO = 3  # text to its .gz
-_GZIP_PIECES = 16  # a piece of a .gz is reached by unpacking all before it
-
-
+SUFFIXES = {
+    suffix: name for name, format in tables.FORMATS.items() if format.cuts for suffix in format.suffixes
+} | {".json": "jsonl"}  # fmt: skip
+"""Suffix → format; each also as `.gz`. A .json of a corpus has an object a line (C4's), and can be cut."""
 PAIR_SEPARATOR = "\x1f"
 """Stands between the two texts of a document, a text and its translation: ASCII's unit separator."""
 
 
-class Offset(NamedTuple):
-    """A place in a file between two documents."""
-
-    offset: int = 0
-    """Bytes of (unpacked) text before it; row groups of a Parquet file; any number for other sources."""
-    line: int = 0
-    """Lines before it."""
-    number: int = 0
-    """Documents before it."""
+def is_builtin(data: SourceConfig) -> bool:
+    """Whether the text is the built-in corpus: by name, or because no path is given."""
+    return data.source == "builtin" or (data.source == "auto" and data.path is None)
 
 
-def read(path: str, data: DataConfig, mark: Offset) -> Iterator[tuple[int, str]]:
+def is_files(data: SourceConfig) -> bool:
+    """True if the text is in files of one of `SUFFIXES`' formats."""
+    return not is_builtin(data) and data.source in ("auto", *SUFFIXES.values())
+
+
+def check_path(data: SourceConfig) -> None:
+    """Raises UserError where `path` is missing."""
+    if data.path is None:
+        raise UserError(f"data.path is missing: data.source: {data.source} needs one")
+
+
+def text_files(data: SourceConfig, report: Callable[[str], None] = lambda line: None) -> dict[str, list[str]]:
+    """The files of both splits of a source of text files.
+
+    Args:
+      data: `path` and `validation_path`; `source` is `auto`, `text`, `jsonl` or `parquet`.
+      report: is given a line for each directory.
+
+    Returns:
+      {"train": files, "validation": files}; without a `validation_path` the latter is empty.
+
+    Raises:
+      UserError: no path, a file is missing, a glob matches nothing, or a suffix is unknown.
+    """
+    check_path(data)
+    suffixes = list(SUFFIXES) if data.source == "auto" else [""]
+    files = {"train": tables.expand(data.path, "data.path", suffixes, report), "validation": []}
+    if data.validation_path:
+        files["validation"] = tables.expand(data.validation_path, "data.validation_path", suffixes, report)
+    for path in [*files["train"], *files["validation"]]:
+        _format(path, data)
+    return files
+
+
+def _format(path: str, data: SourceConfig) -> str:
+    """The format of a file: that of `data.source`, or by its suffix."""
+    if data.source != "auto":
+        return data.source
+    name = path.removesuffix(".gz")
+    if format := next((format for suffix, format in SUFFIXES.items() if name.endswith(suffix)), None):
+        return format
+    known = ", ".join(dict.fromkeys(SUFFIXES.values()))
+    raise UserError(f"{path}: the suffix says nothing of the format; set data.source to one of {known}")
+
+
+def _options(format: str, data: DataConfig) -> dict[str, Any]:
+    """How a file is read, as `tables.read` takes it."""
+    return {"documents": data.documents} if format == "text" else {"columns": data.fields or (data.field,)}
+
+
+def read(path: str, data: DataConfig, start: Offset) -> Iterator[tuple[int, str]]:
     """A file's documents.
 
     Args:
       path: the file.
       data: says how it is read.
-      mark: where to begin.
+      start: where to begin.
 
     Yields:
-      (number of the document in the file, text).
+      (number of the document in the file, text); "" where a field has no value.
 
     Raises:
       UserError: names the file and line that is not as it should be.
     """
-    kind, fields = file_format(path, data), data.fields or (data.field,)
-    if kind == "parquet":
-        return _parquet(path, fields, mark)
-    if kind == "jsonl":
-        return _jsonl(path, fields, mark)
-    if data.fields is not None:
+    format = _format(path, data)
+    if format == "text" and data.fields is not None:
         raise UserError(f"{path}: a text file has no fields (data.fields); wants JSONL or Parquet")
-    if data.documents == "file":
-        return _whole(path)
-    return _blocks(path, mark) if data.documents == "blank_line" else _lines(path, mark)
+    fields = ("text",) if format == "text" else data.fields or (data.field,)
+    key = "data.field" if data.fields is None else "data.fields"
+    for row in tables.read(path, format, start=start, **_options(format, data)):
+        place = f"{tables.where(path, row, format)} ({key})"
+        yield row.number - 1, document([_text(row, field, place) for field in fields])
 
 
-def size(path: str) -> int:
-    """Bytes of text in a file, about."""
-    packed = tf.io.gfile.stat(path).length
-    return packed * _GZIP_RATIO if path.endswith(".gz") else packed
+def _text(row: tables.Row, field: str, place: str) -> str:
+    return "" if row.values.get(field, "") is None else tables.text(row, field, place)
 
 
-def marks(path: str, data: DataConfig, every: int) -> Iterator[tuple[Offset, int]]:
+def cuts(path: str, data: DataConfig, every: int) -> Iterator[tuple[Offset, int]]:
     """Cuts a file into pieces of whole documents.
 
     Args:
@@ -75,58 +115,8 @@ def marks(path: str, data: DataConfig, every: int) -> Iterator[tuple[Offset, int
     Yields:
       (where a piece begins, its bytes).
     """
-    total = size(path)
-    kind = file_format(path, data)
-    if kind == "parquet":
-        yield from _row_groups(path, data.fields or (data.field,), every)
-    elif total <= every or (kind == "text" and data.documents == "file"):
-        yield Offset(), total
-    else:
-        if path.endswith(".gz"):
-            every = max(every, total // _GZIP_PIECES)
-        yield from _line_marks(path, every, blocks=kind == "text" and data.documents == "blank_line")
-
-
-def _line_marks(path: str, every: int, blocks: bool) -> Iterator[tuple[Offset, int]]:
-    start, offset, documents, inside = Offset(), 0, 0, False
-    for number, line in enumerate(raw_lines(path), 1):
-        offset += len(line)
-        if blocks:
-            blank = not line.strip()
-            documents += blank and inside
-            inside = not blank
-        else:
-            documents = number
-        if offset - start.offset >= every and not inside:
-            yield start, offset - start.offset
-            start = Offset(offset, number, documents)
-    if offset > start.offset or not offset:
-        yield start, offset - start.offset
-
-
-def _lines(path: str, mark: Offset) -> Iterator[tuple[int, str]]:
-    """Each line of a UTF-8 file, its number from 0."""
-    for number, line in read_lines(path, mark.offset, mark.line):
-        yield number - 1, line.rstrip("\r\n")
-
-
-def _blocks(path: str, mark: Offset) -> Iterator[tuple[int, str]]:
-    """Runs of lines between blank ones."""
-    block: list[str] = []
-    number = mark.number
-    for _, line in _lines(path, mark):
-        if line.strip():
-            block.append(line)
-        elif block:
-            yield number, "\n".join(block)
-            block, number = [], number + 1
-    if block:
-        yield number, "\n".join(block)
-
-
-def _whole(path: str) -> Iterator[tuple[int, str]]:
-    """All lines of a file."""
-    yield 0, "\n".join(line for _, line in _lines(path, Offset()))
+    format = _format(path, data)
+    yield from tables.FORMATS[format].cuts(path, every, **_options(format, data))
 
 
 def document(texts: Sequence[str]) -> str:
@@ -141,79 +131,3 @@ def document(texts: Sequence[str]) -> str:
     if not all(text.strip() for text in texts):
         return ""
     return PAIR_SEPARATOR.join(text.replace(PAIR_SEPARATOR, " ") for text in texts)
-
-
-def _jsonl(path: str, fields: Sequence[str], mark: Offset) -> Iterator[tuple[int, str]]:
-    for number, line in _lines(path, mark):
-        if not line.strip():
-            continue
-        where = f"{path}: line {number + 1}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not JSON ({error}); wants one object a line") from None
-        if not isinstance(record, dict):
-            raise UserError(f"{where}: wants a JSON object, got {type(record).__name__}")
-        for field in fields:
-            if field not in record:
-                raise UserError(
-                    f"{where}: no field {field!r} ({_key(fields)}); it has {', '.join(map(repr, record)) or 'none'}"
-                )
-            if not isinstance(record[field], str):
-                raise UserError(f"{where}: field {field!r} wants a string, got {type(record[field]).__name__}")
-        text = document([record[field] for field in fields])
-        yield number, text.encode("utf-8", "replace").decode()  # JSON can spell half a surrogate pair
-
-
-def _key(fields: Sequence[str]) -> str:
-    """The setting that names them."""
-    return "data.field" if len(fields) == 1 else "data.fields"
-
-
-def _parquet(path: str, fields: Sequence[str], mark: Offset) -> Iterator[tuple[int, str]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    number = mark.number
-    try:
-        with open_file(path) as file:
-            table = pq.ParquetFile(file, page_checksum_verification=True)
-            names = table.schema_arrow.names
-            for field in fields:
-                if field not in names:
-                    has = ", ".join(map(repr, names))
-                    raise UserError(f"{path}: no column {field!r} ({_key(fields)}); it has {has}")
-                kind = table.schema_arrow.field(field).type
-                if pa.types.is_dictionary(kind):
-                    kind = kind.value_type
-                if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-                    raise UserError(f"{path}: column {field!r} wants strings, it holds {kind}")
-            groups = range(mark.offset, table.num_row_groups)
-            for batch in table.iter_batches(batch_size=1024, columns=list(fields), row_groups=groups):
-                for values in zip(*(batch.column(field).to_pylist() for field in fields)):
-                    yield number, document([value or "" for value in values])
-                    number += 1
-    except errors() as error:
-        raise unreadable(path, number, error) from None
-
-
-def _row_groups(path: str, fields: Sequence[str], every: int) -> Iterator[tuple[Offset, int]]:
-    import pyarrow.parquet as pq
-
-    try:
-        with open_file(path) as file:
-            meta = pq.ParquetFile(file).metadata
-    except errors():
-        yield Offset(), 0  # reading says what is wrong with it
-        return
-    start, rows, collected = Offset(), 0, 0
-    for index in range(meta.num_row_groups):
-        group = meta.row_group(index)
-        columns = [group.column(i) for i in range(group.num_columns)]
-        rows += group.num_rows
-        collected += sum(c.total_uncompressed_size for c in columns if c.path_in_schema in fields)
-        if collected >= every:
-            yield start, collected
-            start, collected = Offset(index + 1, 0, rows), 0
-    if start.offset < meta.num_row_groups or not meta.num_row_groups:
-        yield start, collected

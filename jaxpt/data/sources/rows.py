@@ -14,8 +14,7 @@ from jaxpt.config import DataConfig
 from jaxpt.data.labelled.examples import choose, read
 from jaxpt.data.labelled.files import files
 from jaxpt.data.sources.base import Source
-from jaxpt.data.sources.readers import Offset
-from jaxpt.data.tables import Row, built_in
+from jaxpt.data.tables import Offset, Row, built_in
 from jaxpt.data.tasks.base import LocatedRow, Task
 
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from jaxpt.config.kinds import nearest
 from jaxpt.data.builtin import documented, first_sentence, pairs, sources
-from jaxpt.data.tables.overlap import digest
 from jaxpt.data.tables.rows import Row
+from jaxpt.data.tables.splits import digest
 from jaxpt.errors import UserError
 
 VERSION = "47411c8d3791443bda59"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jaxpt.config.kinds import nearest
 from jaxpt.data.tables.files import read_lines
 from jaxpt.data.tables.rows import Row
 from jaxpt.errors import UserError, shown
@@ -28,12 +27,11 @@ class _Block(NamedTuple):
     newdoc: bool
 
 
-def conllu(path: str, columns: Mapping[str, int | str] | None = None) -> Iterator[Row]:
+def conllu(path: str) -> Iterator[Row]:
     """Reads a file in CoNLL-U.
 
     Args:
       path: the file, also as `.gz`.
-      columns: name → number of a column from 0 (-1 is the last) or its name in `CONLLU`; None: all, under those names.
 
     Yields:
       A row for each sentence, with the line where it starts: a list of strings for each column, and from its comments
@@ -43,34 +41,31 @@ def conllu(path: str, columns: Mapping[str, int | str] | None = None) -> Iterato
     Raises:
       UserError: names the line with a wrong number of columns, or that does not start with a number.
     """
-    return conll(path, CONLLU, columns, comments=True)
+    return conll(path, CONLLU, comments=True)
 
 
-def conll(path: str, names: Sequence[str] | None = None, columns: Mapping[str, int | str] | None = None,
-          comments: bool = False) -> Iterator[Row]:  # fmt: skip
+def conll(path: str, header: Sequence[str] | None = None, comments: bool = False) -> Iterator[Row]:
     """Reads a file of words with tags: CoNLL-2003 and its like. Tabs separate columns, or else spaces.
 
     Args:
       path: the file, also as `.gz`.
-      names: names of the columns in order; None: by their number ("tokens" and "tags"; CoNLL-2003's "tokens", "pos",
+      header: names of the columns in order; None: by their number ("tokens" and "tags"; CoNLL-2003's "tokens", "pos",
         "chunk", "ner"; CoNLL-U's).
-      columns: name → number of a column from 0 (-1 is the last) or its name; None: all.
       comments: lines that start with # before the first word of a sentence are comments, not words.
 
     Yields:
       A row for each sentence, as `conllu` does. -DOCSTART- lines start documents.
 
     Raises:
-      UserError: names the line with another number of columns than the first; names or columns do not fit.
+      UserError: names the line with another number of columns than the first; names do not fit.
     """
     blocks = _blocks(path, comments)
-    picked, width = None, 0
+    names: tuple[str, ...] = ()
     for block in blocks:
-        if picked is None:
+        if not names:
             width = _width(block)
             line, fields = next(word for word in block.words if len(word[1]) == width)
-            names = _named(names, fields, f"{path}: line {line}")
-            picked = _picked(names, columns, path)
+            names = _named(header, fields, f"{path}: line {line}")
         for number, fields in block.words:
             if len(fields) != width:
                 has = f"{len(fields)} column{'' if len(fields) == 1 else 's'}"
@@ -82,9 +77,9 @@ def conll(path: str, names: Sequence[str] | None = None, columns: Mapping[str, i
         words = [fields for _, fields in block.words]
         if names[0] == "id":
             words = _words(block, path)
-        values: dict[str, Any] = {name: [fields[at] for fields in words] for name, at in picked.items()}
+        values: dict[str, Any] = {name: list(column) for name, column in zip(names, zip(*words))}
         yield Row(block.number, values | _of_comments(block))
-    if picked is None:
+    if not names:
         raise UserError(f"{path}: is empty; wants a word a line, and a blank line after each sentence")
 
 
@@ -156,20 +151,3 @@ def _named(names: Sequence[str] | None, fields: list[str], place: str) -> tuple[
 def _comment(fields: list[str]) -> str:
     """A hint for lines that may be comments."""
     return "; if lines with # are comments, set task.comments: true" if fields[0].startswith("#") else ""
-
-
-def _picked(names: Sequence[str], columns: Mapping[str, int | str] | None, path: str) -> dict[str, int]:
-    """Name → number of the column."""
-    if columns is None:
-        return {name: at for at, name in enumerate(names)}
-    picked = {}
-    for name, column in columns.items():
-        if isinstance(column, str) and column not in names:
-            raise UserError(
-                f"{path}: columns: no column {column!r}; it has {', '.join(names)}{nearest(column, [*names], '')}"
-            )
-        at = names.index(column) if isinstance(column, str) else column
-        if not -len(names) <= at < len(names):
-            raise UserError(f"{path}: columns: {name} is column {at}, but there are {len(names)}, counted from 0")
-        picked[name] = at
-    return picked

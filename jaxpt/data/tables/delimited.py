@@ -7,20 +7,18 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from jaxpt.data.tables.files import read_lines
-from jaxpt.data.tables.rows import NUMBER, Row, key
+from jaxpt.data.tables.rows import NUMBER, Row
 from jaxpt.errors import UserError
 
 
-def tsv(path: str, header: Sequence[str] | None = None, delimiter: str = "\t", quoted: bool = False,
-        ragged: str = "error") -> Iterator[Row]:  # fmt: skip
+def tsv(path: str, header: Sequence[str] | None = None, quoted: bool = False, delimiter: str = "\t") -> Iterator[Row]:
     """Reads a file of tab-separated values. Quotation marks mean nothing: so are GLUE's files written.
 
     Args:
       path: the file, also as `.gz`.
       header: names of the columns of a file without a header row (CoLA's); None: the first row has them.
-      delimiter: what separates fields.
       quoted: fields may stand in quotation marks, then also with delimiters and line ends in them.
-      ragged: "error", or "skip": leave rows out that have another number of fields (GLUE's QQP has some).
+      delimiter: what separates fields.
 
     Yields:
       Rows of strings, with the line where each starts. Blank lines are passed over.
@@ -28,8 +26,6 @@ def tsv(path: str, header: Sequence[str] | None = None, delimiter: str = "\t", q
     Raises:
       UserError: names the line with a wrong number of fields, a bad header or bad quotes; the file is empty.
     """
-    if ragged not in ("error", "skip"):
-        raise UserError(f"{path}: ragged wants error or skip, got {ragged!r}")
     records = _quoted(path, delimiter) if quoted else _plain(path, delimiter)
     names = None if header is None else _checked(header, f"{path}: header")
     first, rows = True, 0
@@ -42,8 +38,6 @@ def tsv(path: str, header: Sequence[str] | None = None, delimiter: str = "\t", q
             if fields == names:
                 continue  # the caller names the columns of a file that does so itself
         if len(fields) != len(names):
-            if ragged == "skip":
-                continue
             raise UserError(
                 f"{path}: line {number}: {_count(len(fields), 'field')}, wants {len(names)} ({', '.join(names)})"
                 + _hint(fields, names, delimiter, quoted)
@@ -55,10 +49,9 @@ def tsv(path: str, header: Sequence[str] | None = None, delimiter: str = "\t", q
         raise UserError(f"{path}: {'is empty' if first else 'no rows below the header'}; wants {expected}")
 
 
-def csv(path: str, header: Sequence[str] | None = None, delimiter: str = ",", quoted: bool = True,
-        ragged: str = "error") -> Iterator[Row]:  # fmt: skip
+def csv(path: str, header: Sequence[str] | None = None, quoted: bool = True) -> Iterator[Row]:
     """Reads a file of comma-separated values, as `tsv` does; fields may stand in quotation marks."""
-    return tsv(path, header, delimiter, quoted, ragged)
+    return tsv(path, header, quoted, ",")
 
 
 def _plain(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -87,7 +80,7 @@ def _header(path: str, number: int, fields: list[str]) -> list[str]:
         if NUMBER.fullmatch(name):
             raise UserError(
                 f"{path}: line {number}: {name!r} is a number, no name of a column; "
-                f"if this file has no header row, name its {_count(len(fields), 'column')} ({key('header')})"
+                f"if this file has no header row, name its {_count(len(fields), 'column')} ({_key('header')})"
             )
     return _checked(fields, f"{path}: line {number}")
 
@@ -102,10 +95,15 @@ def _checked(names: Sequence[str], place: str) -> list[str]:
 
 def _hint(fields: list[str], names: list[str], delimiter: str, quoted: bool) -> str:
     if len(fields) > len(names) and not quoted and any(field.startswith('"') for field in fields):
-        return f"; fields in quotation marks? set quoted: true ({key('quoted')})"
+        return f"; fields in quotation marks? set quoted: true ({_key('quoted')})"
     if len(fields) > len(names):
         return f"; a {'tab' if delimiter == chr(9) else repr(delimiter)} inside of a field?"
     return ""
+
+
+def _key(option: str) -> str:
+    """How a recipe calls an option, for messages."""
+    return f"task.{option}, of a task of the harness data.{option}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -23,6 +23,7 @@ MAX_LINE = 1 << 28
 """Bytes of a line, unpacked: a few megabytes of gzip can hold gigabytes in one line."""
 MAX_FILE = 1 << 31
 """Bytes of a file, unpacked, that is read as a whole."""
+_GZIP_RATIO = 3  # text to its .gz
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
 
 
@@ -178,6 +179,16 @@ def open_file(path: str, unpack: bool = True) -> IO[bytes]:
         raise UserError(f"{path}: is a pipe or a device, expected a file")
     file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
     return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
+
+
+def size(path: str) -> int:
+    """Bytes of text in a file, about."""
+    packed, is_member, name = path.partition(".zip!")
+    if is_member:
+        with zipfile.ZipFile(f"{packed}.zip") as folder:
+            return folder.getinfo(name).file_size
+    num_bytes = _gfile().stat(path).length if "://" in path else os.path.getsize(path)
+    return num_bytes * _GZIP_RATIO if path.endswith(".gz") else num_bytes
 
 
 def read_lines(path: str, offset: int = 0, line: int = 0) -> Iterator[tuple[int, str]]:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxpt.data.tables import super_glue
 from jaxpt.data.tables.files import read_lines, read_whole
-from jaxpt.data.tables.rows import Row
+from jaxpt.data.tables.rows import START, Offset, Row
 from jaxpt.errors import UserError
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _FORMS = "wants a list of objects, an object of columns (lists of equal length), or SQuAD's form"
 
 
-def jsonl(path: str) -> Iterator[Row]:
+def jsonl(
+    path: str, start: Offset = START, columns: Sequence[str] = (), replace_surrogates: bool = True
+) -> Iterator[Row]:
     """Reads a file with a JSON object a line.
 
     Args:
       path: the file, also as `.gz`.
+      start: where to begin, as `plain_text.cuts` gives it.
+      columns: without effect: a line is read as a whole.
+      replace_surrogates: half a surrogate pair, which JSON can spell and UTF-8 cannot, becomes "?".
 
     Yields:
       Rows, with their lines; those of a nested line of SuperGLUE are numbered from 1. Blank lines are passed over.
@@ -29,11 +34,11 @@ def jsonl(path: str) -> Iterator[Row]:
       UserError: names the line that is no JSON object; the file is empty.
     """
     rows = 0
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, start.offset, start.line):
         if not line.strip():
             continue
         place = f"{path}: line {number}"
-        record = _object(line, place)
+        record = _object(line, place, replace_surrogates)
         try:
             flattened = super_glue.flat(record)
         except (KeyError, TypeError) as error:
@@ -41,13 +46,13 @@ def jsonl(path: str) -> Iterator[Row]:
         for values in [record] if flattened is None else flattened:
             rows += 1
             yield Row(rows if super_glue.is_nested(values) else number, values)
-    if not rows:
+    if not rows and not start.offset:
         raise UserError(f"{path}: is empty; wants a JSON object a line")
 
 
-def _object(line: str, place: str) -> dict[str, Any]:
+def _object(line: str, place: str, replace_surrogates: bool = True) -> dict[str, Any]:
     try:
-        record = _parsed(line)
+        record = _parsed(line, replace_surrogates)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: not JSON ({error}); wants one object a line") from None
     if not isinstance(record, dict):
@@ -62,34 +67,16 @@ def json_file(path: str) -> Iterator[Row]:
       path: the file, also as `.gz`.
 
     Yields:
-      Rows, numbered from 1.
+      Rows, numbered from 1; of SQuAD's form as `_squad` says.
 
     Raises:
       UserError: not JSON, or of another form.
     """
     content = _load(path)
-    if is_squad(content):
-        return squad_rows(content, path)
+    articles = content.get("data") if isinstance(content, dict) else None
+    if isinstance(articles, list) and articles and isinstance(articles[0], dict) and "paragraphs" in articles[0]:
+        return _squad(articles, path)
     return _records(content, path)
-
-
-def squad(path: str) -> Iterator[Row]:
-    """Reads a file in the format of SQuAD 1.1 or 2.0.
-
-    Args:
-      path: the file, also as `.gz`.
-
-    Yields:
-      A row for each question: `id`, `title`, `context`, `question`, `answers` (a list of `text` and `answer_start`, a
-      character of the context; none in files without answers) and `is_impossible`. They are numbered from 1.
-
-    Raises:
-      UserError: not JSON, another form, or a question without one of its parts.
-    """
-    content = _load(path)
-    if not is_squad(content):
-        raise UserError(f"{path}: not SQuAD's form; " + 'wants {"data": [{"paragraphs": [{"context", "qas"}]}]}')
-    return squad_rows(content, path)
 
 
 def _load(path: str) -> Any:
@@ -108,9 +95,9 @@ def _load(path: str) -> Any:
         ) from None
 
 
-def _parsed(content: str) -> Any:
+def _parsed(content: str, replace_surrogates: bool = True) -> Any:
     value = json.loads(content)
-    return _valid(value) if _SURROGATE.search(content) else value
+    return _valid(value) if replace_surrogates and _SURROGATE.search(content) else value
 
 
 def _valid(value: Any) -> Any:
@@ -141,18 +128,14 @@ def _records(content: Any, path: str) -> Iterator[Row]:
         yield Row(number, record)
 
 
-def is_squad(content: Any) -> bool:
-    """True for a JSON value in SQuAD's form, as far as its first article shows."""
-    articles = content.get("data") if isinstance(content, dict) else None
-    return (
-        isinstance(articles, list) and bool(articles) and isinstance(articles[0], dict) and "paragraphs" in articles[0]
-    )
+def _squad(articles: list[Any], path: str) -> Iterator[Row]:
+    """The questions of a file in the format of SQuAD 1.1 or 2.0.
 
-
-def squad_rows(content: dict[str, Any], path: str) -> Iterator[Row]:
-    """The questions of a JSON value in SQuAD's form; see `squad`."""
+    Each has `id`, `title`, `context`, `question`, `answers` (a list of `text` and `answer_start`, a character of the
+    context; none in files without answers) and `is_impossible`.
+    """
     number = 0
-    for n, article in enumerate(content["data"], 1):
+    for n, article in enumerate(articles, 1):
         place = f"{path}: article {n}"
         for m, paragraph in enumerate(_part(article, "paragraphs", list, place), 1):
             place = f"{path}: article {n}: paragraph {m}"
@@ -219,12 +202,5 @@ def _kind(value: Any) -> str:
     """What JSON calls a value."""
     if value is None:
         return "null"
-    names = {
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-        str: "a string",
-        list: "a list",
-        dict: "an object",
-    }
-    return names[type(value)]
+    names = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}
+    return names.get(type(value), "an object")

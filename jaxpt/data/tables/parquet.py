@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxpt.data.tables.files import open_file
-from jaxpt.data.tables.rows import Row
+from jaxpt.data.tables.rows import START, Offset, Row
 from jaxpt.errors import UserError, printable
 
 
-def parquet(path: str) -> Iterator[Row]:
+def parquet(path: str, start: Offset = START, columns: Sequence[str] = ()) -> Iterator[Row]:
     """Reads a Parquet file.
 
     Args:
       path: the file.
+      start: where to begin, as `cuts` gives it.
+      columns: the only ones that are read, where the file has all of them; () for all.
 
     Yields:
       Rows, numbered from 1, of what JSON has too: lists become lists, structs dicts, missing values None, bytes text,
@@ -26,38 +28,67 @@ def parquet(path: str) -> Iterator[Row]:
     """
     import pyarrow.parquet as pq
 
-    rows = 0
+    rows = start.number
     try:
         with open_file(path) as file:
             table = pq.ParquetFile(file, page_checksum_verification=True)
             names = table.schema_arrow.names
             if twice := [name for name in names if names.count(name) > 1]:
                 raise UserError(f"{path}: two columns are named {twice[0]!r}; each wants a name of its own")
-            others = [column.name for column in table.schema_arrow if not _is_plain(column.type)]
-            for batch in table.iter_batches(batch_size=1024):
+            names = list(columns) if columns and set(columns) <= set(names) else names
+            others = [name for name in names if not _is_plain(table.schema_arrow.field(name).type)]
+            groups = range(start.offset, table.num_row_groups)
+            for batch in table.iter_batches(batch_size=1024, columns=names, row_groups=groups):
                 for number, values in enumerate(batch.to_pylist(), rows + 1):
                     yield Row(number, values | {name: _plain(values[name]) for name in others})
                 rows += batch.num_rows
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except errors() as error:
-        raise unreadable(path, rows, error) from None
+    except _errors() as error:
+        place = f" after row {rows:,}" if rows else ""
+        why = printable(str(error) or type(error).__name__, 200)
+        raise UserError(f"{path}: not a readable Parquet file{place} ({why}); fetch or write it again") from None
     if not rows:
         raise UserError(f"{path}: no rows in it")
 
 
-def errors() -> tuple[type[Exception], ...]:
+def cuts(path: str, every: int, columns: Sequence[str] = ()) -> Iterator[tuple[Offset, int]]:
+    """Cuts a file into groups of rows.
+
+    Args:
+      path: the file.
+      every: bytes of `columns` that a piece has at least, but for the last.
+      columns: the columns with the text.
+
+    Yields:
+      (where a piece begins, its bytes).
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        with open_file(path) as file:
+            meta = pq.ParquetFile(file).metadata
+    except _errors():
+        yield Offset(), 0  # reading says what is wrong with it
+        return
+    start, rows, collected = Offset(), 0, 0
+    for index in range(meta.num_row_groups):
+        group = meta.row_group(index)
+        chunks = [group.column(i) for i in range(group.num_columns)]
+        rows += group.num_rows
+        collected += sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
+        if collected >= every:
+            yield start, collected
+            start, collected = Offset(index + 1, 0, rows), 0
+    if start.offset < meta.num_row_groups or not meta.num_row_groups:
+        yield start, collected
+
+
+def _errors() -> tuple[type[Exception], ...]:
     """What reading a damaged file raises."""
     import pyarrow as pa
 
     return pa.ArrowException, UnicodeDecodeError, OSError, EOFError, zlib.error
-
-
-def unreadable(path: str, rows: int, error: Exception) -> UserError:
-    """The error of a damaged file, of which so many rows were read."""
-    place = f" after row {rows:,}" if rows else ""
-    why = printable(str(error) or type(error).__name__, 200)
-    return UserError(f"{path}: not a readable Parquet file{place} ({why}); fetch or write it again")
 
 
 def _is_plain(kind: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import json
 import math
 import re
@@ -10,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jaxpt.config.kinds import nearest
-from jaxpt.data.tables.super_glue import is_nested
 from jaxpt.errors import UserError
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -25,43 +23,18 @@ class Row(NamedTuple):
     """Column → value, as the file has it."""
 
 
-def where(path: str, row: Row, format: str = "auto") -> str:
-    """Names a row in a message.
+class Offset(NamedTuple):
+    """A place in a file between two documents."""
 
-    Args:
-      path: the file.
-      row: of this file.
-      format: as `read` was called with.
-
-    Returns:
-      The file and the line, or the row where a file has no lines.
-
-    Example:
-      >>> where("train.tsv", Row(12, {})), where("train.parquet", Row(12, {}))
-      ('train.tsv: line 12', 'train.parquet: row 12')
-    """
-    unit = (
-        "row"
-        if format in _BY_ROW
-        or (format == "auto" and path.removesuffix(".gz").endswith(_ROW_SUFFIXES))
-        or is_nested(row.values)
-        else "line"
-    )
-    return f"{path}: {unit} {row.number}"
+    offset: int = 0
+    """Bytes of (unpacked) text before it; row groups of a Parquet file; any number for other sources."""
+    line: int = 0
+    """Lines before it."""
+    number: int = 0
+    """Documents before it."""
 
 
-_BY_ROW = ("json", "squad", "parquet", "tfds", "builtin")
-_ROW_SUFFIXES = (".json", ".parquet")
-
-
-def key(option: str) -> str:
-    """How a recipe calls an option of a file's format, for messages.
-
-    Example:
-      >>> key("quoted")
-      'task.quoted, of a task of the harness data.quoted'
-    """
-    return f"task.{option}, of a task of the harness data.{option}"
+START = Offset()
 
 
 def column(row: Row, name: str, place: str = "") -> Any:
@@ -138,39 +111,6 @@ def label(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def labels(rows: Iterable[Row], name: str, path: str = "", format: str = "auto") -> dict[str, int]:
-    """Collects the labels of a column.
-
-    Args:
-      rows: of a file.
-      name: the column; each value is a label, or a list of labels (tags of words, or several labels of a text).
-      path: the file, for messages.
-      format: as `read` was called with.
-
-    Returns:
-      Label → rows (or words) with it; numbers in numerical order, words in alphabetical order.
-
-    Raises:
-      UserError: no such column, an empty label, or a value that is no label.
-
-    Example:
-      >>> labels([Row(1, {"score": "10"}), Row(2, {"score": "9"}), Row(3, {"score": 9})], "score")
-      {'9': 2, '10': 1}
-    """
-    counts: collections.Counter[str] = collections.Counter()
-    for row in rows:
-        place = where(path, row, format) if path else f"row {row.number}"
-        value = column(row, name, place)
-        for raw_label in value if isinstance(value, list) else [value]:
-            if isinstance(raw_label, dict | list):
-                raise UserError(f"{place}: column {name!r} wants labels, got {_shown(raw_label)}")
-            spelled = label(raw_label)
-            if not spelled.strip():
-                raise UserError(f"{place}: column {name!r}: empty label; give the row a label or take it out")
-            counts[spelled] += 1
-    return {name: counts[name] for name in in_order(counts)}
 
 
 def in_order(names: Iterable[str]) -> list[str]:

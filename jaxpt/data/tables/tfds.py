@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,26 @@ def tfds(name: str, split: str = "train") -> Iterator[Row]:
     Raises:
       UserError: no such data set or split, or it cannot be prepared (no network, say).
     """
-    tf = tensorflow()
+    builder = prepared_builder(name)
+    splits = list(builder.info.splits)
+    if split not in splits:
+        raise UserError(
+            f"TFDS data set {name}: no split {split!r}; it has {', '.join(splits)}{nearest(split, splits, '')}"
+        )
+    for number, record in enumerate(records(builder.as_dataset(split=split, shuffle_files=False), name), 1):
+        yield Row(number, {key: plain(builder.info.features[key], value) for key, value in record.items()})
+
+
+def prepared_builder(name: str) -> Any:
+    """The builder of a data set; it is downloaded and prepared where it is not yet.
+
+    Args:
+      name: as TFDS has it, or the directory of a prepared one.
+
+    Raises:
+      UserError: no such data set, or it cannot be prepared.
+    """
+    tensorflow()
     import tensorflow_datasets as tf_datasets
 
     try:
@@ -35,18 +55,25 @@ def tfds(name: str, split: str = "train") -> Iterator[Row]:
         if not builder.is_prepared():
             builder.download_and_prepare()
     except Exception as error:  # tfds has many, with messages of many lines
-        raise UserError(f"TFDS data set {name}: {_first_line(error)}") from None
-    splits = list(builder.info.splits)
-    if split not in splits:
-        raise UserError(
-            f"TFDS data set {name}: no split {split!r}; it has {', '.join(splits)}{nearest(split, splits, '')}"
-        )
-    dataset = builder.as_dataset(split=split, shuffle_files=False)
+        if re.search("apache[_ ]beam", str(error), re.IGNORECASE):
+            raise UserError(
+                f"TFDS prepares {name} with Apache Beam, which is not installed: pip install 'jaxpt[beam]'; or name "
+                "the files of the data set"
+            ) from None
+        raise UserError(f"TFDS data set {name}: {first_line(error)}") from None
+    return builder
+
+
+def records(dataset: Any, name: str) -> Iterator[Any]:
+    """The records of a part of the data set `name`, in NumPy's types.
+
+    Raises:
+      UserError: they cannot be read.
+    """
     try:
-        for number, record in enumerate(dataset.prefetch(64).as_numpy_iterator(), 1):
-            yield Row(number, {key: plain(builder.info.features[key], value) for key, value in record.items()})
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"TFDS data set {name}: {_first_line(error)}") from None
+        yield from dataset.prefetch(64).as_numpy_iterator()
+    except (tensorflow().errors.OpError, OSError) as error:
+        raise UserError(f"TFDS data set {name}: {first_line(error)}") from None
 
 
 def plain(feature: Any, value: Any) -> Any:
@@ -81,5 +108,6 @@ def _decoded(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What went wrong, in one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -53,17 +53,6 @@ def test_conllu(write):
     ]  # fmt: skip
 
 
-def test_chosen_columns(write):
-    path = write(CONLLU, "en.conllu")
-    row = next(read(path, columns={"tokens": "tokens", "tags": 3, "last": -1}))
-    assert row.values["tags"] == ["AUX", "PART", "VERB"] and row.values["last"] == ["_"] * 3
-    assert "upos" not in row.values
-    with pytest.raises(UserError, match=r"columns: no column 'upo'; it has id, .*; did you mean upos"):
-        next(read(path, columns={"tags": "upo"}))
-    with pytest.raises(UserError, match="columns: tags is column 10, but there are 10, counted from 0"):
-        next(read(path, columns={"tags": 10}))
-
-
 def test_conll_2003(write):
     rows = list(read(write(CONLL, "eng.testa"), "conll"))
     assert [row.number for row in rows] == [3, 6, 10]
@@ -87,7 +76,7 @@ def test_two_columns_names_and_comments(write):
     path = write("# id 1 domain=en\nNew York\tB-LOC\n#nyc\tO\n", "wnut.iob")
     row = next(read(path, comments=True))
     assert row.values["tokens"] == ["New York", "#nyc"] and row.values["tags"] == ["B-LOC", "O"]
-    assert next(read(path, comments=True, names=("words", "entities"))).values["entities"] == ["B-LOC", "O"]
+    assert next(read(path, comments=True, header=("words", "entities"))).values["entities"] == ["B-LOC", "O"]
 
 
 @pytest.mark.parametrize(
@@ -100,13 +89,13 @@ def test_two_columns_names_and_comments(write):
         ("# id 7\na O\n", "a.conll", {}, r"line 1: 3 columns; name them .* comments, set task\.comments"),
         ("a b c\n", "a.conll", {}, r"a\.conll: line 1: 3 columns; name them \(task\.header\)"),
         ("a O\nb\n", "a.conll", {}, r"a\.conll: line 2: 1 column, wants 2 \(tokens, tags\)"),
-        ("a O\n", "a.conll", {"names": ("tokens",)}, r"a\.conll: line 1: 2 columns, wants 1 \(task\.header\): tokens"),
+        ("a O\n", "a.conll", {"header": ("tokens",)}, r"a\.conll: line 1: 2 columns, wants 1 \(task\.header\): tokens"),
         (" O\nb O\n", "a.conll", {}, r"a\.conll: line 1: 1 column, wants 2 \(tokens, tags\), as line 2"),
         ("a O\n\n O\n", "a.conll", {}, r"a\.conll: line 3: begins with a space, where a word is wanted: ' O'"),
         ("a\nb O\nc O\n", "a.conll", {}, r"a\.conll: line 1: 1 column, wants 2 \(tokens, tags\), as line 2"),
         ("a\tO\n\tO\n", "a.conll", {}, r"a\.conll: line 2: column 'tokens' is empty"),
         ("a\tO\nb\t\n", "a.conll", {}, r"a\.conll: line 2: column 'tags' is empty"),
-        ("a O\n", "a.txt", {}, r"a\.txt: the suffix says nothing of the format; wants \.tsv, .*, or a format: tsv, "),
+        ("a O\n", "a.xyz", {}, r"a\.xyz: the suffix says nothing of the format; wants \.tsv, .*, or a format: tsv, "),
     ],
 )
 def test_bad_files(write, text, name, options, message):

@@ -3,7 +3,7 @@ import importlib
 
 import pytest
 
-MODULES = ("built_in", "files", "json_files", "overlap", "reading", "rows", "splits", "super_glue")
+MODULES = ("built_in", "files", "json_files", "reading", "rows", "splits", "super_glue")
 
 
 @pytest.mark.parametrize("module", MODULES)

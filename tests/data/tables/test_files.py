@@ -91,7 +91,7 @@ def test_bad_gzip(tmp_path, data, message):
 
 
 def test_missing_and_unreadable_files(tmp_path):
-    for format in ("tsv", "csv", "json", "jsonl", "conll", "conllu", "squad", "parquet"):
+    for format in ("tsv", "csv", "json", "jsonl", "conll", "conllu", "text", "parquet"):
         with pytest.raises(UserError, match=f"{tmp_path}/none: no such file"):
             list(read(tmp_path / "none", format))
         with pytest.raises(UserError, match=f"{tmp_path}: "):

@@ -52,7 +52,7 @@ def test_forms_of_json(write, content):
     assert list(read(write(content))) == [(1, {"a": 1}), (2, {"a": 2})]
 
 
-@pytest.mark.parametrize("format", ["auto", "json", "squad"])
+@pytest.mark.parametrize("format", ["auto", "json"])
 def test_squad_has_a_row_for_each_question(write, format):
     rows = list(read(write(SQUAD), format))
     assert [row.number for row in rows] == [1, 2, 3]
@@ -103,7 +103,6 @@ def broken(change):
         ('{"a": 1}\n[2]\n', "jsonl", r"a\.json: line 2: wants a JSON object, got a list"),
         ('{"a": 1}\n{"a"', "jsonl", r"a\.json: line 2: not JSON"),
         ("\n", "jsonl", r"a\.json: is empty; wants a JSON object a line"),
-        ([{"a": 1}], "squad", r"a\.json: not SQuAD's form; wants"),
         (broken(lambda p: p.pop("context")), "auto", r"article 1: paragraph 1: no 'context'; it has qas"),
         (broken(lambda p: p["qas"][1].pop("question")), "auto", r"row 2: no 'question'; it has id, answers, "),
         (broken(lambda p: p["qas"][0].update(answers="x")), "auto", r"row 1: answers wants a list, got a string"),

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from jaxpt.data.tables import held_out, overlap
+from jaxpt.data.tables import digest, held_out, overlap
 
 
 def table(seed=0, count=1000):
@@ -87,3 +87,17 @@ def test_what_is_wrong():
         held_out([], str, None, 0.1, quantiles=5)
     with pytest.raises(KeyError, match="unseen"):
         split_of(table()).is_held_out("text", "unseen")
+
+
+def test_rows_of_the_other_split_are_counted():
+    assert overlap(iter(["a", "b"]), iter(["b", "b", "c", "B", "b "])) == 2
+    assert overlap([], ["a"]) == overlap(["a"], []) == 0
+
+
+def test_pairs():
+    assert overlap([("a", "b")], [("a", "b"), ("b", "a"), ["a", "b"]]) == 2
+
+
+def test_digests_are_the_same_everywhere():
+    assert digest("the cat sat") == 0xD700343DBC4FB4E6
+    assert digest("\ud800") != digest("")  # half a surrogate pair, as JSON can spell it
