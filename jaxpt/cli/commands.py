@@ -12,7 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxpt import errors
 from jaxpt.cli import inference, reports
@@ -20,6 +20,9 @@ from jaxpt.cli.parsing import Parser, Version, add_debug, add_overrides, add_rec
 from jaxpt.errors import AlreadySaid, UserError, printable
 from jaxpt.runtime import allocator, plugins, signals
 from jaxpt.runtime.stamp import stamped
+
+if TYPE_CHECKING:
+    from jaxpt.config import DistributedConfig
 
 
 def start() -> NoReturn:
@@ -95,6 +98,24 @@ def _note(line: str) -> None:
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
+def _distributed(overrides: Sequence[str]) -> DistributedConfig:
+    """What the command line says of the processes of a run, whose recipe may not load."""
+    from pydantic import ValidationError
+
+    from jaxpt.config import DistributedConfig
+    from jaxpt.config.files import override
+    from jaxpt.config.kinds import strictly
+
+    tree: dict[str, Any] = {}
+    try:
+        for setting in overrides:
+            if setting.startswith("distributed."):
+                override(tree, {}, setting)
+        return strictly(DistributedConfig, tree.get("distributed", {}))
+    except (UserError, ValidationError):  # the recipe's own error
+        return DistributedConfig()
+
+
 def _train(arguments: argparse.Namespace) -> int:
     from jaxpt.study.recipes import load
 
@@ -108,7 +129,7 @@ def _train(arguments: argparse.Namespace) -> int:
             raise
         from jaxpt.parallel import roll_call
 
-        roll_call.fail(_line(error), arguments.overrides, functools.partial(_print_error, error))
+        roll_call.fail(_line(error), _distributed(arguments.overrides), functools.partial(_print_error, error))
         raise AlreadySaid from error
     from jaxpt.train.loop import train
     from jaxpt.train.timings import Timings

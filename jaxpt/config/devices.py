@@ -81,9 +81,14 @@ class MeshConfig(Frozen):
     rules: RulesConfig = RulesConfig()
     """Changes to that table, such as {embed: [fsdp, data]}."""
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each axis, in the order of `AXES`."""
+        return {axis: getattr(self, axis) for axis in AXES}
+
     @model_validator(mode="after")
     def _one_free_axis(self) -> Self:
-        if [getattr(self, axis) for axis in AXES].count(-1) > 1:
+        if [*self.sizes.values()].count(-1) > 1:
             raise ValueError("-1 (the remaining devices) may stand on one axis only")
         return self
 

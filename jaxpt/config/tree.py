@@ -89,7 +89,7 @@ class TrainConfig(Frozen):
     """End the run after so many evaluations in a row in which `checkpoint.best_metric` did not improve."""
     log_every: Annotated[PositiveInt, unaffected("program")] = execution(10)
     compiler_options: tuple[Annotated[str, Field(pattern=r"^(![a-z0-9_]+|[a-z0-9_]+=.*)$")], ...] = execution(())
-    """Options of XLA for the training and evaluation steps, besides those of `jaxpt.parallel.compiler_options`:
+    """Options of XLA for the training and evaluation steps, besides those of `jaxpt.parallel.compiler`:
     `name=value` adds one, `!name` leaves one out. They are part of what a compiled step was made for."""
     deterministic: bool = execution(False)
     """Give the same bits in each run on GPUs too, as CPUs and TPUs always do. It costs speed: XLA uses no atomic

@@ -1,4 +1,9 @@
-"""Compilation with the options of the device in use, and the compilation cache."""
+"""Compilation with the options of the device in use, and the compilation cache.
+
+Each option says what it gives and how that was measured. A recipe adds options and leaves these out with
+`train.compiler_options`. None of them changes what a program computes: they move data in another way, or guard its
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,31 @@ from typing import Any
 import jax
 
 from jaxpt.errors import UserError
-from jaxpt.parallel import compiler_options
 from jaxpt.runtime import disk
+
+Options = dict[str, str | bool | int]
+
+CPU: Options = {
+    # jaxlib 0.10 hands parts of a program to a library (YNN) whose results can be wrong: sums, and what is fused with
+    # them (of a vmap over gradients of a cross-entropy after a norm: off by half,
+    # tests/parallel/test_compiler.py), and products with a broadcast operand (tests/decode/test_likelihood.py). It
+    # is slow too (2 cores, with and without it): [32, 4, 128, 128] → [4, 128, 128], the gradient of T5's position bias,
+    # 10 against 0.3 ms; attention over 16 × 128 tokens with 12 heads, 53 against 16 ms.
+    "xla_cpu_experimental_ynn_fusion_type": "",
+}
+
+# Compiled with them by libtpu 0.0.52: v5e and v5p; not yet tried: v4, v6e, tpu7x.
+TPU: Options = {
+    # A product with a gathered operand becomes a ring: a permute and a product for each device's piece, of 64 columns
+    # where 1,024 are sharded 16 ways; every turn reads and writes the sum of all of them. Above this size of an operand
+    # (MiB) alone; here never. T5 1.1 large on v5e:4x4, fsdp 16, 8 rows a chip: 19,176 permutes, 57 GiB of traffic,
+    # a least time of 157 ms with rings; without them 50 GiB, 126 ms. The all-gathers left overlap with products.
+    "xla_jf_spmd_threshold_for_windowed_einsum_mib": 100_000,
+}
+
+# For `train.deterministic`. No scatter or reduction adds in the order in which threads come, and no kernel is chosen by
+# a measurement, which comes out otherwise in another run.
+DETERMINISTIC: Options = {"xla_gpu_deterministic_ops": True}
 
 # On a CPU a computation ends before the next one is begun: set here, since JAX reads it when it first meets the CPU.
 # One that is queued has its temporaries already, and `jaxpt.runtime.allocator` keeps what was taken: with twelve steps
@@ -56,7 +84,7 @@ def is_deterministic() -> bool:
     return _DETERMINISTIC.get() and platform() == "gpu"
 
 
-def options(changes: Sequence[str] = ()) -> dict[str, str | bool | int]:
+def options(changes: Sequence[str] = ()) -> Options:
     """Compiler options for the devices in use: all versions of XLA that jaxpt supports know them, another refuses them.
 
     Training, plans and saved steps take them from here alike.
@@ -71,9 +99,9 @@ def options(changes: Sequence[str] = ()) -> dict[str, str | bool | int]:
       >>> options(["!xla_cpu_experimental_ynn_fusion_type", "xla_embed_ir_in_executable=true"])
       {'xla_embed_ir_in_executable': True}
     """
-    flags = dict(compiler_options.of_device(platform(), device_kind()))
+    flags = dict({"cpu": CPU, "tpu": TPU}.get(platform(), {}))
     if is_deterministic():
-        flags |= compiler_options.DETERMINISTIC
+        flags |= DETERMINISTIC
     for change in changes:
         name, equals, value = change.removeprefix("!").partition("=")
         if equals:

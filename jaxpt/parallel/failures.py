@@ -1,10 +1,11 @@
 """A process of a run that ends with an error, or by a signal, ends the others too: they would wait for it in vain.
 
-It leaves an exit code and its last words with JAX's coordinator. The others look there every second, whatever their
-main thread waits for; they say the words and end. Every second each also says there that it is alive: where a process
-was killed, which can leave no words, the others name it, when a collective fails or after
-`distributed.heartbeat_timeout` seconds without a sign (JAX itself would abort all of them some time later). The
-coordinator outlives process 0 (`coordinator`).
+It leaves an exit code and its error with JAX's coordinator. The others look there every second, whatever their main
+thread waits for; they print the error and end. Every second each process also gives a sign of life there. A process
+that was killed leaves no error; the others name it when a collective fails, or after `distributed.heartbeat_timeout`
+seconds without a sign. JAX has heartbeats too, but it aborts all processes without a word about the one that is
+missing, and its callback for that case ends the process with a C++ exception (jaxlib 0.10 and 0.11). The coordinator
+outlives process 0 (`private.outliving_coordinator`).
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ from jaxpt.parallel import private
 from jaxpt.runtime import signals
 from jaxpt.runtime.stamp import stamped
 
-_LOOK = 1.0  # seconds between two checks
-_ALIKE = 5.0  # seconds for a process to fail like another one, before it is ended
-_LEAVE = 10.0  # seconds for all processes to leave the coordinator together
-_LOST = 4.0  # seconds without a sign of life, after which a process counts as gone when a collective has failed
-_REST = 4.0  # seconds for the others to hear of it
+_POLL_SECONDS = 1.0
+"""Time between two looks at what the others have left."""
+_SAME_ERROR_SECONDS = 5.0
+"""Time for a process to fail like another one, before it is ended."""
+_SHUTDOWN_SECONDS = 10.0
+"""Time for all processes to leave the coordinator together."""
+_LOST_SECONDS = 4.0
+"""A process without a sign of life for this long is gone if a collective has failed."""
 _KEY = "jaxpt/failed"
-_FIRST = "jaxpt/failed_first_process"
-_ALIVE = "jaxpt/alive"
+_FIRST_KEY = "jaxpt/failed_first_process"
+_ALIVE_KEY = "jaxpt/alive"
 _STEPPING = " step"
 _DONE = "done"
-_forgotten: list[Any] = []
-"""Their destructors would wait as well."""
+_abandoned: list[Any] = []
+"""Clients and services whose destructors would wait for processes that are gone."""
 _watch: _Watch | None = None
 
 
@@ -61,11 +65,11 @@ def shared(heartbeat_timeout: float = 60.0) -> Iterator[None]:
             yield
         except BaseException as error:
             if _is_of_a_collective(error) and (lost := watch.lost()):
-                watch.give_up(lost)
+                watch.abandon(lost)
                 raise UserError(_gone(lost)) from error
             words = " ".join(str(error).split()) or type(error).__name__
-            watch.tell(2, words)
-            if isinstance(error, UserError | OSError) and watch.first_says(words):
+            watch.tell(2, f"process {jax.process_index()} failed: {words}")
+            if isinstance(error, UserError | OSError) and watch.is_reported_by_first(words):
                 raise AlreadySaid from error
             raise
         finally:
@@ -104,7 +108,7 @@ def _is_of_a_collective(error: BaseException) -> bool:
 
 
 class _Watch(threading.Thread):
-    """Looks for another process's last words until this one ends."""
+    """Gives signs of life, and looks for another process's error until this one ends."""
 
     def __init__(self, heartbeat_timeout: float) -> None:
         super().__init__(name="jaxpt-failures", daemon=True)
@@ -114,30 +118,28 @@ class _Watch(threading.Thread):
         self._stderr = os.dup(2)  # the import of TensorFlow, in the main thread, silences the other for seconds
         self._ended = threading.Event()
         self._beats = 0
-        self._signs: dict[str, tuple[str, float]] = {}
+        self._last_changes: dict[int, tuple[str, float]] = {}
+        """Each process's last sign of life, and when it was first seen."""
         self.is_stepping = False
 
     def run(self) -> None:
         failure = None
-        while failure is None and not self._ended.wait(_LOOK):
+        while failure is None and not self._ended.wait(_POLL_SECONDS):
             self.beat()
-            if lost := self._silent():
-                self.tell_gone(lost, self._heartbeat_timeout)
+            if lost := self._silent_in_step():
+                self.tell(2, _gone(lost, self._heartbeat_timeout), is_gone=True)
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # nobody has failed
                 failure = self._client.key_value_try_get(_KEY)
         if failure is None:
             return
         code, words, is_gone = json.loads(failure)
         # Where all fail alike process 0 says so; where all get a signal, each does.
-        if not is_gone and self._ended.wait(_ALIKE):
+        if not is_gone and self._ended.wait(_SAME_ERROR_SECONDS):
             return
         os.write(self._stderr, (stamped(f"jaxpt: {words}") + "\n").encode())
-        if is_gone:  # the others cannot leave together
-            self._rest()
-            os._exit(code)
-        # The one that failed waits for the others before it leaves the coordinator, or is it.
-        threading.Timer(_LEAVE, os._exit, [code]).start()
-        jax.distributed.shutdown()
+        if not is_gone:  # the one that failed waits for the others before it leaves the coordinator
+            threading.Timer(_SHUTDOWN_SECONDS, os._exit, [code]).start()
+            jax.distributed.shutdown()
         os._exit(code)
 
     def beat(self, last: str = "") -> None:
@@ -145,71 +147,66 @@ class _Watch(threading.Thread):
         self._beats += 1
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is gone
             sign = last or f"{self._beats}{_STEPPING if self.is_stepping else ''}"
-            self._client.key_value_set(f"{_ALIVE}/{jax.process_index()}", sign, allow_overwrite=True)
+            self._client.key_value_set(f"{_ALIVE_KEY}/{jax.process_index()}", sign, allow_overwrite=True)
 
-    def _silent(self) -> list[int]:
+    def _others_signs(self) -> dict[int, str]:
+        """The other processes' last signs of life; empty if the coordinator does not answer."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            signs = {int(key.rpartition("/")[2]): sign for key, sign in self._client.key_value_dir_get(_ALIVE_KEY)}
+            return {process: signs[process] for process in sorted(signs) if process != jax.process_index()}
+        return {}
+
+    def _silent_in_step(self) -> list[int]:
         """Processes whose last sign of life was in a step, and is old."""
         now = time.monotonic()
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            for key, sign in self._client.key_value_dir_get(_ALIVE):
-                if self._signs.get(key, ("", 0.0))[0] != sign:
-                    self._signs[key] = sign, now
-        limit = self._heartbeat_timeout
-        old = [key for key, (sign, at) in self._signs.items() if sign.endswith(_STEPPING) and now - at > limit]
-        return sorted({int(key.rpartition("/")[2]) for key in old} - {jax.process_index()})
+        signs = self._others_signs()
+        for process, sign in signs.items():
+            if self._last_changes.get(process, ("", 0.0))[0] != sign:
+                self._last_changes[process] = sign, now
+        is_old = {process: now - at > self._heartbeat_timeout for process, (_, at) in self._last_changes.items()}
+        return [process for process, sign in signs.items() if sign.endswith(_STEPPING) and is_old[process]]
 
-    def tell(self, code: int, words: str) -> None:
-        """Leaves an exit code for the others and last words, where no other process has."""
-        self._leave_words(code, f"process {jax.process_index()} failed: {words}", False)
+    def lost(self) -> list[int]:
+        """Processes that give no sign of life for some seconds."""
+        before = self._others_signs()
+        time.sleep(_LOST_SECONDS)
+        return [process for process, sign in self._others_signs().items() if before.get(process) == sign != _DONE]
 
-    def tell_gone(self, lost: list[int], silence: float | None = None) -> None:
-        """Tells the others of processes that are gone, or were silent for so many seconds."""
-        self._leave_words(2, _gone(lost, silence), True)
+    def tell(self, code: int, words: str, is_gone: bool = False) -> None:
+        """Leaves an exit code and an error for the others, unless another process has.
 
-    def _leave_words(self, code: int, words: str, is_gone: bool) -> None:
+        Args:
+          code: with which they exit.
+          words: what they print.
+          is_gone: True if the words are about a process that is gone, so that not all can leave together.
+        """
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was first
             self._client.key_value_set(_KEY, json.dumps([code, words, is_gone]))
 
-    def first_says(self, words: str) -> bool:
-        """True in another process than the first, if that fails with the same words: it prints them for all."""
+    def is_reported_by_first(self, words: str) -> bool:
+        """True in another process than the first, if that fails with the same error: it prints it for all."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # it has not failed, or the coordinator is gone
             if jax.process_index() > 0:
-                return bool(self._client.blocking_key_value_get(_FIRST, int(1000 * _ALIKE)) == words)
-            self._client.key_value_set(_FIRST, words)
+                return bool(self._client.blocking_key_value_get(_FIRST_KEY, int(1000 * _SAME_ERROR_SECONDS)) == words)
+            self._client.key_value_set(_FIRST_KEY, words)
         return False
 
-    def lost(self) -> list[int]:
-        """Processes that gave no sign of life for some seconds; empty where the coordinator does not answer."""
-        try:
-            before = dict(self._client.key_value_dir_get(_ALIVE))
-            time.sleep(_LOST)
-            after = dict(self._client.key_value_dir_get(_ALIVE))
-        except jax.errors.JaxRuntimeError:
-            return []
-        silent = [int(key.rpartition("/")[2]) for key, sign in after.items() if before.get(key) == sign != _DONE]
-        return sorted(set(silent) - {jax.process_index()})
-
-    def _rest(self) -> None:
-        if jax.process_index() == 0:  # whom the others ask
-            time.sleep(_REST)
-
-    def give_up(self, lost: list[int]) -> None:
+    def abandon(self, lost: list[int]) -> None:
         """Tells the others of processes that are gone, and leaves the coordinator as it is: a shutdown at exit would
         wait for them, and abort."""
         self._ended.set()  # this process says it itself
-        self.tell_gone(lost)
-        self._rest()
-        _forgotten.extend((self._state.client, self._state.service))
+        self.tell(2, _gone(lost), is_gone=True)
+        _abandoned.extend((self._state.client, self._state.service))
         self._state.client = self._state.service = None
 
     def leave(self, number: int) -> None:
         """Tells the others of the signal that ends this process, and waits until they have left."""
         self._ended.set()
-        self.tell(128 + number, signal.Signals(number).name)
+        self.tell(128 + number, f"process {jax.process_index()} failed: {signal.Signals(number).name}")
         jax.distributed.shutdown()
 
     def end(self) -> None:
         """Stops looking."""
         self._ended.set()
-        self.join(_LOOK)
+        self.join(_POLL_SECONDS)
         self.beat(_DONE)

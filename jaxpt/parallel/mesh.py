@@ -6,6 +6,7 @@ import collections
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import flax.linen as nn
 import jax
@@ -13,9 +14,11 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from jaxpt.config import AXES, MeshConfig
 from jaxpt.errors import UserError
 from jaxpt.parallel import rules, staged
+
+if TYPE_CHECKING:
+    from jaxpt.config import MeshConfig
 
 
 def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -36,22 +39,22 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
       UserError: the sizes do not multiply to the number of devices, or data and pipeline do not cover the slices.
 
     Example:
+      >>> from jaxpt.config import MeshConfig
       >>> make(MeshConfig(data=-1, tensor=2), jax.devices()[:4]).shape
       OrderedDict({'data': 2, 'pipeline': 1, 'fsdp': 1, 'context': 1, 'tensor': 2})
     """
     devices = list(jax.devices() if devices is None else devices)
-    sizes = [getattr(config, axis) for axis in AXES]
-    mesh_sizes = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes))
+    axes, sizes = tuple(config.sizes), [*config.sizes.values()]
+    mesh_sizes = ", ".join(f"mesh.{axis}={size}" for axis, size in config.sizes.items())
     known = math.prod(size for size in sizes if size != -1)
     if len(devices) % known or (-1 not in sizes and known != len(devices)):
-        expected = f"{known} devices (-1 on an axis: the remaining ones)"
-        if -1 in sizes:
-            expected = f"a multiple of {known} devices"
+        exact = f"{known} devices (-1 on an axis: the remaining ones)"
+        expected = f"a multiple of {known} devices" if -1 in sizes else exact
         raise UserError(f"{mesh_sizes}: the mesh takes {expected}, there are {len(devices)}")
     sizes = [len(devices) // known if size == -1 else size for size in sizes]
-    place, count = AXES.index("fsdp"), slices(devices)
+    place, count = axes.index("fsdp"), slices(devices)
     groups = staged.far(sizes[place], len(devices)) if devices[0].platform == "tpu" else 1
-    across = [*between(dict(zip(AXES, sizes)), count).values()]
+    across = [*between(dict(zip(axes, sizes)), count).values()]
     if groups > 1:
         across.insert(place, 1)  # of the axis that `arranged` adds
 
@@ -62,7 +65,7 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
         inside = [size // n for size, n in zip(sizes, across, strict=True)]
         return mesh_utils.create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
 
-    return Mesh(staged.arranged(sizes, place, groups, arrange), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return Mesh(staged.arranged(sizes, place, groups, arrange), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 def slices(devices: Iterable[jax.Device]) -> int:

@@ -1,19 +1,20 @@
 """What jaxpt takes of JAX behind its public names, each with its reason; no other file does.
 
-`tests/parallel/test_private.py` says what has to be there: a new version of JAX that moves it fails there by name. (Out
-of this is `jaxpt.plan.gpus`, which lets cuDNN's attention be traced where there is no GPU.)
+`tests/parallel/test_private.py` says what has to be there: a new version of JAX that moves it fails there by name. (The
+exception is `jaxpt.plan.gpus`, which lets cuDNN's attention be traced without a GPU.)
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from typing import Any
 
-SERVICE_MODULE = "jaxlib._jax"
-"""Has the coordinator's service, `get_distributed_runtime_service`. A process of its own runs it, so that it outlives
-process 0: inside of it, as `jax.distributed.initialize` has it, all others end when it does."""
-SERVICE = "get_distributed_runtime_service"
+SERVICE_MODULE, SERVICE = "jaxlib._jax", "get_distributed_runtime_service"
+"""JAX's coordinator."""
 
 
 def coordination() -> Any:
@@ -28,13 +29,68 @@ def coordination() -> Any:
 
 
 @contextlib.contextmanager
-def replaced_service(make: Callable[..., Any]) -> Iterator[None]:
-    """Within it `jax.distributed.initialize` starts `make(address, nodes, …)` instead of JAX's own service."""
+def outliving_coordinator() -> Iterator[None]:
+    """Within it `jax.distributed.initialize` starts the coordinator in a process that outlives process 0.
+
+    JAX runs it inside process 0. When that dies, all others lose the coordinator in the same moment, and JAX aborts
+    them with a stack trace (also with `jax_enable_recoverability`). With a coordinator that is still there they can say
+    which process is gone (`failures`).
+    """
     from jax._src.lib import _jax  # where JAX looks for it
 
     original = getattr(_jax, SERVICE)
-    setattr(_jax, SERVICE, make)
+    setattr(_jax, SERVICE, Coordinator)
     try:
         yield
     finally:
         setattr(_jax, SERVICE, original)
+
+
+# It reads from process 0. A byte says that the run is over; an end without it, that process 0 has died: then it serves
+# the others until JAX itself would have missed it.
+_PROGRAM = f"""
+import importlib, json, os, signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+make = importlib.import_module("{SERVICE_MODULE}").{SERVICE}
+address, nodes, options = json.loads(sys.argv[1])
+try:
+    service = make(address, nodes, **options)
+except Exception as error:
+    print(str(error).splitlines()[0], flush=True)
+    os._exit(1)
+print("ready", flush=True)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the processes themselves name those that are gone
+if not sys.stdin.buffer.read(1):
+    time.sleep(options["heartbeat_timeout"])
+else:
+    service.shutdown()
+os._exit(0)
+"""
+
+
+class Coordinator:
+    """Stands for JAX's `DistributedRuntimeService`."""
+
+    def __init__(self, address: str, nodes: int, **options: Any) -> None:
+        """Starts it.
+
+        Args:
+          address: where it listens.
+          nodes: number of processes.
+          **options: of JAX's service.
+
+        Raises:
+          RuntimeError: it cannot listen there.
+        """
+        arguments = [sys.executable, "-P", "-c", _PROGRAM, json.dumps([address, nodes, options])]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(arguments, stdin=pipe, stdout=pipe, start_new_session=True)
+        reply = self._process.stdout.readline().decode().strip()  # type: ignore[union-attr]
+        if reply != "ready":
+            raise RuntimeError(reply or "the coordinator's process ended")
+
+    def shutdown(self) -> None:
+        """Ends it."""
+        with contextlib.suppress(OSError):
+            self._process.communicate(b"\n", timeout=10)

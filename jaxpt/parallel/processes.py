@@ -1,6 +1,6 @@
-"""How the processes of a run find each other, and make sure that they are all there and mean the same.
+"""How the processes of a run find each other, and make sure that they are all there and have the same configuration.
 
-Who they are is said by `roll_call.find`, else by the metadata of a TPU.
+`roll_call.find` says who they are, else JAX itself: the metadata of a TPU, or Open MPI.
 """
 
 from __future__ import annotations
@@ -10,24 +10,32 @@ import contextlib
 import glob
 import importlib.util
 import json
+import os
+import socket
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from jaxpt import config as configs
-from jaxpt.config import Config, DistributedConfig
-from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
-from jaxpt.parallel import coordinator, private, roll_call
+from jaxpt.parallel import private, roll_call
 from jaxpt.runtime import stamp
 
-_RETRY = 0.2  # seconds until the others are looked for again
+if TYPE_CHECKING:
+    from jaxpt.config import DistributedConfig
+
+_RETRY_SECONDS = 0.2
+"""Time until the others are looked for again."""
+_MAX_MILLISECONDS = 7 * 24 * 3600 * 1000
+"""Time for process 0 to work in a shared directory; if it ends, so do the others (`failures`)."""
 
 
 def start(config: DistributedConfig) -> None:
-    """Joins the processes of a run; returns at once where there is one alone, or where it was done before.
+    """Joins the processes of a run; returns at once if there is only one, or if this was done before.
 
     Args:
       config: where process 0 listens, how many there are, which this one is; what it leaves out is taken from the
@@ -38,32 +46,30 @@ def start(config: DistributedConfig) -> None:
     """
     if jax.distributed.is_initialized() or config.processes == 1:
         return
-    info = roll_call.find(config)
-    if info.processes == 1 if info else not _on_tpu():
+    info, on_tpu = roll_call.find(config), _on_tpu()
+    if info.processes == 1 if info else not (on_tpu or "OMPI_MCA_orte_hnp_uri" in os.environ):
         return
     if info is not None:
         stamp.set_process(info.process)
+        roll_call.call_roll(info, config.timeout)
     # JAX's own handler of SIGTERM would take the place of ours.
     jax.config.update("jax_enable_preemption_service", False)
-    atexit.register(jax.distributed.shutdown)  # process 0, whom the others ask, waits for them
-    # JAX aborts with a stack trace where jaxpt says a line: later, therefore.
+    atexit.register(jax.distributed.shutdown)  # process 0 waits for the others
+    # JAX aborts with a stack trace where jaxpt prints a line: later, therefore.
     timeouts = {
         "initialization_timeout": config.timeout,
         "heartbeat_timeout_seconds": max(100, 2 * config.heartbeat_timeout),
     }
-    if info is None:
-        with contextlib.suppress(ValueError), coordinator.outliving():  # a TPU without metadata: one host
-            jax.distributed.initialize(**timeouts)
-        if jax.process_count() > 1:
-            stamp.set_process(jax.process_index())
-        return
-    roll_call.call_roll(info, config.timeout)
     try:
-        with coordinator.outliving():
-            jax.distributed.initialize(*info, **timeouts)
+        with private.outliving_coordinator():
+            jax.distributed.initialize(*info or (), **timeouts)
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"distributed.coordinator: {info.coordinator}: {reason}") from None
+        if info is None and on_tpu and isinstance(error, ValueError):  # without metadata: one host
+            return
+        reason, key = str(error).splitlines()[0], "distributed.coordinator"
+        raise UserError(f"{key}: {info.coordinator}: {reason}" if info else f"{key}: {reason}") from None
+    if jax.process_count() > 1:
+        stamp.set_process(jax.process_index())
 
 
 def _on_tpu() -> bool:
@@ -72,15 +78,15 @@ def _on_tpu() -> bool:
 
 
 def barrier(point: str, patience: float, report: Callable[[str], None] = lambda line: None) -> None:
-    """Waits until all processes have come to a point of the run; whom it waits for is said from time to time, by the
-    first process that is there.
+    """Waits until all processes have come to a point of the run; the first one that is there names the missing ones.
 
-    Without it the first to come would wait in a collective, which says no name, and on CPUs gives up after 30 s.
+    Without it the first to come would wait in a collective, which names nobody, and on CPUs gives up after 30 s. JAX's
+    own barrier names nobody until it ends the process.
 
     Args:
-      point: its name, another one for each point.
+      point: a name, another one for each point.
       patience: seconds after which those missing are named, again and again.
-      report: is given that line.
+      report: called with that line.
     """
     if jax.process_count() == 1:
         return
@@ -94,14 +100,15 @@ def barrier(point: str, patience: float, report: Callable[[str], None] = lambda 
             missing = ", ".join(map(str, sorted(set(range(jax.process_count())) - arrived)))
             if jax.process_index() == min(arrived):
                 report(f"waiting for process {missing} at {point}, for {last_report - begun:.0f} s now")
-        time.sleep(_RETRY)
+        time.sleep(_RETRY_SECONDS)
 
 
-def assert_same_config(config: Config) -> None:
-    """Makes sure that all processes run the same configuration.
+def assert_same_settings(settings: Mapping[str, Any], patience: float) -> None:
+    """Makes sure that all processes have the same settings.
 
     Args:
-      config: this process's.
+      settings: this process's, under their dotted keys; values of JSON.
+      patience: seconds after which processes that are missing are named.
 
     Raises:
       UserError: names the first key that differs, with both values; at every process.
@@ -110,8 +117,7 @@ def assert_same_config(config: Config) -> None:
         return
     from jax.experimental import multihost_utils
 
-    barrier("the start", config.distributed.timeout)
-    settings = {key: value for key, value in leaves(configs.dump(config)) if not key.startswith("distributed.")}
+    barrier("the start", patience)
     text = np.frombuffer(json.dumps(settings).encode(), np.uint8)
     longest = int(multihost_utils.process_allgather(np.array([text.size])).max())
     rows = multihost_utils.process_allgather(np.pad(text, (0, longest - text.size), constant_values=ord(" ")))
@@ -120,3 +126,58 @@ def assert_same_config(config: Config) -> None:
         for key in first | other:
             if first.get(key) != other.get(key):
                 raise UserError(f"{key}: {other.get(key)!r} at process {number}, {first.get(key)!r} at process 0")
+
+
+@contextlib.contextmanager
+def first_host_first(
+    directory: Path, point: str, patience: float, report: Callable[[str], None]
+) -> Iterator[list[int]]:
+    """Lets process 0 work in a directory before the hosts that share it, which find what it has made.
+
+    Processes on its host, and hosts with a directory of their own, do not wait. A lock would not do: a bucket that is
+    mounted on several hosts has locks for one host alone.
+
+    Args:
+      directory: where they work.
+      point: a name, another one for each use.
+      patience: seconds after which processes that are missing are named.
+      report: called with that line, and with one if this process waits for process 0.
+
+    Yields:
+      The first process of each host that does not share the directory with process 0.
+    """
+    if jax.process_count() == 1:
+        yield []
+        return
+    client, place, process = private.coordination().client, f"jaxpt/shared/{point}", jax.process_index()
+    token = _write_token(directory) if process == 0 else None
+    if process == 0:
+        client.key_value_set(f"{place}/token", str(token.name if token else ""))
+    barrier(f"{point}, sharing it", patience, report)
+    name = client.key_value_try_get(f"{place}/token")
+    entry = [socket.gethostname(), not name or (directory / name).exists()]
+    client.key_value_set(f"{place}/found/{process}", json.dumps(entry))
+    barrier(f"{point}, knowing who shares it", patience, report)
+    if token is not None:
+        token.unlink(missing_ok=True)
+    answers = client.key_value_dir_get(f"{place}/found/")
+    hosts = {int(key.rpartition("/")[2]): json.loads(answer) for key, answer in answers}
+    waits = name and hosts[process][1] and hosts[process][0] != hosts[0][0]
+    if waits:
+        report(f"waiting for process 0, which prepares {directory} for all hosts that share it")
+        client.blocking_key_value_get(f"{place}/done", _MAX_MILLISECONDS)
+    apart = {host: number for number, (host, shares) in sorted(hosts.items(), reverse=True) if not shares}
+    yield sorted(apart.values())
+    if process == 0:
+        client.key_value_set(f"{place}/done", "")
+
+
+def _write_token(directory: Path) -> Path | None:
+    """A file that only this run knows; None where nothing can be written: then nothing is prepared either."""
+    token = directory / f".{uuid.uuid4().hex}.shared"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        token.touch()
+    except OSError:
+        return None
+    return token

@@ -1,39 +1,41 @@
-"""Who the processes of a run are, and whether all of them are there: before JAX connects them.
+"""Who the processes of a run are, and whether all of them are there, before JAX connects them.
 
-Who they are is said by `distributed.*`, else by JAXPT_COORDINATOR, JAXPT_PROCESSES and JAXPT_PROCESS, else by Slurm
-(under `srun`). Process 0 calls the roll: JAX itself ends a process that waits in vain without saying for whom. A
-process that fails before, because its recipe does not load, answers with its last words. Calls are signed with the
-token of the job (`signed_calls`). Nothing here imports JAX, which takes a second.
+`distributed.*` says who they are, else JAXPT_COORDINATOR, JAXPT_PROCESSES and JAXPT_PROCESS, else Slurm (under `srun`).
+Process 0 calls the roll, since JAX aborts processes that wait in vain without a word about the missing ones. A process
+that fails before that, because its recipe does not load, answers with its error. Calls are signed with the token of the
+job (`signed_calls`). Nothing here imports JAX, which takes a second.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import functools
 import hashlib
 import os
 import re
-import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-from pydantic import ValidationError
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxpt import errors
-from jaxpt.config import DistributedConfig, Frozen, PositiveInt
-from jaxpt.config.files import override
-from jaxpt.config.kinds import strictly
 from jaxpt.errors import UserError
 from jaxpt.parallel import signed_calls
 from jaxpt.runtime import stamp
 
+if TYPE_CHECKING:
+    from jaxpt.config import DistributedConfig
+
 _VARIABLES = {"coordinator": "JAXPT_COORDINATOR", "processes": "JAXPT_PROCESSES", "process": "JAXPT_PROCESS"}
 _ALONE = "set distributed.processes=1 to run alone"
-_RETRY = 0.2  # seconds until process 0 is looked for again
-_LATEST = 30.0  # seconds in which the others come, once something is wrong
-_LONGEST = 4000  # characters of a failure that the others are told
+_RETRY_SECONDS = 0.2
+"""Time until process 0 is looked for again."""
+_LATE_SECONDS = 30.0
+"""Time in which the others come, once something is wrong."""
+_MAX_CHARACTERS = 4000
+"""Maximum length of a failure that the others are told."""
+_CONNECTIONS = 128
+"""Maximum number of connections that have sent nothing yet; the oldest is dropped."""
 
 
 class ProcessInfo(NamedTuple):
@@ -44,18 +46,6 @@ class ProcessInfo(NamedTuple):
     process: int
     devices: list[int] | None = None
     """Local devices that are its own; all by default."""
-
-
-class _Caller(Frozen):
-    """What a process tells process 0."""
-
-    process: PositiveInt
-    processes: PositiveInt
-    host: str
-    failure: str
-    """Why it has failed already; "" where it has not."""
-    challenge: str
-    """Random; the caller is known by it, and the answer is signed with it."""
 
 
 def find(config: DistributedConfig) -> ProcessInfo | None:
@@ -70,36 +60,37 @@ def find(config: DistributedConfig) -> ProcessInfo | None:
     Raises:
       UserError: something is missing or wrong.
     """
-    return _given(config) or _slurm(os.environ)
+    return _configured(config) or _slurm(os.environ)
 
 
-def _given(config: DistributedConfig) -> ProcessInfo | None:
-    """What the recipe and jaxpt's own variables say, None where they say nothing; one alone has no coordinator."""
-    configured = {name: getattr(config, name) for name in _VARIABLES}
-    names = {name: f"distributed.{name}" if configured[name] is not None else v for name, v in _VARIABLES.items()}
-    settings = {
-        name: os.environ.get(v) if configured[name] is None else str(configured[name]) for name, v in _VARIABLES.items()
-    }
-    if not any(value is not None for value in settings.values()):
+def _configured(config: DistributedConfig) -> ProcessInfo | None:
+    """What the recipe and jaxpt's own variables say; None where they say nothing."""
+    settings: dict[str, tuple[str, str]] = {}  # (who says so, the text)
+    for name, variable in _VARIABLES.items():
+        if getattr(config, name) is not None:
+            settings[name] = f"distributed.{name}", str(getattr(config, name))
+        elif variable in os.environ:
+            settings[name] = variable, os.environ[variable]
+    if not settings:
         return None
-    count, number = (
-        _whole(names[name], settings[name], minimum) for name, minimum in (("processes", 1), ("process", 0))
-    )
-    if count is not None and number is not None and number >= count:
-        raise UserError(f"{names['process']}: {number} is none of 0 … {count - 1}, {names['processes']} is {count}")
+    count = _whole(*settings["processes"], 1) if "processes" in settings else None
+    process = _whole(*settings["process"], 0) if "process" in settings else None
+    if count is not None and process is not None and process >= count:
+        names = settings["process"][0], settings["processes"][0]
+        raise UserError(f"{names[0]}: {process} is none of 0 … {count - 1}, {names[1]} is {count}")
     if count == 1:
         return ProcessInfo("", 1, 0)
-    details = ", ".join(f"{names[name]} is {value}" for name, value in settings.items() if value is not None)
     for name, variable in _VARIABLES.items():
-        if settings[name] is None:
+        if name not in settings:
+            details = ", ".join(f"{setting} is {text}" for setting, text in settings.values())
             raise UserError(f"distributed.{name} is missing: {details}; give it or {variable}, or {_ALONE}")
-    return ProcessInfo(_address(names["coordinator"], str(settings["coordinator"])), count or 0, number or 0)
+    return ProcessInfo(_address(*settings["coordinator"]), count or 0, process or 0)
 
 
-def _whole(name: str, text: str | None, minimum: int) -> int | None:
-    if text is not None and not (re.fullmatch(r"[0-9]+", text) and int(text) >= minimum):
+def _whole(name: str, text: str, minimum: int) -> int:
+    if not (re.fullmatch(r"[0-9]+", text) and int(text) >= minimum):
         raise UserError(f"{name}: wants a whole number not below {minimum}, got {text!r}")
-    return None if text is None else int(text)
+    return int(text)
 
 
 def _address(name: str, text: str) -> str:
@@ -109,7 +100,7 @@ def _address(name: str, text: str) -> str:
     return text
 
 
-def _slurm(environment: Any) -> ProcessInfo | None:
+def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:
     """What `srun` says; None without it, or where it runs a single task.
 
     With several tasks on a node each has the device of its local number, with one task a node all devices.
@@ -126,6 +117,8 @@ def _slurm(environment: Any) -> ProcessInfo | None:
             raise UserError(f"{name} {is_missing}, in a Slurm step; give distributed.* or JAXPT_*, or {_ALONE}")
         return value
 
+    # JAX's own detection takes a step without one of these variables for a process alone, and leaves a task that has a
+    # node to itself one of its devices.
     if "SLURM_STEP_NUM_TASKS" not in environment or (count := int(get("SLURM_STEP_NUM_TASKS"))) < 2:
         return None
     prefix, number = re.match(r"([^,\[]*)(?:\[(\w+))?", get("SLURM_STEP_NODELIST", ".*\\w.*")).groups("")  # type: ignore[union-attr]
@@ -137,144 +130,172 @@ def _slurm(environment: Any) -> ProcessInfo | None:
     return ProcessInfo(f"{prefix}{number}:{port}", count, process, devices)
 
 
+async def _call_roll(info: ProcessInfo, end: float, failure: str) -> str:
+    if info.process == 0:
+        return await _Roll(info, failure).call(end)
+    return await _report(info, end, failure)
+
+
 def call_roll(info: ProcessInfo, timeout: float, failure: str = "") -> None:
     """Waits for all processes: each sends its number to process 0, which answers with the missing ones.
 
     Args:
-      info: this process's.
+      info: this process's place.
       timeout: seconds to wait.
-      failure: its last words, if it has failed already; then all processes end.
+      failure: this process's error, if it has failed already; then all processes end.
 
     Raises:
       UserError: some did not come, have failed, or two have the same number; at every process that is there.
     """
-    end = time.monotonic() + timeout
-    words = _listen(info, end, failure) if info.process == 0 else _report(info, end, failure)
-    if words:
+    if words := asyncio.run(_call_roll(info, time.monotonic() + timeout, failure)):
         raise UserError(words)
 
 
-def fail(words: str, overrides: Sequence[str], say: Callable[[], None]) -> None:
+def fail(words: str, config: DistributedConfig, report: Callable[[], None]) -> None:
     """Ends a process that fails before the roll is called: the others, who would wait for it, are told.
 
     Args:
-      words: its last ones.
-      overrides: of the command line; `distributed.*` among them say who it is, as the recipe may not load.
-      say: prints the words. It is called once, unless another process has failed with the same words and says them.
+      words: its error.
+      config: the recipe's `distributed` section, as far as it is known.
+      report: prints the error. It is called once, unless another process has failed with the same error and prints it.
     """
     try:
-        info = find(_settings(overrides))
+        info = find(config)
     except UserError:
         info = None
     if info is None or info.processes == 1:
-        return say()
+        return report()
     stamp.set_process(info.process)
     if info.process == 0:
-        say()
+        report()
     answer = ""
     try:
-        call_roll(info, _LATEST, words)
+        call_roll(info, _LATE_SECONDS, words)
     except UserError as error:
         answer = str(error)
     first, _, failure = answer.partition(" failed: ")
     if info.process > 0 and (failure != words or first == f"process {info.process}"):
-        say()
+        report()
     return None
 
 
-def _settings(overrides: Sequence[str]) -> DistributedConfig:
-    tree: dict[str, Any] = {}
-    try:
-        for item in overrides:
-            if item.startswith("distributed."):
-                override(tree, {}, item)
-        return strictly(DistributedConfig, tree.get("distributed", {}))
-    except (UserError, ValidationError):  # that is what the words are about
-        return DistributedConfig()
-
-
 def _token(info: ProcessInfo, environment: Mapping[str, str]) -> bytes:
-    """What all processes of a run know, and others do not: JAXPT_TOKEN, or at least the port and Slurm's job."""
+    """A secret that all processes of a run know: JAXPT_TOKEN, or at least the port and Slurm's job."""
     step = (environment.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     words = environment.get("JAXPT_TOKEN") or "\n".join((info.coordinator.rpartition(":")[2], *step))
     return hashlib.sha256(f"jaxpt\n{words}".encode(errors="surrogateescape")).digest()
 
 
 def _server(info: ProcessInfo) -> socket.socket:
-    """Listens at the address that the others are told, where it is one of this machine; else at all of them."""
+    """Listens at the coordinator's address, where it is one of this machine; else at all addresses."""
     host, _, port = info.coordinator.rpartition(":")
-    if host == "localhost" or re.fullmatch(r"[0-9.]+", host):  # a name may stand for loopback here alone
+    if host == "localhost" or re.fullmatch(r"[0-9.]+", host):  # other names may stand for loopback on this machine
         with contextlib.suppress(OSError):
             return socket.create_server((host, int(port)))
     return socket.create_server(("", int(port)))
 
 
-def _listen(info: ProcessInfo, end: float, failure: str) -> str:
-    """Process 0: takes the others' calls and tells all of them the outcome, which is empty when all are there.
+class _Roll:
+    """Process 0's side: it takes the others' calls, and tells all of them the outcome, which is empty if all came.
 
-    Once something is wrong those who come are told at once, for a while.
+    Once something is wrong, those who come are told at once, for a while.
     """
-    place = f"distributed.coordinator: {info.coordinator}:"
-    words = f"process 0 failed: {failure}" if failure else ""
-    try:
-        server = _server(info)
-    except OSError as error:
-        return words or f"{place} process 0 cannot listen there: {error.strerror}"
 
-    def note(who: str) -> None:
-        errors.note(f"{place} a caller from {who}: no process of this run; dropped, the start goes on")
+    def __init__(self, info: ProcessInfo, failure: str) -> None:
+        self._info, self._token = info, _token(info, os.environ)
+        self._place = f"distributed.coordinator: {info.coordinator}:"
+        self._outcome = f"process 0 failed: {failure}" if failure else ""
+        self._hosts = {0: socket.gethostname()}
+        self._came: set[str] = set()
+        """The callers' challenges: one whose first connection was cut off calls again."""
+        self._waiting: list[tuple[asyncio.StreamWriter, signed_calls.Caller]] = []
+        self._silent: dict[asyncio.Task[None], None] = {}
+        """Connections that have not sent their line yet, the oldest first."""
+        self._dropped = ""
+        """The last stranger, and why it was dropped."""
 
-    listener = signed_calls.Listener(server, _token(info, os.environ), functools.partial(strictly, _Caller), note)
-    with server, contextlib.closing(listener):
-        hosts, came, waiting = {0: socket.gethostname()}, set[str](), list[signed_calls.Call[_Caller]]()
-        while len(came) < info.processes - 1:
-            try:
-                call = listener.next(end)
-            except TimeoutError:
-                missing = ", ".join(str(n) for n in range(info.processes) if n not in hosts)
-                late = f"{place} of {info.processes} processes {missing} did not come in time (distributed.timeout)"
-                words = words or late + (f"; the last that was dropped: {listener.dropped}" if listener.dropped else "")
-                break
-            caller = call.message
-            if not words and caller.challenge not in came and (words := _wrong(info, hosts, caller)):
-                end = min(end, time.monotonic() + _LATEST)
-            waiting.append(call)
-            came.add(caller.challenge)  # which comes again where its first connection was cut off
-            hosts[caller.process] = caller.host
-            if words:
-                _answer(waiting, words)
-        _answer(waiting, words)
-    return words
+    async def call(self, end: float) -> str:
+        """Calls the roll; returns the outcome."""
+        try:
+            sock = _server(self._info)
+        except OSError as error:
+            return self._outcome or f"{self._place} process 0 cannot listen there: {error.strerror}"
+        self._all_came = asyncio.Event()
+        try:
+            async with asyncio.timeout_at(end) as self._deadline:
+                server = await asyncio.start_server(self._hear, sock=sock, limit=signed_calls.BYTES)
+                await self._all_came.wait()
+        except TimeoutError:
+            missing = ", ".join(str(n) for n in range(self._info.processes) if n not in self._hosts)
+            late = f"of {self._info.processes} processes {missing} did not come in time (distributed.timeout)"
+            dropped = f"; the last that was dropped: {self._dropped}" if self._dropped else ""
+            self._outcome = self._outcome or f"{self._place} {late}{dropped}"
+        server.close()
+        self._answer()
+        return self._outcome
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Takes one call, or drops the stranger that makes it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._silent[task] = None
+        if len(self._silent) > _CONNECTIONS:
+            next(iter(self._silent)).cancel("said nothing")
+        try:
+            self._take(writer, await signed_calls.accept(reader, writer, self._token))
+        except (signed_calls.StrangerError, asyncio.CancelledError) as error:
+            writer.close()
+            if not str(error):  # the roll is over
+                raise
+            is_first, self._dropped = not self._dropped, f"{writer.get_extra_info('peername')[0]} {error}"
+            if is_first:
+                ends = "no process of this run; dropped, the start goes on"
+                errors.note(f"{self._place} a caller from {self._dropped}: {ends}")
+        finally:
+            del self._silent[task]
+
+    def _take(self, writer: asyncio.StreamWriter, caller: signed_calls.Caller) -> None:
+        if not self._outcome and caller.challenge not in self._came and (wrong := self._wrong(caller)):
+            self._outcome = wrong
+            self._deadline.reschedule(min(self._deadline.when() or 0.0, time.monotonic() + _LATE_SECONDS))
+        self._waiting.append((writer, caller))
+        self._came.add(caller.challenge)
+        self._hosts[caller.process] = caller.host
+        if self._outcome:
+            self._answer()
+        if len(self._came) == self._info.processes - 1:
+            self._all_came.set()
+
+    def _wrong(self, caller: signed_calls.Caller) -> str:
+        """What is wrong with a caller, if anything is."""
+        number, host = caller.process, caller.host
+        if caller.failure:
+            return f"process {number} failed: {caller.failure}"
+        if caller.processes != self._info.processes:
+            counts = f"counts {caller.processes} processes, process 0 {self._info.processes}"
+            return f"{self._place} process {number} on {host} {counts}"
+        if number in self._hosts:
+            return f"{self._place} two processes have the number {number}, on {self._hosts[number]} and {host}"
+        return ""
+
+    def _answer(self) -> None:
+        """Tells each caller the outcome, once."""
+        while self._waiting:
+            writer, caller = self._waiting.pop()
+            signed_calls.answer(writer, self._token, caller, self._outcome)
+            writer.close()
 
 
-def _wrong(info: ProcessInfo, hosts: Mapping[int, str], caller: _Caller) -> str:
-    """What is wrong with a caller, if anything is."""
-    place, number, host = f"distributed.coordinator: {info.coordinator}:", caller.process, caller.host
-    if caller.failure:
-        return f"process {number} failed: {caller.failure}"
-    if caller.processes != info.processes:
-        return f"{place} process {number} on {host} counts {caller.processes} processes, process 0 {info.processes}"
-    if number in hosts:
-        return f"{place} two processes have the number {number}, on {hosts[number]} and {host}"
-    return ""
-
-
-def _answer(callers: list[signed_calls.Call[_Caller]], words: str) -> None:
-    """Tells each caller the outcome, once."""
-    while callers:
-        callers.pop().answer(words)
-
-
-def _report(info: ProcessInfo, end: float, failure: str) -> str:
-    """Another process: tells process 0 its number and hears the outcome."""
+async def _report(info: ProcessInfo, end: float, failure: str) -> str:
+    """Another process's side: it tells process 0 its number, and hears the outcome."""
     place, why = f"distributed.coordinator: {info.coordinator}:", ""
     host, _, port = info.coordinator.rpartition(":")
-    challenge = secrets.token_hex(16)
-    message: dict[str, Any] = {"process": info.process, "processes": info.processes, "host": socket.gethostname()}
-    message |= {"failure": failure[:_LONGEST], "challenge": challenge}
+    caller = signed_calls.Caller(
+        process=info.process, processes=info.processes, host=socket.gethostname(), failure=failure[:_MAX_CHARACTERS]
+    )
     while True:
         try:
-            return signed_calls.call((host, int(port)), _token(info, os.environ), message, end)
+            return await signed_calls.call((host, int(port)), _token(info, os.environ), caller, end)
         except signed_calls.EndedError:
             return f"{place} process 0 has ended"
         except socket.gaierror:
@@ -285,4 +306,4 @@ def _report(info: ProcessInfo, end: float, failure: str) -> str:
             pass
         if time.monotonic() > end:
             return f"{place} process {info.process} did not find process 0 there in time (distributed.timeout){why}"
-        time.sleep(_RETRY)
+        await asyncio.sleep(_RETRY_SECONDS)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxpt.config import MeshConfig
 from jaxpt.errors import UserError
+
+if TYPE_CHECKING:
+    from jaxpt.config import MeshConfig
 
 Table = Mapping[str, tuple[str, ...]]
 
@@ -62,7 +64,7 @@ def table(config: MeshConfig) -> Table:
       {logical axis: mesh axes, outermost first}.
 
     Example:
-      >>> from jaxpt.config import RulesConfig
+      >>> from jaxpt.config import MeshConfig, RulesConfig
       >>> table(MeshConfig(preset="megatron", rules=RulesConfig(embed=("data",))))["embed"]
       ('data',)
     """

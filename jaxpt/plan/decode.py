@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt.config import AXES, Config
+from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.plan import isolated
 from jaxpt.plan.program import Target
@@ -130,7 +130,7 @@ class DecodeResult:
 def axes_of(config: Config, overrides: Sequence[str]) -> dict[str, int]:
     """The sizes of the mesh axes that command-line arguments such as mesh.tensor=8 set."""
     named = [override.partition("=")[0] for override in overrides]
-    return {axis: getattr(config.mesh, axis) for axis in AXES if f"mesh.{axis}" in named}
+    return {axis: size for axis, size in config.mesh.sizes.items() if f"mesh.{axis}" in named}
 
 
 def measure(config: Config, where: Target, shape: Shape, axes: Mapping[str, int]) -> DecodeResult:

@@ -157,7 +157,7 @@ def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
 
     fsdp over half of a slice as well: not every width divides by all of its devices, as 1,600 does not by 128.
     """
-    recipe_mesh = {f"mesh.{axis}": getattr(config.mesh, axis) for axis in AXES}
+    recipe_mesh = {f"mesh.{axis}": size for axis, size in config.mesh.sizes.items()}
     rest = topology.size // math.prod(size for size in recipe_mesh.values() if size != -1)
     recipe_mesh = {axis: rest if size == -1 else size for axis, size in recipe_mesh.items()}
     meshes = [recipe_mesh]

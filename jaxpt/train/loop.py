@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxpt import config as configs
 from jaxpt.config import Config, TrainStage
+from jaxpt.config.plain import leaves
 from jaxpt.data import preparing
 from jaxpt.data.base import Data
 from jaxpt.data.checks import cache_root
@@ -22,7 +23,7 @@ from jaxpt.data.fingerprint import as_json
 from jaxpt.data.tokenizers import kept
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
-from jaxpt.parallel import compiler, distributed, failures, processes, shared_directory
+from jaxpt.parallel import compiler, distributed, failures, processes
 from jaxpt.runtime import plugins, signals
 from jaxpt.train import (
     amounts,
@@ -96,7 +97,8 @@ def train(config: Config, timings: Timings | None = None) -> int:
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
     with failures.shared(config.distributed.heartbeat_timeout), plugins.explained():
-        processes.assert_same_config(config)
+        settings = leaves(configs.dump(config) | {"distributed": None})
+        processes.assert_same_settings(dict(settings), config.distributed.timeout)
         with out_of_memory.explained(config):
             return _train(config, timings or Timings())
 
@@ -247,7 +249,7 @@ class Run:
 
         begun, root = time.perf_counter(), cache_root(self.phase_config)
         point, patience = f"data of phase {self.phase + 1}", self.config.distributed.timeout
-        with shared_directory.first_host_first(root, point, patience, warn) as apart:
+        with processes.first_host_first(root, point, patience, warn) as apart:
             self.data = preparing.prepare(self.phase_config, stage.phase, say, check_source=check_source)
         if apart and (seconds := time.perf_counter() - begun) > SLOW:
             say(f"{len(apart) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.parallel import compiler, compiler_options
+from jaxpt.parallel import compiler
 from tests import grids
 
 
@@ -42,7 +42,7 @@ def test_a_vmap_of_gradients_equals_the_gradients_one_by_one():
 
 def test_an_option_that_is_not_known_is_an_error_not_left_out(monkeypatch):
     """Leaving out the option that guards the numbers would train other weights without a word."""
-    monkeypatch.setitem(compiler_options.CPU, "xla_no_such_option", True)
+    monkeypatch.setitem(compiler.CPU, "xla_no_such_option", True)
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
         compiler.jit(lambda x: x + 1)(jnp.zeros(3))
 
@@ -52,22 +52,20 @@ def test_deterministic_sets_an_option_that_xla_knows_on_gpus_alone(monkeypatch):
     with compiler.deterministic(True):
         assert compiler.options() == usual
         monkeypatch.setattr(compiler, "platform", lambda: "gpu")
-        assert compiler.options() == compiler_options.DETERMINISTIC
+        assert compiler.options() == compiler.DETERMINISTIC
         with compiler.deterministic(False):
             assert not compiler.options()
         assert compiler.is_deterministic()
     assert not compiler.is_deterministic() and not compiler.options()
     monkeypatch.undo()
-    jax.jit(lambda x: x + 1).lower(1.0).compile(compiler_options=compiler_options.DETERMINISTIC)
+    jax.jit(lambda x: x + 1).lower(1.0).compile(compiler_options=compiler.DETERMINISTIC)
 
 
-def test_each_generation_has_its_options_and_a_recipe_changes_them():
-    kinds = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "tpu7x": "TPU7x"}
-    assert kinds.keys() == compiler_options.GENERATIONS.keys()
-    for name, kind in kinds.items():
-        assert compiler_options.of_device("tpu", kind) is compiler_options.GENERATIONS[name]
-    assert compiler_options.of_device("tpu", "TPU of tomorrow") == compiler_options.TPU
-    assert compiler_options.of_device("gpu", "NVIDIA H100") == {}
+def test_each_platform_has_its_options_and_a_recipe_changes_them(monkeypatch):
+    for platform, options in (("tpu", compiler.TPU), ("cpu", compiler.CPU), ("gpu", {})):
+        monkeypatch.setattr(compiler, "platform", lambda name=platform: name)
+        assert compiler.options() == options
+    monkeypatch.undo()
     ours = compiler.options()
     assert compiler.options(["xla_dump_max_hlo_modules=3", "xla_embed_ir_in_executable=false"]) == {
         **ours, "xla_dump_max_hlo_modules": 3, "xla_embed_ir_in_executable": False,

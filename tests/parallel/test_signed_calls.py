@@ -73,7 +73,7 @@ def test_strangers_are_dropped_with_one_note_and_the_start_goes_on(notes):
 
 
 def test_more_connections_than_a_listener_holds_drop_the_oldest(notes, monkeypatch):
-    monkeypatch.setattr(signed_calls, "_CONNECTIONS", 3)
+    monkeypatch.setattr(roll_call, "_CONNECTIONS", 3)
     port = free_port()
     with concurrent.futures.ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
         first = pool.submit(heard, f"localhost:{port}", 0)
@@ -133,12 +133,12 @@ def test_an_overheard_line_is_of_no_use(notes):
     port = free_port()
     info = roll_call.ProcessInfo(f"localhost:{port}", 2, 1)
     token = roll_call._token(info, {})
-    message = {"process": 1, "processes": 2, "host": "h", "failure": "gone", "challenge": "c"}
+    caller = signed_calls.Caller(process=1, processes=2, host="h", failure="gone", challenge="c")
     with concurrent.futures.ThreadPoolExecutor() as pool:
         first = pool.submit(heard, f"localhost:{port}", 0, 0.5)
         with connected(port) as connection:
             connection.recv(64)
-            connection.sendall(signed_calls._signed(token, "the challenge of another call", message))
+            connection.sendall(signed_calls._signed(token, "the challenge of another call", caller.model_dump_json()))
             assert connection.recv(64) == b""
         assert "did not come in time" in first.result()
 

@@ -11,14 +11,14 @@ PROGRAM = """
 import json, sys, time
 from pathlib import Path
 from jaxpt.config import DistributedConfig
-from jaxpt.parallel import processes, shared_directory
+from jaxpt.parallel import processes
 
 directory, host = Path(sys.argv[1]), sys.argv[2]
-shared_directory.socket.gethostname = lambda: host
+processes.socket.gethostname = lambda: host
 processes.start(DistributedConfig())
 said = []
 for point in ("one", "two"):
-    with shared_directory.first_host_first(directory, point, 60.0, said.append) as apart:
+    with processes.first_host_first(directory, point, 60.0, said.append) as apart:
         begun = time.time()
         time.sleep(1)
         ended = time.time()
@@ -36,7 +36,7 @@ def test_who_shares_a_directory_waits(tmp_path):
         (PROGRAM, [str(directory), host], {**shared, "JAXPT_PROCESS": str(number)})
         for number, (directory, host) in enumerate(places)
     ]
-    imported = "jaxpt.config", "jaxpt.parallel.processes", "jaxpt.parallel.shared_directory"
+    imported = "jaxpt.config", "jaxpt.parallel.processes"
     (four,) = forks.run(imported, [group], tmp_path, XLA_FLAGS="")
     assert [one.code for one in four] == [0] * 4, four
     found = [json.loads(one.out) for one in four]
