@@ -24,6 +24,8 @@ NAMED = "jaxpt/config/applications.py"
 """The file of the core that names applications."""
 MOST_ENTRIES = 20
 """Of jaxpt/, README and `__init__` counted."""
+MAX_FLOORS = 10
+"""Rooms in the longest chain of which each imports the next, the command line and `errors` counted."""
 LAZY = {
     "jaxpt/__init__.py": "`import jaxpt` starts at once: `jaxpt.load` imports what it runs",
     "jaxpt/cli": "`jaxpt --help` starts in a tenth of a second: each command imports what it runs",
@@ -137,6 +139,20 @@ def cycles(found: list[Import]) -> list[set[str]]:
     return groups
 
 
+def longest_chain(found: list[Import]) -> tuple[str, ...]:
+    """The parts of the longest chain of which each imports the next; they form no cycle."""
+    below: dict[str, set[str]] = {}
+    for one in found:
+        if one.target.startswith("jaxpt.") and part(one.file) not in (part(one.target), "__init__"):
+            below.setdefault(part(one.file), set()).add(part(one.target))
+
+    @functools.cache
+    def chain(room: str) -> tuple[str, ...]:
+        return (room, *max((chain(lower) for lower in below.get(room, ())), key=len, default=()))
+
+    return max(map(chain, below), key=len)
+
+
 def counts(root: Path = ROOT) -> Iterator[str]:
     """`python -m tests.test_imports [ROOT]`: how many imports of each doubtful kind there are."""
     found = imports(root)
@@ -146,6 +162,7 @@ def counts(root: Path = ROOT) -> Iterator[str]:
     in_objectives = [one for one in lazy if part(one.file) == "objectives"]
     yield f"function-level imports in objectives/: {len(in_objectives)}"
     yield f"upward imports: {len(upward(found))}"
+    yield f"floors: {' → '.join(longest_chain(found))}"
     yield f"cycles of files: {len(cycles(found))}"
     yield from ("  " + " ".join(sorted(cycle)) for cycle in cycles(found))
 
@@ -153,6 +170,10 @@ def counts(root: Path = ROOT) -> Iterator[str]:
 def test_dependencies_point_one_way():
     assert {part(one.file) for one in imports()} <= {*ORDER, "__init__"}, "ORDER says where each part stands"
     assert not upward(imports()), f"ORDER has these the other way: {upward(imports())}"
+
+
+def test_the_house_has_few_floors():
+    assert len(longest_chain(imports())) <= MAX_FLOORS, longest_chain(imports())
 
 
 def test_no_files_import_each_other_in_a_cycle():
@@ -201,6 +222,7 @@ def test_cycles_and_directions_are_found():
     ]  # fmt: skip
     assert cycles(bad) == [{"jaxpt.train.a", "jaxpt.train.b", "jaxpt.train.c"}]
     assert upward(bad) == bad[3:]
+    assert longest_chain(bad) == ("train", "plan")
 
 
 def loaded(code):

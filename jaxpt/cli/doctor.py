@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxpt.errors import UserError
-from jaxpt.runtime import disk
+from jaxpt.runtime import disk, packages
 
 PROBES = {
     "devices": """
@@ -134,9 +134,7 @@ def package(requirement: str) -> Check:
     """Checks one requirement, such as `jax>=0.10`."""
     name = re.match(r"[A-Za-z0-9._-]+", requirement)[0]  # type: ignore[index]
     min_version = re.search(r">=\s*([0-9.]+)", requirement)
-    try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+    if (version := packages.version(name)) is None:
         if name in SOME:
             return Check(name, f"missing; {SOME[name]} need it", True, f"pip install '{requirement}'")
         return Check(name, "missing", False, f"pip install '{requirement}'")

@@ -254,9 +254,12 @@ def _embed(arguments: argparse.Namespace) -> None:
 
 def _neighbours(arguments: argparse.Namespace) -> None:
     from jaxpt.inference.neighbours import neighbours
+    from jaxpt.report.points import draw
 
     names = ("word", "corpus", "field", "label", "layer", "k", "limit", "html", "png")
-    neighbours(arguments.path, arguments.query, **{name: getattr(arguments, name) for name in names})
+    nearest = neighbours(arguments.path, arguments.query, **{name: getattr(arguments, name) for name in names})
+    if nearest and (arguments.html or arguments.png):
+        draw(nearest, arguments.html, arguments.png)
 
 
 def _sts(arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -17,7 +18,7 @@ from jaxpt.evals.few_shot import baselines, measures, scoring, task
 from jaxpt.evals.few_shot.examples import examples
 from jaxpt.evals.few_shot.model import Complete, NetworkModel
 from jaxpt.evals.few_shot.results import shown
-from jaxpt.hf import generation, origin
+from jaxpt.train import foreign
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
@@ -63,11 +64,11 @@ class Harness(Evaluator):
             config.model, config.objective, data.tokenizer, prompts.bos_of(data.tokenizer, folder),
             languages[0] if len(languages) == 1 else None,
         )  # fmt: skip
+        run_dir, size = Path(config.run_dir), config.model.vocab_size
+        named = next((eos for reader in foreign.readers() if (eos := reader.eos(run_dir, size))), ())
         texts, ends = (
             predictors.Generation(setup),
-            prompts.eos_of(
-                data.tokenizer, folder, generation.read(origin.folder_of(config.run_dir), config.model.vocab_size).eos
-            ),
+            prompts.eos_of(data.tokenizer, folder, named),
         )
 
         def build_model(params: Any) -> NetworkModel:

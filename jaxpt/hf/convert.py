@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import shlex
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from jaxpt.hf.verify import Difference, verify
 from jaxpt.models import stored
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
-from jaxpt.runtime import disk, signals
+from jaxpt.runtime import disk
 from jaxpt.train import initial, lora, trainable, weights
 
 Report = Callable[[str], None]
@@ -229,13 +228,9 @@ def _created(out: Path) -> Iterator[Path]:
     Raises:
       UserError: the disk is full.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial"))
     try:
-        with signals.scratch(temporary):
+        with disk.whole_directory(out) as temporary:
             yield temporary
-            temporary.chmod(0o755)
-            temporary.rename(out)
     except Exception as error:  # TensorStore's are ValueErrors
         if (full := disk.full(error)) is None:
             raise

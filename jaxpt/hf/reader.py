@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from jaxpt.config import Config
 from jaxpt.data.calls import Vocabulary
-from jaxpt.hf import origin
+from jaxpt.hf import generation, origin
 from jaxpt.hf.directory import open_directory, read_config, renamed_heads
 from jaxpt.models.stored import parameters, stored_params
 from jaxpt.objectives.formats import text_format
@@ -36,7 +39,16 @@ def labels(path: Path) -> tuple[str, ...] | None:
 def open(path: Path, partial: bool) -> Opened:
     """Opens a directory; with `partial` tensors may be missing, or left over."""
     opened = open_directory(path, partial=partial)
-    return Opened(parameters(opened.pieces(), stored_params(opened.network)), opened.network)
+
+    def read() -> Iterator[tuple[str, np.ndarray]]:  # traces the network, which not everyone needs
+        yield from parameters(opened.pieces(), stored_params(opened.network))
+
+    return Opened(read(), opened.network)
+
+
+def eos(run_dir: Path, vocab_size: int) -> tuple[int, ...]:
+    """Ids that end a text, by the files that `carry` has left in a run_dir; () if it has left none."""
+    return generation.read(origin.folder_of(run_dir), vocab_size).eos
 
 
 def carry(config: Config, vocabulary: Vocabulary) -> None:

@@ -23,14 +23,9 @@ from jaxpt.inference.files import shown_progress
 from jaxpt.inference.loaded import Loaded, load
 from jaxpt.inference.static_vectors import StaticVectors
 from jaxpt.inference.uses import Use
-from jaxpt.report import points
-from jaxpt.report.points import Point
-from jaxpt.runtime.disk import write_bytes, write_text
 
 BATCH = 256
 """Uses that are embedded together."""
-_SHOWN = 400
-"""Uses in the picture beside the nearest ones."""
 
 
 class Found(NamedTuple):
@@ -50,7 +45,7 @@ def neighbours(
     path: str, query: str | None = None, *, word: str | None = None, corpus: str | None = None,
     field: str | None = None, label: str | None = None, layer: str = "-1", k: int | None = None, limit: int = 10_000,
     html: str | None = None, png: str | None = None,
-) -> None:  # fmt: skip
+) -> Found | None:  # fmt: skip
     """Prints the nearest uses of a word.
 
     Args:
@@ -63,8 +58,11 @@ def neighbours(
       layer: as `words.parse_layer`.
       k: how many (10); of labels, how many vote (3).
       limit: uses of the corpus that are looked at.
-      html: a page to write.
-      png: a picture to write.
+      html: a page that will be written.
+      png: a picture that will be written.
+
+    Returns:
+      The nearest uses, for `jaxpt.report.points.draw`; None without a query.
 
     Raises:
       UserError: the arguments do not go together, the word is not there, or a file is not as it must be.
@@ -83,13 +81,12 @@ def neighbours(
                 "--word: is the word of a query; give a query, or mark the words of the corpus and leave it out"
             )
         _senses(path, corpus, field, label, chosen, k or 3, limit, html or png)
-        return
+        return None
     else:
         query_use = _query(query, word)
         nearest = _of_corpus(path, query_use, corpora.texts(corpus, field), label, chosen, k or 10, limit, corpus)
     _print(nearest)
-    if html or png:
-        _draw(nearest, html, png)
+    return nearest
 
 
 def _query(query: str, word: str | None) -> Use:
@@ -159,31 +156,6 @@ def _print(nearest: Found) -> None:
         use = nearest.others[n]
         label = f"  {use.label:{width}}" if has_labels else ""
         print(f"{rank:3}  {cosine:6.3f}{label}  {use.marked if use.text != use.word else use.word}")
-
-
-def _draw(nearest: Found, html: str | None, png: str | None) -> None:
-    """Writes the picture, and the page."""
-    rest = np.setdiff1d(np.arange(len(nearest.others)), nearest.order)
-    rest = rest[np.linspace(0, len(rest) - 1, min(len(rest), _SHOWN)).astype(int)]
-    indices = [*nearest.order, *rest]
-    places, share = points.project(words.normalized(np.stack([nearest.query_D, *nearest.vectors_UxD[indices]])))
-    marks = [Point(*places[0], nearest.query.snippet(), "", is_query=True)]
-    for rank, (n, place) in enumerate(zip(indices, places[1:]), 1):
-        name = f"{rank}  {nearest.others[n].snippet()}" if rank <= len(nearest.order) else ""
-        marks.append(Point(*place, name, nearest.others[n].label))
-    note = f"the plane of the two main axes (PCA): {share:.0%} of the variance of the shown vectors"
-    if png:
-        write_bytes(Path(png), points.picture(nearest.title, note, marks, "png"))
-        print(f"wrote {png}")
-    if html:
-        svg = points.picture(nearest.title, note, marks, "svg").decode()
-        rows = [
-            (cosine, use.label, use.text[: use.start], use.word, use.text[use.end :])
-            for use, cosine in ((nearest.others[n], cosine) for n, cosine in zip(nearest.order, nearest.cosines))
-        ]
-        query = (nearest.query.text[: nearest.query.start], nearest.query.word, nearest.query.text[nearest.query.end :])
-        write_text(Path(html), points.page(nearest.title, svg, query, rows))
-        print(f"wrote {html}")
 
 
 def _senses(

@@ -19,6 +19,7 @@ from typing import Any
 
 from jaxpt.errors import UserError
 from jaxpt.plan import gpus
+from jaxpt.runtime import disk
 
 _NEEDED = ("memory-usage-report", "live-range", "buffer-assignment", "after_optimizations")
 _WRITTEN_LAST = ("after_optimizations-buffer-assignment-values.txt", "after_optimizations.txt")
@@ -82,9 +83,7 @@ def answer(function: Callable[[dict[str, Any], Path], dict[str, Any]]) -> None:
         result = function(job, directory)
     except UserError as error:
         result = {"error": str(error)}
-    partial = directory / "answer.partial"
-    partial.write_text(json.dumps(result), "utf-8")
-    partial.rename(directory / "answer.json")
+    disk.write_text(directory / "answer.json", json.dumps(result))
     os._exit(0)  # the compiler may still be at work in its thread
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import time
@@ -13,6 +12,7 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.plan import isolated
+from jaxpt.runtime import packages
 
 _MODULE = "jit_step"
 _COMPILERS = {
@@ -208,12 +208,8 @@ def _measure(job: dict[str, Any], directory: Path, begun: float) -> dict[str, An
 
 def _compiler(platform: str) -> str:
     """The package that compiles, with its version; jaxlib where none of those that are known is installed."""
-    from importlib import metadata
-
-    for name in (*_COMPILERS.get(platform, ()), "jaxlib"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return f"{name} {metadata.version(name)}"
-    return ""
+    names = (*_COMPILERS.get(platform, ()), "jaxlib")
+    return next((f"{name} {version}" for name in names if (version := packages.version(name))), "")
 
 
 def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:

@@ -11,17 +11,23 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from jaxpt.report.document import document
+from jaxpt.runtime.disk import write_bytes, write_text
 from jaxpt.study.pictures import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.transforms import Bbox
 
+    from jaxpt.inference.neighbours import Found
+
+_SHOWN = 400
+"""Uses in the picture beside the nearest ones."""
 _RADII = (9, 16, 26, 38, 52, 68, 86, 106, 128, 152, 178, 206, 236, 268, 302, 338, 376, 416)
 """Pixels from a point to its label: the nearest place that is free is taken."""
 _ANGLES = (0, 180, 90, 270, 30, 150, 330, 210, 60, 120, 300, 240, 15, 165, 345, 195, 75, 105, 255, 285)
@@ -42,6 +48,39 @@ class Point(NamedTuple):
     group: str = ""
     """Points of a group have its colour."""
     is_query: bool = False
+
+
+def draw(nearest: Found, html: str | None, png: str | None) -> None:
+    """Writes the picture, and the page, of the nearest uses of a word.
+
+    Args:
+      nearest: what `jaxpt neighbours` found.
+      html: the page.
+      png: the picture.
+    """
+    rest = np.setdiff1d(np.arange(len(nearest.others)), nearest.order)
+    rest = rest[np.linspace(0, len(rest) - 1, min(len(rest), _SHOWN)).astype(int)]
+    indices = [*nearest.order, *rest]
+    vectors_NxD = np.stack([nearest.query_D, *nearest.vectors_UxD[indices]])
+    unit_NxD = vectors_NxD / np.maximum(np.linalg.norm(vectors_NxD, axis=-1, keepdims=True), 1e-12)
+    places, share = project(unit_NxD)
+    marks = [Point(*places[0], nearest.query.snippet(), "", is_query=True)]
+    for rank, (n, place) in enumerate(zip(indices, places[1:]), 1):
+        name = f"{rank}  {nearest.others[n].snippet()}" if rank <= len(nearest.order) else ""
+        marks.append(Point(*place, name, nearest.others[n].label))
+    note = f"the plane of the two main axes (PCA): {share:.0%} of the variance of the shown vectors"
+    if png:
+        write_bytes(Path(png), picture(nearest.title, note, marks, "png"))
+        print(f"wrote {png}")
+    if html:
+        svg = picture(nearest.title, note, marks, "svg").decode()
+        rows = [
+            (cosine, use.label, use.text[: use.start], use.word, use.text[use.end :])
+            for use, cosine in ((nearest.others[n], cosine) for n, cosine in zip(nearest.order, nearest.cosines))
+        ]
+        query = (nearest.query.text[: nearest.query.start], nearest.query.word, nearest.query.text[nearest.query.end :])
+        write_text(Path(html), page(nearest.title, svg, query, rows))
+        print(f"wrote {html}")
 
 
 def project(vectors_NxD: np.ndarray) -> tuple[np.ndarray, float]:

@@ -135,12 +135,13 @@ def _origin(path: Path) -> tuple[Tree, Tree]:
             tokenizer |= {"path": str(run_dir / "tokenizer"), "add_tokens": []}
         tokenizer.pop("vocab_size", None)
         return tree["model"], tokenizer
-    if not (path / "config.json").is_file():
+    from jaxpt.train import foreign
+
+    if (reader := foreign.reader(path)) is None:
         raise UserError(f"init_from.path: {path}: has neither a run's config.yaml nor Hugging Face's config.json")
     from jaxpt.data import tokenizers
-    from jaxpt.hf.directory import open_directory
 
-    model = open_directory(path, partial=True).network.config
+    model = reader.open(path, partial=True).network.config
     extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
     tokenizer = tokenizers.load(path, extra_ids=extra_ids, max_size=model.vocab_size)
     settings = {"kind": tokenizer.kind, "lowercase": tokenizer.lowercase, "path": str(path), "extra_ids": extra_ids}

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from jaxpt.runtime.disk import write_text
+
 NAME = "checksums.json"
 """The file, in the directory that it describes: {"of": its owner, "files": {file: [bytes, BLAKE2b]}}."""
 
@@ -36,7 +38,7 @@ def write(directory: Path, of: Any = None) -> None:
         for name, hashed in zip(names, pool.map(digest, [paths[name] for name in names])):
             entries[name] = [paths[name].stat().st_size, hashed]
     text = json.dumps({"of": of, "files": dict(sorted(entries.items()))}, indent=1)
-    (directory / NAME).write_text(text, encoding="utf-8")
+    write_text(directory / NAME, text)
 
 
 def damage(directory: Path, contents: bool = True) -> str | None:

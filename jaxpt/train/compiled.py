@@ -1,20 +1,19 @@
 """Training steps in files: `jaxpt plan CONFIG --save DIR` compiles and writes them, `train.compiled=DIR` loads them.
 
-JAX's persistent cache (`compiler.enable_compilation_cache`) keeps programs as well, but it has to be filled on the
-machines themselves, a start still traces and lowers the step to find it there, and compiles without a word where
-anything differs. A saved step is compiled before there is a machine, serves all hosts, and a start that it does not
-serve is refused, with what differs.
+JAX's persistent cache (`compiler.enable_compilation_cache`) keeps programs as well, but three things are missing there.
+It has to be filled on the machines themselves; a saved step is compiled before there is a machine, and serves all
+hosts. A start still traces and lowers the step to find it in the cache. And it compiles without a word where anything
+differs; a start that a saved step does not serve is refused, and the difference is named.
 
     DIR/phase_1/  step (machine code, in JAX's own pickle)  made_for.json  checksums.json
 
-Machine code runs as you, whatever file it is in: files that another user (but root) owns or may write are refused, a
-line says whose they are, and `run.json` keeps their digest. The checksums find damage; they are no signature.
+Machine code runs as you, whatever file it is in. So files that another user (but root) owns or may write are refused,
+a line says whose they are, and `run.json` keeps their digest. The checksums find damage; they are no signature.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -33,7 +32,7 @@ from jaxpt.config import Config, affecting
 from jaxpt.errors import UserError, shown
 from jaxpt.parallel import compiler
 from jaxpt.parallel import mesh as meshes
-from jaxpt.runtime import plugins
+from jaxpt.runtime import disk, packages, plugins
 from jaxpt.train import checksums, step
 from jaxpt.train.state import Setup
 
@@ -60,17 +59,16 @@ def save(compiled: jax.stages.Compiled, setup: Setup, directory: Path, phase: in
     code, _, out_tree = serialize(compiled)
     _, metrics = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
     place = directory / f"phase_{phase + 1}"
-    partial = directory / f"{place.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    (partial / "step").write_bytes(code)
-    text = json.dumps({**made_for(setup), "metrics": sorted(metrics)}, indent=1)
-    (partial / "made_for.json").write_text(text, encoding="utf-8")
-    checksums.write(partial)
-    for path in (partial, *partial.iterdir()):  # `check` refuses what others may write
-        path.chmod(path.stat().st_mode & ~0o022)
-    shutil.rmtree(place, ignore_errors=True)
-    return partial.rename(place)
+    with disk.whole_directory(place) as partial:
+        disk.write_bytes(partial / "step", code)
+        disk.write_text(
+            partial / "made_for.json", json.dumps({**made_for(setup), "metrics": sorted(metrics)}, indent=1)
+        )
+        checksums.write(partial)
+        for path in (partial, *partial.iterdir()):  # `check` refuses what others may write
+            path.chmod(path.stat().st_mode & ~0o022)
+        shutil.rmtree(place, ignore_errors=True)
+    return place
 
 
 def check(setup: Setup, directory: Path, phase: int) -> Path:
@@ -107,13 +105,11 @@ def check(setup: Setup, directory: Path, phase: int) -> Path:
 def _check_trusted(place: Path) -> None:
     """Raises UserError where someone else owns a file of a step, or may write it."""
     for path in (place, *sorted(place.iterdir())):
-        file_stat = path.lstat()
-        if file_stat.st_uid not in (os.geteuid(), 0):
-            raise UserError(
-                f"train.compiled: {path} belongs to {_user(file_stat.st_uid)}, and its code would run as you; copy the "
-                "directory if you trust it"
-            )
-        if file_stat.st_mode & 0o022 and not stat.S_ISLNK(file_stat.st_mode):
+        status = path.lstat()
+        if status.st_uid not in (os.geteuid(), 0):
+            words = f"{path} belongs to {_user(status.st_uid)}, and its code would run as you"
+            raise UserError(f"train.compiled: {words}; copy the directory if you trust it")
+        if status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode):
             raise UserError(f"train.compiled: others may write {path}, and its code runs as you; chmod -R go-w {place}")
 
 
@@ -177,9 +173,8 @@ def made_for(setup: Setup) -> dict[str, Any]:
       {key: value}: the configuration as far as the step sees it, code, versions, settings of JAX, devices, mesh.
     """
     config, devices = setup.config, list(setup.mesh.devices.flat)
-    batch = step.batch_shapes(setup, config.objective)
-    first = devices[0]
-    packages = (*_PACKAGES, *_COMPILERS.get(first.platform, ()))
+    batch, first = step.batch_shapes(setup, config.objective), devices[0]
+    names = (*_PACKAGES, *_COMPILERS.get(first.platform, ()))
     with setup.use():
         options = compiler.options(config.train.compiler_options)
     return {
@@ -196,7 +191,7 @@ def made_for(setup: Setup) -> dict[str, Any]:
         "slices": meshes.slices(devices),
         "topology": [1 + max(c) for c in zip(*[getattr(device, "coords", ()) for device in devices])],
         "processor": _processor() if first.platform == "cpu" else None,
-        **{name: version for name in packages if (version := _version(name))},
+        **{name: version for name in names if (version := packages.version(name))},
         "jaxpt": jaxpt.__version__,
         "digest of jaxpt's code": _digest(*_sources(config)),
         **{name: getattr(jax.config, name) for name in _SETTINGS},
@@ -221,13 +216,6 @@ def _digest(*parts: bytes) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _processor() -> str:

@@ -44,6 +44,9 @@ class Reader(Protocol):
     def renamed(self, source: Network, target: Network) -> dict[str, str]:
         """{path in the source: path in the target} of parameters that the form has under one name."""
 
+    def eos(self, run_dir: Path, vocab_size: int) -> tuple[int, ...]:
+        """Ids that end a text, by the files that `carry` has left in a run_dir; () if it has left none."""
+
     def carry(self, config: Config, vocabulary: Vocabulary) -> None:
         """Takes over, for a run that begins, the files of the model that it starts from."""
 

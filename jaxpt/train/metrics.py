@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import platform
 import sys
@@ -15,6 +14,7 @@ import numpy as np
 
 from jaxpt.config import Config, dump
 from jaxpt.errors import UserError
+from jaxpt.runtime import packages
 from jaxpt.runtime.disk import write_text, writing
 from jaxpt.train.display import say
 from jaxpt.train.run_dir import metrics_line, records
@@ -130,17 +130,11 @@ class Board:
 def environment() -> dict[str, Any]:
     """Versions and devices, for the receipt of a run."""
     names = ("jaxpt", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "seqio", "tensorflow")
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
     device = jax.devices()[0]
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": versions,
+        "packages": {name: packages.version(name) for name in names},
         "devices": {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
         "processes": jax.process_count(),
         "command": sys.argv,

@@ -149,3 +149,15 @@ def test_another_configuration_at_one_process_is_named(tmp_path):
     ((one, two),) = forks.run(imported, [group], tmp_path)
     heard = [ended.out.splitlines()[-1] for ended in (one, two)]
     assert heard == ["data.batch_size: 64 at process 1, 32 at process 0"] * 2, (one, two)
+
+
+@pytest.mark.slow
+def test_open_mpi_says_who_the_processes_are(tmp_path):
+    """As JAX reads it."""
+    job = 4096 * ((free_port() - 61440) % 4096)  # JAX takes the port from the job's number
+    shared = {"OMPI_MCA_orte_hnp_uri": f"{job}.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_SIZE": "2"}
+    own = [{"OMPI_COMM_WORLD_RANK": str(n), "OMPI_COMM_WORLD_LOCAL_RANK": str(n)} for n in range(2)]
+    group = [(PROGRAM, [], shared | variables) for variables in own]
+    imported = "jaxpt.study.recipes", "jaxpt.parallel.processes", "jaxpt.models.gpt2", "jaxpt.evals.samples"
+    ((one, two),) = forks.run(imported, [group], tmp_path)
+    assert [ended.out.splitlines()[-1:] for ended in (one, two)] == [["agreed 2"]] * 2, (one, two)
