@@ -242,7 +242,7 @@ def prepare() -> None:
 
 TASK = """
 data: {path: rows.jsonl}
-form: choice
+form: multiple_choice
 context: question
 choices: options
 answer: answer

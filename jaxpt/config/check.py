@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from jaxpt import metrics
 from jaxpt.config.explain import explain
 from jaxpt.config.kinds import Unread, resolve, strictly
 from jaxpt.config.parts import ModelConfig, ObjectiveConfig, TaskConfig
@@ -111,8 +112,8 @@ def _with_defaults(tree: dict[str, Any], task_class: type[TaskConfig]) -> dict[s
     if tree.get("evals") is None:
         tree["evals"] = [dict(evaluator) for evaluator in task_class.default_evals]
     if "best_metric" not in checkpoint and any(_kind(evaluator) == "task" for evaluator in tree["evals"]):
-        name, mode = task_class.best_metric((tree["task"].get("metrics") or task_class.default_metrics)[0])
-        tree["checkpoint"] = {**checkpoint, "best_metric": f"task/{name}", "best_mode": mode}
+        metric = metrics.describe((tree["task"].get("metrics") or task_class.default_metrics)[0])
+        tree["checkpoint"] = {**checkpoint, "best_metric": f"task/{metric.selection_value}", "best_mode": metric.mode}
     return tree
 
 

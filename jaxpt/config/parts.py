@@ -158,11 +158,6 @@ class TaskConfig(Frozen):
     default_evals: ClassVar[tuple[dict[str, Any], ...]] = ({"kind": "heldout"}, {"kind": "task"})
     """Evaluators of a recipe that names none."""
 
-    @classmethod
-    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
-        """The value by which a metric chooses the best checkpoint, and whether low or high values are better."""
-        return metric, "max"
-
 
 class EvaluatorConfig(Frozen):
     """What every evaluator's settings share; `jaxpt.train.evaluators.Evaluator` adds its function."""

@@ -17,7 +17,6 @@ from jaxpt.evals import predictors
 from jaxpt.evals.few_shot import baselines, measures, scoring, task
 from jaxpt.evals.few_shot.examples import examples
 from jaxpt.evals.few_shot.model import Complete, NetworkModel
-from jaxpt.evals.few_shot.results import shown
 from jaxpt.train import foreign
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -85,7 +84,7 @@ class Harness(Evaluator):
             metrics: dict[str, float] = {}
             lines = []
             for eval_task, of_task in task_examples:
-                outcomes: list[scoring.Outcome] = []
+                outcomes: list[measures.Outcome] = []
                 for first in range(0, len(of_task), CHUNK):
                     outcomes += scoring.score(eval_task, model, of_task[first : first + CHUNK])
                     if stop():
@@ -109,11 +108,9 @@ def line_of(one: task.HarnessTask, values: Values, constant: Mapping[str, Values
     Returns:
       A line.
     """
-    summary = "  ".join(f"{name} {shown(name, value)}" for name, value in values.items())
+    summary = "  ".join(f"{name} {value}" for name, value in values.items())
     first = next(iter(values))  # of squad: exact_match
-    trivial = ", ".join(
-        f"{name} {shown(first, metrics[first])}" for name, metrics in constant.items() if first in metrics
-    )
+    trivial = ", ".join(f"{name} {metrics[first]}" for name, metrics in constant.items() if first in metrics)
     return f"{one.name}: {summary}" + (f" ({trivial})" if trivial else "")
 
 

@@ -115,7 +115,7 @@ def evaluate(
                 settings,
                 earlier.get((harness_task.name, n)),
             )
-        chunk = min(CHUNK, 4 * batch_size) if harness_task.form == "generation" else CHUNK
+        chunk = min(CHUNK, 4 * batch_size) if harness_task.form == "generate_until" else CHUNK
         outcomes = _outcomes(asks, harness_task, n, of_task, folder, settings, chunk)
         if not is_primary():
             continue
@@ -165,7 +165,7 @@ def _outcomes(
     folder: Path,
     settings: dict[str, Any],
     size: int,
-) -> list[scoring.Outcome]:
+) -> list[measures.Outcome]:
     """The outcomes of a task; those of a file that an earlier process left are taken from there.
 
     All processes score the same chunks, the first one writes; the others return none.

@@ -1,30 +1,17 @@
 """Metrics: pure functions of predictions and targets, computed by the libraries with which scores are published.
 
-`score("matthews", predictions, targets)`; `known()` lists the names. Values are fractions from 0 to 1 (correlations
-from −1), but percentages where the official scorer prints these: see `in_percent`.
+`score("matthews", predictions, targets)`; `METRICS` has their descriptions by name. See README.md for their units.
 """
 
+from jaxpt.metrics.base import METRICS, Metric, describe, find, in_percent, metric, of_targets
 from jaxpt.metrics.classification import confusion, table
 from jaxpt.metrics.errors import confusions, label_errors, negative_log_softmax
 from jaxpt.metrics.majority import majority
-from jaxpt.metrics.registry import (
-    check_options,
-    find,
-    in_percent,
-    is_mean,
-    known,
-    options_of,
-    resolve,
-    score,
-    selection_value,
-    settable,
-    signature,
-    values,
-)
+from jaxpt.metrics.registry import check_options, options_of, resolve, score, settable
 from jaxpt.metrics.tagging import scheme_of
 
 __all__ = [
-    "check_options", "confusion", "confusions", "find", "in_percent", "is_mean", "known", "label_errors", "majority",
-    "negative_log_softmax", "options_of", "resolve", "scheme_of", "score", "selection_value", "settable", "signature",
-    "table", "values",
+    "METRICS", "Metric", "check_options", "confusion", "confusions", "describe", "find", "in_percent", "label_errors",
+    "majority", "metric", "negative_log_softmax", "of_targets", "options_of", "resolve", "scheme_of", "score",
+    "settable", "table",
 ]  # fmt: skip

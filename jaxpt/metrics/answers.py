@@ -14,9 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 from jaxpt.errors import UserError
+from jaxpt.metrics.base import metric
 
 Golds = Sequence[str | Sequence[str]]
 Normalization = Literal["squad", "ar", "de", "en", "es", "hi", "vi", "zh"]
+_VALUES = ("exact_match", "f1")
+_VALUES_OF_PARTS = tuple(f"{prefix}_{value}" for prefix in ("HasAns", "NoAns", "best") for value in ("exact", "f1"))
 
 
 def normalize(answer: str) -> str:
@@ -67,6 +70,19 @@ _ARTICLES = {
 }
 
 
+def squad_defaults(language: str) -> dict[str, Any]:
+    """SQuAD's rules for English, and for languages of which MLQA has none."""
+    return {"normalization": language if language in get_args(Normalization) and language != "en" else "squad"}
+
+
+def _squad_signature(references: int, normalization: Normalization = "squad") -> str:
+    return f"normalization:{normalization}"
+
+
+@metric(
+    "squad", "natural_questions", "web_questions", targets=("text", "answer"), unit="percent", aggregation="mean",
+    values=_VALUES, selection_value="f1", by_language=squad_defaults, signature=_squad_signature,
+)  # fmt: skip
 def squad(predictions: Sequence[str], targets: Golds, normalization: Normalization = "squad") -> dict[str, float]:
     """SQuAD 1.1: exact match and F1 of words after normalization, maximum over the answers, in percent.
 
@@ -88,15 +104,11 @@ def squad(predictions: Sequence[str], targets: Golds, normalization: Normalizati
     return _means(predictions, targets, _normal_form(normalization), 100.0)
 
 
-def squad_defaults(language: str) -> dict[str, Any]:
-    """SQuAD's rules for English, and for languages of which MLQA has none."""
-    return {"normalization": language if language in get_args(Normalization) and language != "en" else "squad"}
-
-
 def _normal_form(normalization: Normalization) -> Callable[[str], str]:
     return normalize if normalization == "squad" else lambda answer: normalize_mlqa(answer, normalization)
 
 
+@metric(targets=("text",), unit="percent", aggregation="mean", values=_VALUES, selection_value="f1")
 def trivia_qa(predictions: Sequence[str], targets: Golds) -> dict[str, float]:
     """TriviaQA: as `squad` with TriviaQA's normal form; `targets` are the aliases.
 
@@ -107,6 +119,7 @@ def trivia_qa(predictions: Sequence[str], targets: Golds) -> dict[str, float]:
     return _means(predictions, targets, normalize_trivia_qa, 100.0)
 
 
+@metric(targets=("text", "choice"), values=_VALUES, selection_value="f1")
 def record(predictions: Sequence[str], targets: Golds, groups: Sequence | None = None) -> dict[str, float]:
     """ReCoRD: exact match and F1 as SQuAD 1.1's, as fractions.
 
@@ -125,6 +138,10 @@ def record(predictions: Sequence[str], targets: Golds, groups: Sequence | None =
     return _means(predictions, targets, normalize, 1.0)
 
 
+@metric(
+    targets=("answer",), unit="percent", values=("exact", "f1", *_VALUES_OF_PARTS), selection_value="best_f1",
+    by_language=squad_defaults, signature=_squad_signature,
+)  # fmt: skip
 def squad_v2(
     predictions: Sequence[str],
     targets: Golds,
@@ -177,6 +194,11 @@ def squad_v2(
     return scores
 
 
+def _exact_match_signature(references: int, **options: bool) -> str | None:
+    return "|".join(f"{name}:yes" for name, value in options.items() if value) or None
+
+
+@metric(targets=("labels", "text"), aggregation="mean", constant="row", signature=_exact_match_signature)
 def exact_match(
     predictions: Sequence,
     targets: Sequence,

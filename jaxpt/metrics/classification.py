@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.errors import UserError
+from jaxpt.metrics.base import metric
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +23,7 @@ UNPARSEABLE = (-1, None)
 Labels = Sequence[Hashable]
 
 
+@metric(targets=("label", "choice"), aggregation="mean", constant="label")
 def accuracy(predictions: Labels, targets: Labels, labels: Labels | None = None) -> dict[str, float]:
     """Fraction of predictions that equal the target.
 
@@ -32,6 +34,7 @@ def accuracy(predictions: Labels, targets: Labels, labels: Labels | None = None)
     return {"accuracy": sum(p == t for p, t in zip(predictions, targets)) / len(targets)}
 
 
+@metric(targets=("label",), constant="positive")
 def f1(
     predictions: Labels, targets: Labels, labels: Labels | None = None, positive: Hashable | None = None
 ) -> dict[str, float]:
@@ -88,6 +91,7 @@ def positive_label(classes: Labels, are_all: bool = True) -> Hashable:
     )
 
 
+@metric(targets=("label", "labels", "tags"), constant="label")
 def macro_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = None) -> dict[str, float]:
     """Mean of the F1 of each label; a label that is neither predicted nor a target counts 0 if `labels` has it.
 
@@ -103,6 +107,7 @@ def macro_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = N
     return {"macro_f1": _averaged_f1(predictions, targets, labels, "macro")}
 
 
+@metric(targets=("label", "labels"), constant="label")
 def micro_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = None) -> dict[str, float]:
     """F1 of the counts summed over all labels: the accuracy where each example has one label and one prediction.
 
@@ -118,6 +123,7 @@ def micro_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = N
     return {"micro_f1": _averaged_f1(predictions, targets, labels, "micro")}
 
 
+@metric(targets=("label", "labels"), constant="label")
 def weighted_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = None) -> dict[str, float]:
     """Mean of the F1 of each label, weighted by how often it is a target.
 
@@ -133,6 +139,7 @@ def weighted_f1(predictions: Sequence, targets: Sequence, labels: Labels | None 
     return {"weighted_f1": _averaged_f1(predictions, targets, labels, "weighted")}
 
 
+@metric(targets=("label",), constant="label")
 def matthews(predictions: Labels, targets: Labels, labels: Labels | None = None) -> dict[str, float]:
     """Matthews correlation (R_K for more than two classes); 0 where all predictions or all targets are equal.
 
@@ -149,6 +156,7 @@ def matthews(predictions: Labels, targets: Labels, labels: Labels | None = None)
         return {"matthews": float(matthews_corrcoef(*_ids(targets, predictions, labels)))}
 
 
+@metric(targets=("label",), constant="label")
 def balanced_accuracy(predictions: Labels, targets: Labels, labels: Labels | None = None) -> dict[str, float]:
     """Mean of the recall of each label of the targets.
 
@@ -163,6 +171,7 @@ def balanced_accuracy(predictions: Labels, targets: Labels, labels: Labels | Non
         return {"balanced_accuracy": float(balanced_accuracy_score(*_ids(targets, predictions, labels)))}
 
 
+@metric(targets=("labels",), constant="means")
 def average_precision(predictions: Sequence, targets: Sequence, labels: Labels | None = None) -> dict[str, float]:
     """Area under the curve of precision over recall, by steps; for several labels the mean over them.
 

@@ -6,8 +6,9 @@ import collections
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxpt.metrics.base import find
 from jaxpt.metrics.classification import is_matrix
-from jaxpt.metrics.registry import METRICS, find, score
+from jaxpt.metrics.registry import score
 from jaxpt.metrics.tagging import Tags
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def majority(
     most frequent tag of each word.
 
     Args:
-      metric: a name of `known()`.
+      metric: a name in `METRICS`.
       train_targets: targets of the training set.
       targets: targets that are scored.
       train_words: words of the training set, for metrics of tags.
@@ -52,22 +53,21 @@ def majority(
     kind = find(metric).constant
     if kind is None or not len(train_targets) or (kind == "row" and isinstance(train_targets[0], str)):
         return None
-    if kind == "mean":
-        constant: Any = sum(map(float, train_targets)) / len(train_targets)
-    elif kind == "tags":
+    if kind == "tags":
         if train_words is None or words is None:
             train_words, words = ([[""] * len(row) for row in rows] for rows in (train_targets, targets))
         return score(metric, _by_word(train_words, train_targets, words), targets, **options)
-    elif metric == "average_precision":
-        constant = _means(train_targets)
+    if kind in ("mean", "means"):
+        constant: Any = (
+            _means(train_targets) if kind == "means" else sum(map(float, train_targets)) / len(train_targets)
+        )
     elif is_matrix(train_targets):
-        if metric == "exact_match" and any(isinstance(value, str) for value in train_targets[0]):
+        if any(isinstance(target, str) for target in train_targets[0]):  # several right texts
             return None
         constant = _best(metric, _rows(train_targets), train_targets, options)
     else:
         frequent = [label for label, _ in collections.Counter(train_targets).most_common()]
-        one_label = metric in ("f1", "multirc")  # of all others the most frequent label is the best constant
-        constant = _best("f1", frequent, train_targets, options) if one_label else frequent[0]
+        constant = _best("f1", frequent, train_targets, options) if kind == "positive" else frequent[0]
     return score(metric, [constant] * len(targets), targets, **options)
 
 
@@ -76,7 +76,7 @@ def _best(metric: str, candidates: list, targets: Sequence, options: dict[str, A
     options = {name: value for name, value in options.items() if name in ("labels", "positive")}
 
     def value(constant: Any) -> float:
-        return next(iter(METRICS[metric].function([constant] * len(targets), targets, **options).values()))
+        return next(iter(find(metric).function([constant] * len(targets), targets, **options).values()))
 
     return max(candidates, key=value)  # the first of equal ones
 

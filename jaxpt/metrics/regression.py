@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 
 from jaxpt.errors import UserError
+from jaxpt.metrics.base import metric
 
 
+@metric(targets=("number",), constant="mean")
 def pearson(predictions: Sequence[float], targets: Sequence[float]) -> dict[str, float]:
     """Pearson's linear correlation; 0, not NaN, where all predictions or all targets are equal.
 
@@ -22,6 +24,7 @@ def pearson(predictions: Sequence[float], targets: Sequence[float]) -> dict[str,
     return {"pearson": float(pearsonr(targets, predictions)[0])}
 
 
+@metric(targets=("number",), constant="mean")
 def spearman(predictions: Sequence[float], targets: Sequence[float]) -> dict[str, float]:
     """Spearman's rank correlation; equal numbers share their mean rank. 0, not NaN, as `pearson`.
 
@@ -36,6 +39,7 @@ def spearman(predictions: Sequence[float], targets: Sequence[float]) -> dict[str
     return {"spearman": float(spearmanr(targets, predictions)[0])}
 
 
+@metric(targets=("number",), unit="number", lower_is_better=True, constant="mean")
 def mse(predictions: Sequence[float], targets: Sequence[float]) -> dict[str, float]:
     """Mean squared error.
 

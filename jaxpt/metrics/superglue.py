@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from jaxpt.metrics.base import metric
 from jaxpt.metrics.classification import Labels, accuracy, f1, macro_f1
 
 
+@metric(targets=("label",), values=("accuracy", "macro_f1"), selection_value="macro_f1", constant="label")
 def cb(predictions: Labels, targets: Labels, labels: Labels | None = None) -> dict[str, float]:
     """CommitmentBank: accuracy, and the unweighted mean of the F1 of each class.
 
@@ -22,6 +24,7 @@ def cb(predictions: Labels, targets: Labels, labels: Labels | None = None) -> di
     return accuracy(predictions, targets) | macro_f1(predictions, targets, labels)
 
 
+@metric(targets=("label",), values=("f1a", "exact_match"), constant="positive")
 def multirc(
     predictions: Labels, targets: Labels, groups: Sequence[Hashable], labels: Labels | None = None
 ) -> dict[str, float]:
@@ -43,6 +46,7 @@ def multirc(
     return {"f1a": f1(predictions, targets, labels)["f1"], "exact_match": sum(right.values()) / len(right)}
 
 
+@metric(targets=("label",), values=("accuracy", "gender_parity"), constant="label")
 def axg(
     predictions: Labels, targets: Labels, groups: Sequence[Hashable], labels: Labels | None = None
 ) -> dict[str, float]:

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from jaxpt.errors import UserError
+from jaxpt.metrics.base import metric
 
 Tags = Sequence[Sequence[str]]
 
 
+@metric(targets=("tags",), constant="tags")
 def tag_accuracy(predictions: Tags, targets: Tags) -> dict[str, float]:
     """Fraction of words whose tag is the target.
 
@@ -64,6 +66,7 @@ def scheme_of(tags: Iterable[str]) -> str:
     raise UserError(f"span_f1: the prefixes {', '.join(sorted(prefixes))} are of no single scheme: {_schemes()}")
 
 
+@metric(targets=("tags",), values=("precision", "recall", "f1"), selection_value="f1", constant="tags")
 def span_f1(
     predictions: Tags,
     targets: Tags,

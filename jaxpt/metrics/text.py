@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from jaxpt.errors import UserError
+from jaxpt.metrics.base import metric
 from jaxpt.metrics.languages import WITHOUT_SPACES
 
 if TYPE_CHECKING:
@@ -22,6 +24,48 @@ BleuTokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "no
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
+def bleu_defaults(language: str) -> dict[str, Any]:
+    """The tokenizer of a language, as sacrebleu chooses it; characters where it has none and no spaces part words."""
+    tokenizers = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+    return {"tokenize": tokenizers.get(language, "char" if language in WITHOUT_SPACES else "13a")}
+
+
+def ter_defaults(language: str) -> dict[str, Any]:
+    """Characters are the words of Chinese and Japanese.
+
+    Raises:
+      UserError: sacrebleu splits the language in no way.
+    """
+    if language in WITHOUT_SPACES and language not in ("zh", "ja"):
+        raise UserError(f"ter: {language} has no spaces between words, and sacrebleu splits it in no way; take chrf")
+    return {"normalized": language in ("zh", "ja"), "asian_support": language in ("zh", "ja")}
+
+
+def rouge_defaults(language: str) -> dict[str, Any]:
+    """rouge-score's own words with Porter's stems for English alone; any letters, or characters, for the others."""
+    if language == "en":
+        return {"stemmer": True, "tokenize": "ascii"}
+    if language in WITHOUT_SPACES:
+        return {"stemmer": False, "tokenize": "char", "sentences": "punctuation"}
+    return {"stemmer": False, "tokenize": "unicode"}
+
+
+def _signature(name: str, references: int, **options: Any) -> str:
+    scorer = _scorer(name, options)
+    scorer.corpus_score(["a"], [["a"]] * references)  # the signature has the number of references
+    signature = str(scorer.get_signature())
+    order = options.get("max_ngram_order", 4)  # sacrebleu's signature does not have it
+    return signature if order == 4 else f"{signature}|max_ngram_order:{order}"
+
+
+def _rouge_signature(references: int, stemmer: bool = True, sentences: str = "t5", tokenize: str = "ascii") -> str:
+    from importlib.metadata import version
+
+    stem = "yes" if stemmer else "no"
+    return f"stem:{stem}|tok:{tokenize}|sentences:{sentences}|mean|version:rouge-score-{version('rouge-score')}"
+
+
+@metric(targets=("text",), unit="percent", by_language=bleu_defaults, signature=partial(_signature, "bleu"))
 def bleu(
     predictions: Sequence[str],
     targets: References,
@@ -55,12 +99,7 @@ def bleu(
     return {"bleu": _corpus_score("bleu", predictions, targets, options)}
 
 
-def bleu_defaults(language: str) -> dict[str, Any]:
-    """The tokenizer of a language, as sacrebleu chooses it; characters where it has none and no spaces part words."""
-    tokenizers = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-    return {"tokenize": tokenizers.get(language, "char" if language in WITHOUT_SPACES else "13a")}
-
-
+@metric(targets=("text",), unit="percent", signature=partial(_signature, "chrf"))
 def chrf(
     predictions: Sequence[str],
     targets: References,
@@ -94,6 +133,10 @@ def chrf(
     return {"chrf": _corpus_score("chrf", predictions, targets, options)}
 
 
+@metric(
+    targets=("text",), unit="percent", lower_is_better=True, by_language=ter_defaults,
+    signature=partial(_signature, "ter"),
+)  # fmt: skip
 def ter(
     predictions: Sequence[str],
     targets: References,
@@ -125,17 +168,10 @@ def ter(
     return {"ter": _corpus_score("ter", predictions, targets, options)}
 
 
-def ter_defaults(language: str) -> dict[str, Any]:
-    """Characters are the words of Chinese and Japanese.
-
-    Raises:
-      UserError: sacrebleu splits the language in no way.
-    """
-    if language in WITHOUT_SPACES and language not in ("zh", "ja"):
-        raise UserError(f"ter: {language} has no spaces between words, and sacrebleu splits it in no way; take chrf")
-    return {"normalized": language in ("zh", "ja"), "asian_support": language in ("zh", "ja")}
-
-
+@metric(
+    targets=("text",), unit="percent", aggregation="mean", values=ROUGE_TYPES, selection_value="rouge2",
+    by_language=rouge_defaults, signature=_rouge_signature,
+)  # fmt: skip
 def rouge(
     predictions: Sequence[str],
     targets: References,
@@ -177,40 +213,6 @@ def rouge(
         for name in ROUGE_TYPES:
             totals[name] += scores[name].fmeasure
     return {name: 100.0 * total / len(predictions) for name, total in totals.items()}
-
-
-def rouge_defaults(language: str) -> dict[str, Any]:
-    """rouge-score's own words with Porter's stems for English alone; any letters, or characters, for the others."""
-    if language == "en":
-        return {"stemmer": True, "tokenize": "ascii"}
-    if language in WITHOUT_SPACES:
-        return {"stemmer": False, "tokenize": "char", "sentences": "punctuation"}
-    return {"stemmer": False, "tokenize": "unicode"}
-
-
-def text_signature(metric: str, references: int = 1, **options: Any) -> str:
-    """How a value of BLEU, chrF, TER or ROUGE was computed, to publish beside it.
-
-    Args:
-      metric: "bleu", "chrf", "ter" or "rouge".
-      references: references of each text.
-      **options: the metric's.
-
-    Example:
-      >>> text_signature("bleu").partition("|version")[0]
-      'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp'
-    """
-    if metric == "rouge":
-        from importlib.metadata import version
-
-        stem = "yes" if options.get("stemmer", True) else "no"
-        lines, words = options.get("sentences", "t5"), options.get("tokenize", "ascii")
-        return f"stem:{stem}|tok:{words}|sentences:{lines}|mean|version:rouge-score-{version('rouge-score')}"
-    scorer = _scorer(metric, options)
-    scorer.corpus_score(["a"], [["a"]] * references)  # the signature has the number of references
-    signature = str(scorer.get_signature())
-    order = options.get("max_ngram_order", 4)  # sacrebleu's signature does not have it
-    return signature if order == 4 else f"{signature}|max_ngram_order:{order}"
 
 
 def _scorer(metric: str, options: dict[str, Any]) -> SacreMetric:

@@ -26,7 +26,8 @@ from jaxpt.config.kinds import is_unread
 from jaxpt.config.studies import Study
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError
-from jaxpt.metrics import in_percent, is_mean, values
+from jaxpt.metrics import Metric, describe
+from jaxpt.metrics.base import Unit, in_percent
 from jaxpt.study import finetunings
 from jaxpt.study.text_table import Table
 from jaxpt.study.text_table import markdown as as_markdown
@@ -36,8 +37,9 @@ _File = tuple[str, str, int]
 GROUPS = 50
 """Groups of test examples of the jackknife."""
 NOTE = """\
-- Each cell: the mean of the test metric over the seeds ± its standard deviation, in percent; in brackets the median and
-  the best seed, and the number of seeds. The best checkpoint of each run and the point of the grid are chosen on the
+- Each cell: the mean of the test metric over the seeds ± its standard deviation, in percent (squared errors as they
+  are); in brackets the median and the best seed, and the number of seeds. The best checkpoint of each run and the point
+  of the grid are chosen on the
   validation set, the point with the first seed alone. **n of m points**: the others failed or are still to be run,
   and this search is smaller than those that it is compared with.
 - **constant**: one prediction for all, the best of the training set: the most frequent label; of tags no constant, but
@@ -63,28 +65,37 @@ class Scores:
     by_seed: Mapping[int, float]
     """Test metric of each seed."""
     others: Mapping[str, float]
-    """Means of one value of each of the other metrics of which high values are better, scaled as `by_seed` is."""
-    in_percent: bool
-    """The values are percentages already."""
+    """Means of one value of each of the other metrics of which high values are better, in percent."""
+    unit: Unit
+    """Of the stored values."""
     constant: Mapping[str, float]
     """Test metrics of a constant prediction, chosen on the training set."""
     searched: int = 0
     """Points of the grid that were tried to the end."""
     points: int = 0
     """All of them; 0 in a table that was written before this was counted."""
-    falls: bool = False
-    """Low values of the metric are better."""
+    lower_is_better: bool = False
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> Scores:
+        """The scores of a cell of table.json, also of one that was written before metrics had units."""
+        fields = dict(fields)
+        if "in_percent" in fields:
+            unit = "percent" if fields.pop("in_percent") else "fraction"
+            others = {name: in_percent(value, unit) for name, value in fields["others"].items()}
+            fields |= {"unit": unit, "others": others, "lower_is_better": fields.pop("falls", False)}
+        return cls(**fields)
 
     def percent(self, value: float) -> float:
-        """A value of the metric as a percentage."""
-        return value if self.in_percent else 100 * value
+        """A value of the metric as tables print it."""
+        return in_percent(value, self.unit)
 
     @property
     def average(self) -> float | None:
         """The mean over seeds and metrics in percent, as GLUE counts a task."""
-        if not self.by_seed or self.falls:
+        if not self.by_seed or self.lower_is_better:
             return None
-        return statistics.fmean(map(self.percent, (statistics.fmean(self.by_seed.values()), *self.others.values())))
+        return statistics.fmean([self.percent(statistics.fmean(self.by_seed.values())), *self.others.values()])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +130,8 @@ def scores(study: Study, cell: Cell) -> Scores:
         (run_receipt.get("test_constant") or run_receipt.get("task_constant") for run_receipt in receipts), None
     )
     task = _task_of(next(iter(runs.values()))) if runs else None
-    metric = cell.task.metric or ("" if task is None else _chosen(task)[0])
+    metric = cell.task.metric or ("" if task is None else describe(task.scored[0]).selection_value)
+    scorer = None if task is None else _scorer(task, metric)
     if metric and metrics_by_seed and not any(metric in metrics for metrics in metrics_by_seed.values()):
         has = ", ".join(next(iter(metrics_by_seed.values()))) or "none"
         raise UserError(
@@ -133,9 +145,9 @@ def scores(study: Study, cell: Cell) -> Scores:
         points=len(study.evaluate.finetune.points),
         by_seed={seed: metrics[metric] for seed, metrics in metrics_by_seed.items() if metric in metrics},
         others={} if task is None else others(task, metric, list(metrics_by_seed.values())),
-        in_percent=task is not None and _in_percent(task, metric),
+        unit=scorer.unit if scorer else "fraction",
         constant=constant or {},
-        falls=task is not None and any(task.best_metric(name) == (metric, "min") for name in task.scored),
+        lower_is_better=scorer is not None and scorer.lower_is_better,
     )
 
 
@@ -145,31 +157,19 @@ def _task_of(run_dir: Path) -> Task | None:
     return None if is_unread(task) else task
 
 
-def _chosen(task: Task) -> tuple[str, str]:
-    """(value, "min" or "max") by which a task chooses its best checkpoint."""
-    return task.best_metric(task.scored[0])
+def _scorer(task: Task, value: str) -> Metric | None:
+    """The metric of a task that gives a value; None of a mixture's average, which is a fraction."""
+    return next((metric for metric in map(describe, task.scored) if value in metric.values), None)
 
 
-def _scorer(task: Task, value: str) -> str | None:
-    """The metric of a task that gives a value; None of a mixture's average, which is from 0 to 1."""
-    return next((metric for metric in task.scored if task.kind != "mixture" and value in values(metric)), None)
-
-
-def others(task: Task, metric: str, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """A value of each other metric of a task of which high values are better, as a mean over runs."""
-    means, scale = {}, 100 if _in_percent(task, metric) else 1
-    for scored in task.scored:
-        name, mode = task.best_metric(scored)
-        if scored != _scorer(task, metric) and mode == "max" and all(name in metrics for metrics in found):
-            mean = statistics.fmean(metrics[name] for metrics in found)
-            means[name] = mean * scale / (100 if in_percent(scored) else 1)
+def others(task: Task, metric: str, runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """A value of each other metric of a task of which high values are better: the mean over runs, in percent."""
+    means, scorer = {}, _scorer(task, metric)
+    for other in map(describe, task.scored):
+        name = other.selection_value
+        if other != scorer and not other.lower_is_better and all(name in metrics for metrics in runs):
+            means[name] = other.percent(statistics.fmean(metrics[name] for metrics in runs))
     return means
-
-
-def _in_percent(task: Task, metric: str) -> bool:
-    """True if a value is a percentage."""
-    scored = _scorer(task, metric)
-    return scored is not None and in_percent(scored)
 
 
 def _metrics(run_dir: Path) -> dict[str, float]:
@@ -221,7 +221,7 @@ def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.nd
     """(ids of the test examples, `without_groups` of a run); None where its predictions cannot be scored again."""
     run_dir, file, _ = run
     task = _task_of(Path(run_dir))
-    if task is None or _scorer(task, metric) is None:
+    if task is None or task.kind == "mixture" or _scorer(task, metric) is None:
         return None
     try:
         ids, targets, predictions = _predictions(Path(file), task)
@@ -238,10 +238,10 @@ def without_groups(
     scored, count = _scorer(task, metric), len(targets)
 
     def value(chosen: Sequence[int]) -> float:
-        return task.score([predictions[i] for i in chosen], [targets[i] for i in chosen], scored)[metric]
+        return task.score([predictions[i] for i in chosen], [targets[i] for i in chosen], scored.name)[metric]
 
     parts = [range(group, count, groups) for group in range(groups)]
-    if not is_mean(scored):
+    if scored.aggregation != "mean":
         return np.array([value([i for i in range(count) if i % groups != group]) for group in range(groups)])
     sums = np.array([value(part) * len(part) for part in parts])
     return (sums.sum() - sums) / (count - np.array([len(part) for part in parts]))
@@ -323,7 +323,7 @@ def _scored(cell_scores: Scores) -> str:
     if not of_seeds:
         return ""
     spread = f" ± {statistics.stdev(of_seeds):.1f}" if len(of_seeds) > 1 else ""
-    best = min(of_seeds) if cell_scores.falls else max(of_seeds)
+    best = min(of_seeds) if cell_scores.lower_is_better else max(of_seeds)
     details = f"{statistics.median(of_seeds):.1f}, {best:.1f}; {len(of_seeds)}"
     if cell_scores.searched < cell_scores.points:
         details += f"; {cell_scores.searched} of {cell_scores.points} points"

@@ -26,7 +26,7 @@ from jaxpt.config.finetunings import FineTuning, cells, fine_tuning
 from jaxpt.config.kinds import nearest
 from jaxpt.config.studies import Study, StudyRow, load_study
 from jaxpt.errors import UserError
-from jaxpt.metrics import values
+from jaxpt.metrics import describe
 from jaxpt.runtime import disk, plugins, signals
 from jaxpt.runtime.spawning import without_script
 from jaxpt.study import curves, finetunings, recipes, tables
@@ -164,7 +164,7 @@ def _check_metric(metric: str | None, config: Config) -> None:
     """Raises UserError if a task does not measure what is to be compared."""
     if metric is None or config.task.kind == "mixture":
         return
-    known = [name for scored in config.task.scored for name in values(scored)]
+    known = [name for scored in config.task.scored for name in describe(scored).values]
     if metric not in known:
         raise UserError(f"metric: {metric!r} is not measured{nearest(metric, known)}")
 

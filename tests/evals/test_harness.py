@@ -18,7 +18,7 @@ TEXT = ["the cat sat on the mat and saw a dog", "a dog ran after the cat on the 
 
 
 def test_a_line_has_the_baseline_of_a_metric_that_is_several_values():
-    squad = HarnessTask(name="qa", form="generation", metrics=("squad",))
+    squad = HarnessTask(name="qa", form="generate_until", metrics=("squad",))
     outcomes = [{"id": 0, "gold": ["cat"], "group": None, "text": "a dog", "answer": "a dog"}] * 2
     trivial = baselines.baselines(squad, [Example(0, ("",), (" cat",), gold=["cat"])] * 2)
     line = harness.line_of(squad, measures.measure(squad, outcomes), trivial)
@@ -57,7 +57,7 @@ def test_training_and_command_say_the_same(tmp_path, family):
 def test_what_a_model_cannot_answer_is_refused_before_the_first_step(tmp_path):
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXT))
     (tmp_path / "rows.jsonl").write_text('{"q": "the cat", "a": "a dog"}\n')
-    task = {"form": "generation", "data": {"path": "rows.jsonl"}, "context": "{{ q }}", "answers": "a"}
+    task = {"form": "generate_until", "data": {"path": "rows.jsonl"}, "context": "{{ q }}", "answers": "a"}
     (tmp_path / "write.yaml").write_text(json.dumps(task))
     config = configs.build(families.tree(
         "bert",

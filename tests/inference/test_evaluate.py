@@ -19,7 +19,7 @@ ROWS = [
 ]
 TASKS = {
     "choose": {
-        "form": "choice",
+        "form": "multiple_choice",
         "context": "{{ q }}:",
         "choices": "options",
         "answer": "right",
@@ -27,15 +27,17 @@ TASKS = {
     },
     "pairs": {"form": "pair", "choices": ["{{ q }}", "{{ text }}"], "group": "{{ right }}"},
     "last": {
-        "form": "likelihood",
+        "form": "loglikelihood",
         "context": "{{ q }}",
         "continuation": " {{ text }}",
         "metrics": ["acc", "perplexity"],
     },
-    "bits": {"form": "rolling", "text": "{{ text }} {{ q }} {{ text }}"},
+    "bits": {"form": "loglikelihood_rolling", "text": "{{ text }} {{ q }} {{ text }}"},
     "near": {"form": "similarity", "choices": "[q, text]", "answer": "right"},
 }
-WRITE = {"form": "generation", "context": "{{ q }}", "answers": "options", "shots": 1, "max_new_tokens": 4}  # fmt: skip
+WRITE = {
+    "form": "generate_until", "context": "{{ q }}", "answers": "options", "shots": 1, "max_new_tokens": 4,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.metrics import known
+from jaxpt.metrics import METRICS
 from jaxpt.metrics.glue import GLUE, glue_labels, glue_submission, glue_task, glue_test
 from jaxpt.metrics.text_tasks import TASKS
 
@@ -18,7 +18,7 @@ def test_the_leaderboards_files():
 def test_labels_and_metrics_agree_with_the_text_format(name):
     task, text = GLUE[name], TASKS[name]
     assert task.words == text.labels and len(task.labels) == len(task.words)
-    assert task.metrics == text.metrics and set(task.metrics) <= set(known())
+    assert task.metrics == text.metrics and set(task.metrics) <= set(METRICS)
 
 
 @pytest.mark.parametrize(

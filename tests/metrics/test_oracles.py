@@ -16,7 +16,7 @@ from rouge_score import rouge_scorer
 from seqeval import metrics as seqeval
 from seqeval import scheme as schemes
 
-from jaxpt.metrics import score, signature
+from jaxpt.metrics import find, score
 from tests.grids import seeds
 
 WORDS = "the a an cat Cat cats dogs. U.S. running (old) New-York 1994 ‘x’ y_z , ! red 3.5".split()  # noqa: SIM905
@@ -62,7 +62,7 @@ def beside_sacrebleu(metric, scorer, draw, words, **options):
     given = {"tokenize": "13a", **options} if metric == "bleu" else options
     given = {"normalized": False, "asian_support": False, **options} if metric == "ter" else given
     same(score(metric, predictions, references, **given)[metric], library.corpus_score(predictions, columns).score)
-    ours = signature(metric, len(columns), **given)
+    ours = find(metric).signature(len(columns), **given)
     assert re.sub(r"\|max_ngram_order:\d", "", ours) == str(library.get_signature())
 
 

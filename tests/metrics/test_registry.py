@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from jaxpt.errors import UserError
-from jaxpt.metrics import check_options, in_percent, known, resolve, score, selection_value, settable, values
-from jaxpt.metrics.registry import METRICS
+from jaxpt.metrics import METRICS, check_options, describe, resolve, score, settable
 
 EXAMPLES = {  # right predictions
     "accuracy f1 macro_f1 micro_f1 weighted_f1 matthews balanced_accuracy average_precision cb multirc axg": [0, 1],
@@ -21,28 +20,44 @@ EXAMPLES = {  # right predictions
 
 
 def test_the_names():
-    assert known() == (
+    assert set(METRICS) == {
         "accuracy", "f1", "macro_f1", "micro_f1", "weighted_f1", "matthews", "balanced_accuracy", "average_precision",
         "pearson", "spearman", "mse", "tag_accuracy", "span_f1", "cb", "multirc", "axg", "record", "squad", "squad_v2",
         "trivia_qa", "natural_questions", "web_questions", "exact_match", "bleu", "chrf", "ter", "rouge",
-    )  # fmt: skip
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("metric", known())
+@pytest.mark.parametrize("metric", METRICS)
 def test_right_predictions_have_the_best_score_in_the_metrics_unit(metric):
     rows = next(rows for metrics, rows in EXAMPLES.items() if metric in metrics.split())
     options = {"groups": [0, 0] if metric == "multirc" else [0, 1]} if metric in ("multirc", "axg") else {}
     scores = score(metric, rows, rows, **options)
-    best = 0.0 if selection_value(metric)[1] == "min" else 100.0 if in_percent(metric) else 1.0
+    known = METRICS[metric]
+    best = 0.0 if known.lower_is_better else 100.0 if known.unit == "percent" else 1.0
     assert list(scores.values()) == pytest.approx([best] * len(scores))
     assert all(type(value) is float for value in scores.values())
-    assert tuple(scores) == values(metric)[: len(scores)]  # of squad_v2 some want questions without an answer
+    assert tuple(scores) == known.values[: len(scores)]  # of squad_v2 some want questions without an answer
+
+
+def test_a_metric_that_only_a_task_knows_is_a_fraction_of_which_high_values_are_better():
+    mine = describe("mine")
+    assert (mine.values, mine.selection_value, mine.mode, mine.percent(0.5)) == (("mine",), "mine", "max", 50.0)
+
+
+def test_the_value_that_chooses_the_best_checkpoint():
+    chosen = {name: (METRICS[name].selection_value, METRICS[name].mode) for name in ("multirc", "ter", "bleu", "cb")}
+    assert chosen == {
+        "multirc": ("f1a", "max"),
+        "ter": ("ter", "min"),
+        "bleu": ("bleu", "max"),
+        "cb": ("macro_f1", "max"),
+    }
 
 
 def test_a_wrong_name_is_answered_with_the_nearest():
     with pytest.raises(UserError, match=r"no metric 'mathews'; did you mean matthews\?"):
         score("mathews", [1], [1])
-    with pytest.raises(UserError, match="no metric 'zzz'; one of: accuracy, f1, "):
+    with pytest.raises(UserError, match=r"no metric 'zzz'; one of: (\w+, )*accuracy, f1, "):
         score("zzz", [1], [1])
 
 
@@ -88,7 +103,7 @@ def test_options_by_language():
         resolve("chrf", de, language="zh")
 
 
-@pytest.mark.parametrize("metric", known())
+@pytest.mark.parametrize("metric", METRICS)
 def test_unequal_numbers_and_no_examples(metric):
     with pytest.raises(UserError, match=f"{metric}: 1 predictions for 2 targets"):
         score(metric, ["x"], ["x", "y"])
@@ -107,11 +122,12 @@ def test_the_table_of_the_page_is_that_of_the_code():
     """jaxpt/data/tasks/README.md: options, defaults, the value that chooses a checkpoint, its direction and scale."""
     page = (Path(__file__).parents[2] / "jaxpt/data/tasks/README.md").read_text("utf-8")
     rows = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| `")]
-    assert [row[0].strip(" `") for row in rows] == list(known())
+    assert {row[0].strip(" `") for row in rows} == set(METRICS)
     for metric, value, options, better, scale in ([cell.strip(" `") for cell in row] for row in rows):
-        assert (value, better) == selection_value(metric)
-        assert (scale in ("0–100", "percent, from 0")) == in_percent(metric)
-        by_language = METRICS[metric].by_language or (lambda code: {})
+        known = METRICS[metric]
+        assert (value, better) == (known.selection_value, known.mode)
+        assert known.unit == {"0–1": "fraction", "−1–1": "fraction", "squared units": "number"}.get(scale, "percent")
+        by_language = known.by_language or (lambda code: {})
         varies = {name for code in ("en", "zh", "de") for name in by_language(code)}
         named = dict(re.findall(r"`?(\w+): (\S+?)(?=`|$)", options))
         for name, default in settable(metric).items():

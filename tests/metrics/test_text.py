@@ -6,7 +6,7 @@ import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 
 from jaxpt.errors import UserError
-from jaxpt.metrics import score, signature
+from jaxpt.metrics import find, score
 
 PREDICTIONS = ["the cat is on the mat .", "there is a cat here", ""]
 TARGETS = ["the cat sat on the mat .", "there is a cat on the mat", "nothing"]
@@ -79,12 +79,14 @@ def test_rouge_lsum_is_that_of_the_library():
 
 def test_signatures():
     bleu = f"nrefs:2|case:lc|eff:no|tok:intl|smooth:exp|version:{sacrebleu.__version__}"
-    assert signature("bleu", references=2, tokenize="intl", lowercase=True) == bleu
-    assert signature("chrf").startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
-    assert signature("rouge", stemmer=False).startswith("stem:no|tok:ascii|sentences:t5|mean|version:rouge-score-")
-    assert signature("ter").startswith("nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:")
-    assert signature("bleu", max_ngram_order=2).endswith("|max_ngram_order:2")
-    assert signature("accuracy") is None
+    assert find("bleu").signature(2, tokenize="intl", lowercase=True) == bleu
+    assert find("chrf").signature(1).startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
+    assert (
+        find("rouge").signature(1, stemmer=False).startswith("stem:no|tok:ascii|sentences:t5|mean|version:rouge-score-")
+    )
+    assert find("ter").signature(1).startswith("nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:")
+    assert find("bleu").signature(1, max_ngram_order=2).endswith("|max_ngram_order:2")
+    assert find("accuracy").signature(1) is None
 
 
 CHINESE = ["我们今天去了北京的公园。"], ["我们昨天去了北京的公园。"]

@@ -1,5 +1,6 @@
 """A study's fine-tunings: the same search for all, paired differences, and nothing lost by a kill."""
 
+import dataclasses
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from jaxpt.config import AnyTask
 from jaxpt.config.finetunings import KEEP, cells, fine_tuning
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
+from jaxpt.metrics import describe
 from jaxpt.study import finetuned, finetunings, pretrainings
 from tests.config.helpers import ROOT
 from tests.study.test_pretrainings import (  # noqa: F401 (a fixture)
@@ -274,7 +276,7 @@ def test_a_mean_is_scored_once_for_each_group(metric):
     task = TypeAdapter(AnyTask).validate_python({"kind": "generation", "metrics": [metric], "inputs": "{text}"})
     texts = [f"the cat sat on mat {n}" for n in range(7)]
     found = [text if n % 3 else "the cat sat there" for n, text in enumerate(texts)]
-    value = finetuned._chosen(task)[0]
+    value = describe(metric).selection_value
     quick = finetuned.without_groups(task, texts, found, value, 3)
     slow = [
         task.score(*[[one for i, one in enumerate(of) if i % 3 != group] for of in (found, texts)], metric)[value]
@@ -289,12 +291,20 @@ def test_an_average_has_one_value_of_each_metric_in_percent(tmp_path):
         {"kind": "generation", "metrics": ["exact_match", "rouge"], "inputs": "{a}"}
     )
     means = {"exact_match": 0.5, "rouge1": 80.0, "rouge2": 60.0, "rougeL": 70.0, "rougeLsum": 70.0}
-    assert finetuned.others(task, "exact_match", [means]) == {"rouge2": 0.6}
+    assert finetuned.others(task, "exact_match", [means]) == {"rouge2": 60.0}
     assert finetuned.others(task, "rouge1", [means]) == {"exact_match": 50.0}
     regression = TypeAdapter(AnyTask).validate_python({"kind": "regression", "metrics": ["pearson", "spearman", "mse"]})
-    assert finetuned.others(regression, "pearson", [{"pearson": 0.9, "spearman": 0.7, "mse": 2.0}]) == {"spearman": 0.7}
-    one = finetuned.Scores("bert", "mood", "random", "all", "mse", None, {0: 2.0, 1: 3.0}, {}, False, {}, falls=True)
-    assert one.average is None and finetuned._scored(one).endswith("(250.0, 200.0; 2)")
+    assert finetuned.others(regression, "pearson", [{"pearson": 0.9, "spearman": 0.7, "mse": 2.0}]) == {
+        "spearman": 70.0
+    }
+    one = finetuned.Scores(
+        "bert", "mood", "random", "all", "mse", None, {0: 2.0, 1: 3.0}, {}, "number", {}, lower_is_better=True
+    )
+    assert one.average is None and finetuned._scored(one).endswith("(2.5, 2.0; 2)")
+    old = {**dataclasses.asdict(one), "in_percent": False, "falls": False, "metric": "pearson"}
+    old["others"] = {"spearman": 0.7}
+    old = {name: value for name, value in old.items() if name not in ("unit", "lower_is_better")}
+    assert finetuned.Scores.of_json(old | {"by_seed": {0: 0.9}}).average == pytest.approx(80.0)
     finished(fine_tuning(plan, cells(plan)[0], 0, 0), test={"accuracy": 0.5})
     assert finetuned.scores(plan, cells(plan)[0]).average == 50.0
 

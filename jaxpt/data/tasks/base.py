@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -51,10 +51,6 @@ class Task(TaskConfig):
     def scored(self) -> tuple[str, ...]:
         """The names of the metrics."""
         return self.metrics or self.default_metrics
-
-    @classmethod
-    def best_metric(cls, metric: str) -> tuple[str, Literal["min", "max"]]:
-        return metrics.selection_value(metric) if metric in metrics.known() else (metric, "max")
 
     def check_metrics(self) -> None:
         """Raises UserError for a metric that this kind of task has not."""
@@ -278,7 +274,7 @@ class ComparedTexts(Task):
     def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
         references = max((len(target) for target in targets if isinstance(target, list | tuple)), default=1)
         resolved = metrics.resolve(metric, targets, **self.options(metric))
-        return metrics.signature(metric, max(references, 1), **resolved)
+        return metrics.find(metric).signature(max(references, 1), **resolved)
 
 
 class TextsTask(Task):

@@ -49,10 +49,7 @@ class ClassificationTask(TextsTask):
     """Column, or columns, of the rows that are scored together: the answers to one question of MultiRC."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = (
-        "accuracy", "f1", "macro_f1", "micro_f1", "weighted_f1", "matthews", "balanced_accuracy", "cb", "multirc",
-        "axg",
-    )  # fmt: skip
+    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("label")
     grouped_metrics: ClassVar[tuple[str, ...]] = ("multirc", "axg")
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
+from jaxpt import metrics
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import ComparedTexts, LocatedRow
@@ -32,9 +33,7 @@ class GenerationTask(ComparedTexts):
 
     objective: ClassVar[str] = "text_to_text"
     default_metrics: ClassVar[tuple[str, ...]] = ("rouge",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = (
-        "rouge", "bleu", "chrf", "ter", "exact_match", "squad", "trivia_qa", "natural_questions", "web_questions",
-    )  # fmt: skip
+    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("text")
 
     @field_validator("inputs")
     @classmethod

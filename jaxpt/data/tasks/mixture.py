@@ -101,8 +101,7 @@ class TaskMixture(Task):
         means = []
         for task in self.tasks:
             scores = [
-                measured[f"{task.name}/{task.best_metric(metric)[0]}"] / (100.0 if metrics.in_percent(metric) else 1.0)
-                for metric in _rising(task)
+                metric.percent(measured[f"{task.name}/{metric.selection_value}"]) / 100 for metric in _rising(task)
             ]
             means.append(sum(scores) / len(scores))
         return {"average": sum(means) / len(means)}
@@ -115,6 +114,6 @@ class TaskMixture(Task):
         return next((task.name for task in self.tasks if not _rising(task)), None)
 
 
-def _rising(task: Any) -> list[str]:
+def _rising(task: Any) -> list[metrics.Metric]:
     """The metrics of which high values are better."""
-    return [metric for metric in task.scored if task.best_metric(metric)[1] == "max"]
+    return [metric for metric in map(metrics.describe, task.scored) if not metric.lower_is_better]

@@ -32,9 +32,7 @@ class MultiLabelTask(TextsTask):
     """A label with a higher probability is predicted."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
-    allowed_metrics: ClassVar[tuple[str, ...]] = (
-        "micro_f1", "macro_f1", "weighted_f1", "exact_match", "average_precision",
-    )  # fmt: skip
+    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("labels")
 
     @property
     def outputs(self) -> int:

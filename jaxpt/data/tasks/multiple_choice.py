@@ -77,7 +77,7 @@ class MultipleChoiceTask(Task):
     objective: ClassVar[str] = "multiple_choice"
     head: ClassVar[str] = "choice"
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "record")
+    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("choice")
 
     @model_validator(mode="after")
     def _consistent(self) -> MultipleChoiceTask:

@@ -55,7 +55,7 @@ class QuestionAnsweringTask(ComparedTexts):
     head: ClassVar[str] = "span"
     outputs: ClassVar[int] = 2
     default_metrics: ClassVar[tuple[str, ...]] = ("squad",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = ("squad", "squad_v2")
+    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("answer")
 
     @property
     def may_have_no_answer(self) -> bool:

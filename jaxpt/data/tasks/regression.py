@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from jaxpt import metrics
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import Answer, TextsTask
@@ -25,7 +26,7 @@ class RegressionTask(TextsTask):
     kind: Literal["regression"] = "regression"
 
     default_metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
-    allowed_metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mse")
+    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("number")
 
     quantiles: ClassVar[int] = 5
 

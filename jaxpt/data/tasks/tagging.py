@@ -50,7 +50,7 @@ class TaggingTask(Task):
     objective: ClassVar[str] = "tagging"
     head: ClassVar[str] = "tags"
     default_metrics: ClassVar[tuple[str, ...]] = ("tag_accuracy",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = ("tag_accuracy", "span_f1", "macro_f1")
+    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("tags")
 
     @model_validator(mode="after")
     def _consistent(self) -> TaggingTask:
@@ -183,7 +183,7 @@ class TaggingTask(Task):
         return "mean over the tags that occur" if metric == "macro_f1" else None
 
     def baseline_names(self) -> dict[str, str]:
-        of_words = [value for metric in ("tag_accuracy", "span_f1") for value in metrics.values(metric)]
+        of_words = [value for metric in ("tag_accuracy", "span_f1") for value in metrics.find(metric).values]
         return dict.fromkeys(of_words, "each word's most frequent tag")
 
     def score(self, predictions: Sequence[list[str]], targets: Sequence[list[str]], metric: str) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
+from jaxpt import metrics
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import ComparedTexts, LocatedRow
 from jaxpt.errors import UserError
@@ -34,9 +35,7 @@ class TextFormatTask(ComparedTexts):
 
     objective: ClassVar[str] = "text_to_text"
     default_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = (
-        "exact_match", "accuracy", "record", "squad", "trivia_qa", "rouge", "bleu", "chrf", "ter",
-    )  # fmt: skip
+    allowed_metrics: ClassVar[tuple[str, ...]] = ("accuracy", *metrics.of_targets("text"))
 
     @field_validator("name")
     @classmethod

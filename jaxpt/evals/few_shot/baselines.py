@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from jaxpt.evals.few_shot import measures, scoring
 from jaxpt.evals.few_shot.examples import Example
-from jaxpt.evals.few_shot.measures import Value
+from jaxpt.evals.few_shot.measures import Outcome, Value
 from jaxpt.evals.few_shot.ngram import NGrams
-from jaxpt.evals.few_shot.scoring import Outcome
 from jaxpt.evals.few_shot.task import HarnessTask
 
 
@@ -28,8 +27,8 @@ def baselines(
       examples have; `shortest`, the choice of the fewest characters; `ngram`. Those that a form has.
     """
     baseline_outcomes: dict[str, list[Outcome]] = {}
-    if task.form in ("choice", "pair"):
-        if task.form == "choice":
+    if task.form in ("multiple_choice", "pair"):
+        if task.form == "multiple_choice":
             majority = collections.Counter(example.gold for example in examples).most_common(1)[0][0]
             baseline_outcomes["majority"] = [
                 _guess(example, [float(i == majority) for i in range(len(example.choices))]) for example in examples
@@ -37,7 +36,7 @@ def baselines(
         baseline_outcomes["shortest"] = [
             _guess(example, [-float(len(choice)) for choice in example.choices]) for example in examples
         ]
-    if task.form == "generation":
+    if task.form == "generate_until":
         common = collections.Counter(
             gold for example in examples for gold in dict.fromkeys(example.gold)
         ).most_common(1)[0][0]  # fmt: skip
@@ -45,9 +44,9 @@ def baselines(
             {"id": example.id, "gold": example.gold, "group": example.group, "text": common, "answer": common}
             for example in examples
         ]
-    if ngrams is not None and task.form in ("choice", "pair", "likelihood", "rolling"):
+    if ngrams is not None and task.form in ("multiple_choice", "pair", "loglikelihood", "loglikelihood_rolling"):
         baseline_outcomes["ngram"] = scoring.score(task, ngrams, examples)
-    lacking = {"majority": ("acc_context",), "shortest": ("acc_context",), "ngram": ("token_perplexity",)}
+    lacking = {"majority": ("acc_mutual_info",), "shortest": ("acc_mutual_info",), "ngram": ("token_perplexity",)}
     named: dict[str, dict[str, Value]] = {}
     for name, outcomes in baseline_outcomes.items():
         baseline_task = task.model_copy(
@@ -55,7 +54,7 @@ def baselines(
         )
         if baseline_task.metrics:
             named[name] = measures.measure(baseline_task, outcomes)
-    if "ngram" in named and task.form == "likelihood":
+    if "ngram" in named and task.form == "loglikelihood":
         named["ngram"].pop("acc", None)  # its first choice is a byte
     return named
 

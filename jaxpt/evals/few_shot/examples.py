@@ -66,7 +66,7 @@ def examples(
     shots = task.shown(shots)
     rows, is_own = _counted(task, rows_of(task, folder)), True
     if not rows:
-        raise UserError(f"{task.source}: has no rows that count" + (f" (where: {task.where})" if task.where else ""))
+        raise UserError(f"{task.source}: has no rows that count" + (f" (filter: {task.filter})" if task.filter else ""))
     pool = rows
     if shots and (candidates := shot_rows(task, folder)) is not None:
         pool, is_own = _counted(task, candidates), False
@@ -134,12 +134,12 @@ def _tfds(name: str, split: str) -> list[Located]:
 
 
 def _counted(task: HarnessTask, rows: list[Located]) -> list[Located]:
-    if task.where is None:
+    if task.filter is None:
         return rows
     return [
         located
         for located in rows
-        if templates.value(task.where, located.row.values, f"{task.source}: where: {located.where}")
+        if templates.value(task.filter, located.row.values, f"{task.source}: filter: {located.where}")
     ]
 
 
@@ -176,7 +176,7 @@ def _prefix(task: HarnessTask, shots: Sequence[Located]) -> str:
         right = texts.gold if isinstance(texts.gold, int) else 0
         context = texts.contexts[right if len(texts.contexts) > 1 else 0]
         shot_texts.append(f"{context}{texts.continuations[right if len(texts.continuations) > 1 else 0]}")
-    parts = [*([task.description_context] if task.description_context else []), *shot_texts]
+    parts = [*([task.instruction] if task.instruction else []), *shot_texts]
     return "".join(f"{part}{task.separator}" for part in parts)
 
 
@@ -201,8 +201,8 @@ def unprompted(task: HarnessTask, one: Located) -> Example:
       UserError: a template of the task does not fit the row.
     """
     make: Callable[..., Example] = {
-        "choice": _of_choice, "pair": _of_pair, "similarity": _of_pair, "likelihood": _of_likelihood,
-        "rolling": _of_rolling, "generation": _of_generation,
+        "multiple_choice": _of_choice, "pair": _of_pair, "similarity": _of_pair, "loglikelihood": _of_likelihood,
+        "loglikelihood_rolling": _of_rolling, "generate_until": _of_generation,
     }[task.form]  # fmt: skip
     values = one.row.values
     row_id = next((values[name] for name in ("id", "idx", "ind", "pairID") if name in values), one.row.number)

@@ -1,28 +1,35 @@
-"""Metrics of outcomes, with standard errors.
+"""Metrics of outcomes, with standard errors: a function for each, described as those of `jaxpt.metrics` are.
 
-    acc          Σ log p decides; a tie of k counts 1/k, so that a model that gives all texts one score gets 50 on
-                 pairs; acc_strict beside it: a tie is a failure, and such a model gets 0
-    acc_norm     Σ log p / characters of the choice (the common harness's)
-    acc_token    Σ log p / tokens (GPT-3's)
-    acc_context  log p(choice | context) − log p(choice | unconditional) (GPT-3's)
+    acc              Σ log p decides; a tie of k counts 1/k, so that a model that gives all texts one score gets 50 on
+                     pairs; acc_strict beside it: a tie is a failure, and such a model gets 0
+    acc_norm         Σ log p / characters of the choice (the common harness's)
+    acc_token        Σ log p / tokens (GPT-3's)
+    acc_mutual_info  log p(choice | context) − log p(choice | unconditional) (GPT-3's)
 
-The standard error of a mean is s/√n with the sample's s; of a ratio of sums (perplexities) and its exponential that of
-the delta method; of a metric of the whole set (BLEU, F1) that of 100 bootstrap samples.
+Values have the unit of their metric (`jaxpt.metrics`). The standard error of a mean is s/√n with the sample's s; of a
+ratio of sums (perplexities) and its exponential that of the delta method; of a metric of the whole set (BLEU, F1) that
+of 100 bootstrap samples.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxpt import metrics
-from jaxpt.evals.few_shot.scoring import Outcome
-from jaxpt.evals.few_shot.task import HarnessTask
+from jaxpt.metrics import Metric
+from jaxpt.metrics.base import Unit
 
+if TYPE_CHECKING:
+    from jaxpt.evals.few_shot.task import HarnessTask
+
+Outcome = dict[str, Any]
+"""What a model says of an example, see `scoring`."""
 TIE = 1e-5
 """Relative difference of log-likelihoods in float32 that is a tie: equal texts stand in batches of other shapes."""
 RESAMPLES = 100
@@ -30,14 +37,47 @@ RESAMPLES = 100
 
 
 class Value(NamedTuple):
-    """A metric."""
+    """A value of a metric."""
 
     value: float
     error: float
     """Standard error; 0 of one example."""
+    unit: Unit = "fraction"
+
+    def __str__(self) -> str:
+        """As tables print it: fractions in percent.
+
+        Example:
+          >>> str(Value(0.612, 0.021)), str(Value(31.04, 0.5, "number"))
+          ('61.2 ± 2.1', '31.04 ± 0.50')
+        """
+        if self.unit == "number":
+            return f"{self.value:.2f} ± {self.error:.2f}" if abs(self.value) < 1e4 else f"{self.value:.3g}"
+        value, error = (metrics.in_percent(x, self.unit) for x in self[:2])
+        return f"{value:.1f} ± {error:.1f}"
 
 
-def measure(task: HarnessTask, outcomes: Sequence[Outcome]) -> dict[str, Value]:
+Values = dict[str, Value]
+OF_FORMS: dict[str, Metric] = {}
+"""The metrics of outcomes; their `targets` are forms of tasks. A function of a mean gives a number for each outcome."""
+_metric = functools.partial(metrics.metric, registry=OF_FORMS)
+_choices = functools.partial(_metric, targets=("multiple_choice",))
+_rolling = functools.partial(_metric, targets=("loglikelihood_rolling",), unit="number", lower_is_better=True)
+
+
+def of_form(form: str) -> dict[str, Metric]:
+    """{name: metric} of a form of tasks.
+
+    Example:
+      >>> list(of_form("loglikelihood")), list(of_form("similarity"))
+      (['acc', 'perplexity'], ['spearman', 'pearson'])
+    """
+    shared = {"generate_until": metrics.of_targets("text"), "similarity": ("spearman", "pearson")}.get(form, ())
+    own = {name: known for name, known in OF_FORMS.items() if form in known.targets}
+    return {name: metrics.find(name) for name in shared} | own
+
+
+def measure(task: HarnessTask, outcomes: Sequence[Outcome]) -> Values:
     """The metrics of a task.
 
     Args:
@@ -48,20 +88,27 @@ def measure(task: HarnessTask, outcomes: Sequence[Outcome]) -> dict[str, Value]:
       {metric: value}: `task.scored`; `acc_strict` beside `acc`, and of groups `acc_groups`, the mean over groups.
 
     Example:
+      >>> from jaxpt.evals.few_shot.task import HarnessTask
       >>> task = HarnessTask(name="x", form="pair", choices=("{{ a }}", "{{ b }}"))
       >>> tie = {"id": 1, "gold": 0, "group": None, "log_probs": [-3.0, -3.0], "chars": [2, 2], "tokens": [1, 1]}
-      >>> {name: one.value for name, one in measure(task, [tie]).items()}
+      >>> {name: acc.value for name, acc in measure(task, [tie]).items()}
       {'acc': 0.5, 'acc_strict': 0.0}
     """
-    values: dict[str, Value] = {}
-    for metric in task.scored:
-        values |= _OF_METRIC[metric](outcomes) if metric in _OF_METRIC else _by_scores(task, metric, outcomes)
+    values: Values = {}
+    for name in task.scored:
+        metric = of_form(task.form)[name]
+        measured = _of_outcomes(metric, outcomes) if name in OF_FORMS else _of_answers(task, metric, outcomes)
+        values |= {value_name: value._replace(unit=metric.unit) for value_name, value in measured.items()}
+    if "acc" in values and "is_greedy" not in outcomes[0]:
+        values["acc_strict"] = _mean(credits_of(outcomes, strict=True))
     if "acc" in values and any(outcome["group"] is not None for outcome in outcomes):
-        values["acc_groups"] = _mean_of_groups(by_group(outcomes))
+        groups = list(by_group(outcomes).values())
+        error = math.sqrt(sum(acc.error**2 for acc in groups)) / len(groups)
+        values["acc_groups"] = Value(float(np.mean([acc.value for acc in groups])), error)
     return values
 
 
-def by_group(outcomes: Sequence[Outcome]) -> dict[str, Value]:
+def by_group(outcomes: Sequence[Outcome]) -> Values:
     """Accuracy of each group, in the order of the outcomes."""
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
@@ -69,89 +116,125 @@ def by_group(outcomes: Sequence[Outcome]) -> dict[str, Value]:
     return {group: _mean(credits_of(group_outcomes)) for group, group_outcomes in groups.items()}
 
 
+def computed(task: HarnessTask, outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """{metric: how it is computed} of the metrics whose name does not say all."""
+    descriptions = {}
+    for name in task.scored:
+        metric, options = of_form(task.form)[name], {}
+        if task.form == "generate_until" and name not in OF_FORMS:
+            options = {"references": max(len(outcome["gold"]) for outcome in outcomes)}
+            options |= _options(task, metric, outcomes)
+        descriptions[name] = metric.signature(**{"references": 1, **options})
+    return {name: signature for name, signature in descriptions.items() if signature}
+
+
 def credits_of(outcomes: Sequence[Outcome], strict: bool = False) -> np.ndarray:
     """What each outcome counts for `acc`: float64 [N]; with `strict` a tie counts 0."""
     if "is_greedy" in outcomes[0]:
         return np.array([float(outcome["is_greedy"]) for outcome in outcomes])
-    return np.array([_credit(outcome["log_probs"], outcome["gold"], strict) for outcome in outcomes])
+    return _credits(outcomes, lambda outcome: outcome["log_probs"], strict)
 
 
-def _credit(values: Sequence[float], gold: int, strict: bool = False) -> float:
-    best = max(values)
-    tied = [i for i, score in enumerate(values) if best - score <= TIE * max(abs(best), 1.0)]
-    if gold not in tied or (strict and len(tied) > 1):
-        return 0.0
-    return 1.0 / len(tied)
+def _credits(
+    outcomes: Sequence[Outcome], score_choices: Callable[[Outcome], Sequence[float]], strict: bool = False
+) -> np.ndarray:
+    """1 where the right choice has the highest score, 1/k where k have it, else 0: float64 [N]."""
+
+    def credit(scores: Sequence[float], gold: int) -> float:
+        best = max(scores)
+        tied = [i for i, score in enumerate(scores) if best - score <= TIE * max(abs(best), 1.0)]
+        return 0.0 if gold not in tied or (strict and len(tied) > 1) else 1.0 / len(tied)
+
+    return np.array([credit(score_choices(outcome), outcome["gold"]) for outcome in outcomes])
 
 
-def _mean(values: np.ndarray) -> Value:
-    error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
-    return Value(float(values.mean()), error)
+@_metric(targets=("multiple_choice", "pair", "loglikelihood"), aggregation="mean")
+def acc(outcomes: Sequence[Outcome]) -> np.ndarray:
+    """The likeliest choice is right, or each token is the model's first choice."""
+    return credits_of(outcomes)
 
 
-def _mean_of_groups(groups: dict[str, Value]) -> Value:
-    values = list(groups.values())
-    return Value(
-        float(np.mean([acc.value for acc in values])), math.sqrt(sum(acc.error**2 for acc in values)) / len(values)
-    )
+@_choices(aggregation="mean")
+def acc_norm(outcomes: Sequence[Outcome]) -> np.ndarray:
+    """Likeliest by character."""
+    return _credits(outcomes, lambda o: np.divide(o["log_probs"], np.maximum(o["chars"], 1)))
 
 
-def _accuracy(outcomes: Sequence[Outcome]) -> dict[str, Value]:
-    values = {"acc": _mean(credits_of(outcomes))}
-    return values if "is_greedy" in outcomes[0] else values | {"acc_strict": _mean(credits_of(outcomes, strict=True))}
+@_choices(aggregation="mean")
+def acc_token(outcomes: Sequence[Outcome]) -> np.ndarray:
+    """Likeliest by token."""
+    return _credits(outcomes, lambda o: np.divide(o["log_probs"], np.maximum(o["tokens"], 1)))
 
 
-def _accuracy_by(
-    name: str, score_choices: Callable[[Outcome], np.ndarray]
-) -> Callable[[Sequence[Outcome]], dict[str, Value]]:
-    """Accuracy where other numbers than Σ log p decide."""
-    return lambda outcomes: {
-        name: _mean(np.array([_credit(score_choices(outcome).tolist(), outcome["gold"]) for outcome in outcomes]))
-    }
+@_choices(aggregation="mean")
+def acc_mutual_info(outcomes: Sequence[Outcome]) -> np.ndarray:
+    """Likeliest beside its likelihood without the context."""
+    return _credits(outcomes, lambda o: np.subtract(o["log_probs"], o["unconditional"]))
 
 
-def _divided(by: str) -> Callable[[Outcome], np.ndarray]:
-    return lambda outcome: np.array(outcome["log_probs"]) / np.maximum(outcome[by], 1)
-
-
-def _f1(outcomes: Sequence[Outcome]) -> dict[str, Value]:
+@_choices(signature=lambda references: "mean over the choices that occur")
+def f1(outcomes: Sequence[Outcome]) -> float:
     """Macro F1 of the likeliest choice."""
-
-    def score(chosen: Sequence[Outcome]) -> dict[str, float]:
-        guesses = [int(np.argmax(outcome["log_probs"])) for outcome in chosen]
-        return {"f1": metrics.score("macro_f1", guesses, [outcome["gold"] for outcome in chosen])["macro_f1"]}
-
-    return _of_whole(score, outcomes)
+    golds = [outcome["gold"] for outcome in outcomes]
+    return metrics.score("macro_f1", [int(np.argmax(o["log_probs"])) for o in outcomes], golds)["macro_f1"]
 
 
-def _f1_of_last(outcomes: Sequence[Outcome]) -> dict[str, Value]:
+@_choices(signature=lambda references: "of the last choice")
+def f1_last(outcomes: Sequence[Outcome]) -> float:
     """F1 of the last of two choices, "yes" of MultiRC's F1a."""
-
-    def score(chosen: Sequence[Outcome]) -> dict[str, float]:
-        guesses = [int(np.argmax(outcome["log_probs"])) for outcome in chosen]
-        last = len(chosen[0]["log_probs"]) - 1
-        scores = metrics.score(
-            "f1", [int(g == last) for g in guesses], [int(outcome["gold"] == last) for outcome in chosen]
-        )
-        return {"f1_last": scores["f1"]}
-
-    return _of_whole(score, outcomes)
+    last = len(outcomes[0]["log_probs"]) - 1
+    guesses = [int(np.argmax(outcome["log_probs"]) == last) for outcome in outcomes]
+    return metrics.score("f1", guesses, [int(outcome["gold"] == last) for outcome in outcomes])["f1"]
 
 
-def _all_right(outcomes: Sequence[Outcome]) -> dict[str, Value]:
-    """The share of groups whose rows are all right."""
-    credit = credits_of(outcomes, strict=True)
+@_choices(aggregation="mean")
+def acc_all(outcomes: Sequence[Outcome]) -> np.ndarray:
+    """The share of groups whose rows are all right: 0 or 1 for each group."""
     groups: dict[str, bool] = {}
-    for outcome, right in zip(outcomes, credit):
-        groups[outcome["group"]] = groups.get(outcome["group"], True) and right == 1
-    return {"groups": _mean(np.array([float(right) for right in groups.values()]))}
+    for outcome, credit in zip(outcomes, credits_of(outcomes, strict=True)):
+        groups[outcome["group"]] = groups.get(outcome["group"], True) and credit == 1
+    return np.array(list(groups.values()), np.float64)
 
 
-def _perplexity(outcomes: Sequence[Outcome]) -> dict[str, Value]:
+@_metric(targets=("loglikelihood",), unit="number", lower_is_better=True)
+def perplexity(outcomes: Sequence[Outcome]) -> Value:
     """exp(−mean log p of a continuation)."""
-    mean = _mean(np.array([-outcome["log_prob"] for outcome in outcomes]))
-    value = math.exp(min(mean.value, 700.0))
-    return {"perplexity": Value(value, value * mean.error)}
+    return _exp(_mean(np.array([-outcome["log_prob"] for outcome in outcomes])))
+
+
+@_rolling()
+def token_perplexity(outcomes: Sequence[Outcome]) -> Value:
+    """exp(nats per token)."""
+    return _exp(_rate(outcomes, "tokens"))
+
+
+@_rolling()
+def word_perplexity(outcomes: Sequence[Outcome]) -> Value:
+    """exp(nats per word)."""
+    return _exp(_rate(outcomes, "words"))
+
+
+@_rolling()
+def byte_perplexity(outcomes: Sequence[Outcome]) -> Value:
+    """exp(nats per byte)."""
+    return _exp(_rate(outcomes, "bytes"))
+
+
+@_rolling()
+def bits_per_byte(outcomes: Sequence[Outcome]) -> Value:
+    """Nats per byte / log 2."""
+    rate = _rate(outcomes, "bytes")
+    return Value(rate.value / math.log(2), rate.error / math.log(2))
+
+
+@_metric(targets=("generate_until",), aggregation="mean")
+def number(outcomes: Sequence[Outcome]) -> np.ndarray:
+    """The answer is the same number as one of the right ones: without $, commas and a final point."""
+
+    def plain(text: str) -> str:
+        return re.sub(r"[,$%\s]", "", text).rstrip(".").removesuffix(".00").removesuffix(".0")
+
+    return np.array([plain(o["answer"]) in map(plain, o["gold"]) for o in outcomes], np.float64)
 
 
 def _rate(outcomes: Sequence[Outcome], unit: str) -> Value:
@@ -163,70 +246,48 @@ def _rate(outcomes: Sequence[Outcome], unit: str) -> Value:
     return Value(rate, math.sqrt(spread) / max(units.sum(), 1.0) if n > 1 else 0.0)
 
 
-def _per(name: str, unit: str) -> Callable[[Sequence[Outcome]], dict[str, Value]]:
-    def perplexity(outcomes: Sequence[Outcome]) -> dict[str, Value]:
-        rate = _rate(outcomes, unit)
-        value = math.exp(min(rate.value, 700.0))
-        return {name: Value(value, value * rate.error)}
-
-    return perplexity
+def _exp(rate: Value) -> Value:
+    value = math.exp(min(rate.value, 700.0))
+    return Value(value, value * rate.error)
 
 
-def _bits(outcomes: Sequence[Outcome]) -> dict[str, Value]:
-    rate = _rate(outcomes, "bytes")
-    return {"bits_per_byte": Value(rate.value / math.log(2), rate.error / math.log(2))}
+def _mean(values: np.ndarray) -> Value:
+    error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
+    return Value(float(values.mean()), error)
 
 
-def _number(outcomes: Sequence[Outcome]) -> dict[str, Value]:
-    """The answer is the same number as one of the right ones: without $, commas and a final point."""
+def _of_outcomes(metric: Metric, outcomes: Sequence[Outcome]) -> Values:
+    """A metric of `OF_FORMS`."""
+    if metric.unit == "number":
+        return {metric.name: metric.function(outcomes)}
+    if metric.aggregation == "mean":
+        return {metric.name: _mean(metric.function(outcomes))}
+    return _of_whole(lambda chosen: {metric.name: metric.function(chosen)}, outcomes)
 
-    def plain(text: str) -> str:
-        return re.sub(r"[,$%\s]", "", text).rstrip(".").removesuffix(".00").removesuffix(".0")
 
-    right = [plain(outcome["answer"]) in {plain(gold) for gold in outcome["gold"]} for outcome in outcomes]
-    return {"number": _mean(np.array(right, np.float64))}
-
-
-def _by_scores(task: HarnessTask, metric: str, outcomes: Sequence[Outcome]) -> dict[str, Value]:
-    """A metric of `jaxpt.metrics`, as a fraction: the mean over examples where it is one, else of the whole."""
-    percent, options = 100.0 if metrics.in_percent(metric) else 1.0, _options(task, metric, outcomes)
+def _of_answers(task: HarnessTask, metric: Metric, outcomes: Sequence[Outcome]) -> Values:
+    """A metric of `jaxpt.metrics`: the mean over examples where it is one, else of the whole."""
+    key, options = "cosine" if task.form == "similarity" else "answer", _options(task, metric, outcomes)
 
     def score(chosen: Sequence[Outcome]) -> dict[str, float]:
-        if metric in ("spearman", "pearson"):
-            return metrics.score(
-                metric, [outcome["cosine"] for outcome in chosen], [outcome["gold"] for outcome in chosen]
-            )
-        golds = [outcome["gold"] for outcome in chosen]
-        scores = metrics.score(metric, [outcome["answer"] for outcome in chosen], golds, **options)
-        return {name: value / percent for name, value in scores.items()}
+        predictions, golds = ([outcome[name] for outcome in chosen] for name in (key, "gold"))
+        return metrics.score(metric.name, predictions, golds, **options)
 
-    if metrics.is_mean(metric):
+    if metric.aggregation == "mean":
         each = [score([outcome]) for outcome in outcomes]
         return {name: _mean(np.array([scores[name] for scores in each])) for name in each[0]}
     return _of_whole(score, outcomes)
 
 
-def _options(task: HarnessTask, metric: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
+def _options(task: HarnessTask, metric: Metric, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """The options of a metric; those that depend on the language from all answers, not from each alone."""
-    if not metrics.find(metric).by_language:
-        return metrics.options_of(task.metric_options, metric)
-    golds = [outcome["gold"] for outcome in outcomes]
-    return metrics.resolve(metric, golds, task.language, **metrics.options_of(task.metric_options, metric))
+    options = metrics.options_of(task.metric_options, metric.name)
+    if metric.by_language is None:
+        return options
+    return metrics.resolve(metric.name, [outcome["gold"] for outcome in outcomes], task.language, **options)
 
 
-def computed(task: HarnessTask, outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """{metric: how it is computed} of the metrics whose name does not say all."""
-    known = {"f1": "mean over the choices that occur", "f1_last": "of the last choice"}
-    descriptions = {metric: known[metric] for metric in task.scored if metric in known}
-    for metric in task.scored if task.form == "generation" else ():
-        if metric in metrics.known():
-            references = max(len(outcome["gold"]) for outcome in outcomes)
-            how = metrics.signature(metric, references, **_options(task, metric, outcomes))
-            descriptions |= {metric: how} if how else {}
-    return descriptions
-
-
-def _of_whole(score: Callable[[Sequence[Outcome]], dict[str, float]], outcomes: Sequence[Outcome]) -> dict[str, Value]:
+def _of_whole(score: Callable[[Sequence[Outcome]], dict[str, float]], outcomes: Sequence[Outcome]) -> Values:
     """Metrics of the whole set; the errors are standard deviations over the same resamples of the outcomes."""
     whole, n = score(outcomes), len(outcomes)
     if n < 2:
@@ -237,22 +298,3 @@ def _of_whole(score: Callable[[Sequence[Outcome]], dict[str, float]], outcomes: 
         name: Value(value, float(np.std([scores[name] for scores in resampled], ddof=1)))
         for name, value in whole.items()
     }
-
-
-_OF_METRIC: dict[str, Callable[[Sequence[Outcome]], dict[str, Value]]] = {
-    "acc": _accuracy,
-    "acc_norm": _accuracy_by("acc_norm", _divided("chars")),
-    "acc_token": _accuracy_by("acc_token", _divided("tokens")),
-    "acc_context": _accuracy_by(
-        "acc_context", lambda outcome: np.subtract(outcome["log_probs"], outcome["unconditional"])
-    ),
-    "f1": _f1,
-    "f1_last": _f1_of_last,
-    "groups": _all_right,
-    "perplexity": _perplexity,
-    "token_perplexity": _per("token_perplexity", "tokens"),
-    "word_perplexity": _per("word_perplexity", "words"),
-    "byte_perplexity": _per("byte_perplexity", "bytes"),
-    "bits_per_byte": _bits,
-    "number": _number,
-}  # fmt: skip

@@ -105,11 +105,11 @@ class NetworkModel:
         if task.form == "similarity":
             return
         check_writes(self._reader.objective, self._network.config.kind)
-        if task.form != "generation":
+        if task.form != "generate_until":
             return
         if self._complete is None or self._network.config.family == "encoder":
             raise UserError(
-                f"{task.source}: {self._network.config.kind} writes no answers; a task of form generation wants them"
+                f"{task.source}: {self._network.config.kind} writes no answers, which form generate_until wants"
             )
         self.prompts([], task.max_new_tokens)
 

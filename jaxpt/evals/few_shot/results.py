@@ -7,12 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxpt.evals.few_shot import measures
-from jaxpt.evals.few_shot.measures import Value
-from jaxpt.evals.few_shot.scoring import Outcome
+from jaxpt.evals.few_shot.measures import Outcome, Value
 from jaxpt.evals.few_shot.task import HarnessTask
-
-NO_FRACTIONS = ("perplexity", "bits_per_byte", "spearman", "pearson")
-"""How the names of metrics end that are no fractions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +30,8 @@ class Result:
 
         def as_json(metrics: Mapping[str, Value]) -> dict[str, Any]:
             return {
-                name: {"value": estimate.value, "standard_error": estimate.error} for name, estimate in metrics.items()
+                name: {"value": estimate.value, "standard_error": estimate.error, "unit": estimate.unit}
+                for name, estimate in metrics.items()
             }
 
         return {
@@ -70,18 +67,6 @@ def result(
     )  # fmt: skip
 
 
-def shown(metric: str, value: Value) -> str:
-    """A metric with its standard error; fractions in percent.
-
-    Example:
-      >>> shown("acc", Value(0.612, 0.021)), shown("word_perplexity", Value(31.04, 0.5))
-      ('61.2 ± 2.1', '31.04 ± 0.50')
-    """
-    if metric.endswith(NO_FRACTIONS):
-        return f"{value.value:.2f} ± {value.error:.2f}" if abs(value.value) < 1e4 else f"{value.value:.3g}"
-    return f"{100 * value.value:.1f} ± {100 * value.error:.1f}"
-
-
 def table(results: Sequence[Result]) -> Any:
     """A `rich` table of results: a row for each metric, the baselines beside it."""
     from rich.table import Table
@@ -94,8 +79,7 @@ def table(results: Sequence[Result]) -> Any:
         for number, (metric, value) in enumerate(entry.metrics.items()):
             head = (entry.task.name, str(entry.shots), f"{entry.examples:,}") if number == 0 else ("", "", "")
             beside = [
-                shown(metric, entry.baselines[name][metric]) if metric in entry.baselines.get(name, {}) else ""
-                for name in names
+                str(entry.baselines[name][metric]) if metric in entry.baselines.get(name, {}) else "" for name in names
             ]
-            rich_table.add_row(*head, metric, shown(metric, value), *beside)
+            rich_table.add_row(*head, metric, str(value), *beside)
     return rich_table

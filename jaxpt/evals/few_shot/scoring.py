@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from jaxpt.evals.few_shot.examples import Example
+from jaxpt.evals.few_shot.measures import Outcome
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.runtime import linear_regex
 
-Outcome = dict[str, Any]
-"""{"id", "gold", "group"} and, by form:
+"""An `Outcome` has "id", "gold", "group" and, by form:
 
-choice, pair    "log_probs": Σ log p of each continuation, "chars" and "tokens" of each; "unconditional": Σ log p of
-                each after the context that says nothing
-likelihood      "log_prob", "tokens", "is_greedy": each token is the model's first choice
-rolling         "log_prob" and "tokens" of the text; "words" and "bytes" of it, or of the task's `counted`
-generation      "text" as it was written, "answer" taken from it
-similarity      "cosine"
+multiple_choice, pair   "log_probs": Σ log p of each continuation, "chars" and "tokens" of each; "unconditional":
+                        Σ log p of each after the context that says nothing
+loglikelihood           "log_prob", "tokens", "is_greedy": each token is the model's first choice
+loglikelihood_rolling   "log_prob" and "tokens" of the text; "words" and "bytes" of it, or of the task's `counted`
+generate_until          "text" as it was written, "answer" taken from it
+similarity              "cosine"
 """
 
 
@@ -158,6 +158,6 @@ def _similarity(task: HarnessTask, model: Model, examples: Sequence[Example]) ->
 
 
 _OF_FORM: dict[str, Callable[[HarnessTask, Model, Sequence[Example]], list[Outcome]]] = {
-    "choice": _compared, "pair": _compared, "likelihood": _likelihood, "rolling": _rolling, "generation": _generation,
-    "similarity": _similarity,
+    "multiple_choice": _compared, "pair": _compared, "loglikelihood": _likelihood, "loglikelihood_rolling": _rolling,
+    "generate_until": _generation, "similarity": _similarity,
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 description: the last word of a passage
 data: {path: lambada_openai.jsonl, tfds: lambada, split: test}
-form: likelihood
+form: loglikelihood
 context: "{{ context }}"
 continuation: " {{ continuation }}"
 metrics: [acc, perplexity]
@@ -22,19 +22,24 @@ from jaxpt.config import Frozen, LanguageCode, NonNegativeInt, Overrides, Positi
 from jaxpt.config.files import override, parsed, read
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
+from jaxpt.evals.few_shot.measures import of_form
 from jaxpt.metrics import check_options
 from jaxpt.runtime import linear_regex
 
-Form = Literal["choice", "pair", "likelihood", "rolling", "generation", "similarity"]
-METRICS: dict[str, tuple[str, ...]] = {
-    "choice": ("acc", "acc_norm", "acc_token", "acc_context", "f1", "f1_last", "groups"),
-    "pair": ("acc",),
-    "likelihood": ("acc", "perplexity"),
-    "rolling": ("token_perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"),
-    "generation": ("exact_match", "squad", "trivia_qa", "number", "rouge", "bleu", "chrf", "ter"),
-    "similarity": ("spearman", "pearson"),
-}
-"""Metrics of each form; the first is the default, and what a report shows."""
+DEFAULT_METRIC = {
+    "multiple_choice": "acc", "pair": "acc", "loglikelihood": "acc", "loglikelihood_rolling": "token_perplexity",
+    "generate_until": "exact_match", "similarity": "spearman",
+}  # fmt: skip
+"""The metric of a task that names none, by its form."""
+_OLD = {
+    "": {"where": "filter", "description_context": "instruction"},
+    "form: ": {
+        "choice": "multiple_choice", "likelihood": "loglikelihood", "rolling": "loglikelihood_rolling",
+        "generation": "generate_until",
+    },
+    "metrics: ": {"acc_context": "acc_mutual_info", "groups": "acc_all"},
+}  # fmt: skip
+"""Earlier names of keys, forms and metrics."""
 
 
 class TaskData(Frozen):
@@ -65,30 +70,33 @@ class HarnessTask(Frozen):
     description: str = ""
     """What is asked, in a line."""
     data: TaskData = TaskData()
-    form: Form
-    """`choice`: the likeliest of several continuations. `pair`: the likelier of two texts, the first is right.
-    `likelihood`: of one continuation. `rolling`: of whole texts. `generation`: a written answer. `similarity`: the
-    cosine of two texts' embeddings."""
+    form: Literal[
+        "multiple_choice", "pair", "loglikelihood", "loglikelihood_rolling", "generate_until", "similarity"
+    ]  # fmt: skip
+    """`multiple_choice`: the likeliest of several continuations. `pair`: the likelier of two texts, the first is right.
+    `loglikelihood`: of one continuation. `loglikelihood_rolling`: of whole texts. `generate_until`: a written answer.
+    `similarity`: the cosine of two texts' embeddings."""
     context: str = ""
     """Template of what the model reads before; `choice` is the text of a choice, where contexts differ by choice."""
     continuation: str = " {{ choice }}"
-    """Template of what is scored after the context: of `choice` for each choice, of `likelihood` once, and what a shot
-    shows as its answer (`generation`: of the first right answer, which is `choice`)."""
+    """Template of what is scored after the context: of `multiple_choice` for each choice, of `loglikelihood` once, and
+    what a shot shows as its answer (`generate_until`: of the first right answer, which is `choice`)."""
     choices: str | tuple[str, ...] | None = None
-    """Of `choice`: an expression that gives a list of texts, such as `[sol1, sol2]`, or a list of templates. Of `pair`
-    and `similarity`: both texts."""
+    """Of `multiple_choice`: an expression that gives a list of texts, such as `[sol1, sol2]`, or a list of templates.
+    Of `pair` and `similarity`: both texts."""
     answer: str | None = None
     """Expression of the right choice: its number from 0 on, or its text. Of `similarity` the gold score."""
     answers: str | None = None
-    """Of `generation`: expression of the right answer, or of a list of them."""
+    """Of `generate_until`: expression of the right answer, or of a list of them."""
     text: str | None = None
-    """Of `rolling`: template of the text."""
+    """Of `loglikelihood_rolling`: template of the text."""
     counted: str | None = None
-    """Of `rolling`: template of the text whose words and bytes count, where `text` is a cleaned one; else `text`."""
+    """Of `loglikelihood_rolling`: template of the text whose words and bytes count, where `text` is a cleaned one; by
+    default `text`."""
     unconditional: str | None = None
-    """Template of a context that says nothing, such as `Answer:`, for `acc_context`: the likelihood is divided by that
-    after this context (GPT-3)."""
-    description_context: str = ""
+    """Template of a context that says nothing, such as `Answer:`, for `acc_mutual_info`: the likelihood is divided by
+    that after this context (GPT-3)."""
+    instruction: str = ""
     """Text before the shots."""
     separator: str = "\n\n"
     """Between shots, and before the context."""
@@ -96,17 +104,17 @@ class HarnessTask(Frozen):
     """Shots without `--shots`."""
     group: str | None = None
     """Template of the group of a row (a paradigm, a question): `acc` is also reported by group, and as the mean over
-    groups; `groups` is the share of groups whose rows are all right."""
-    where: str | None = None
+    groups; `acc_all` is the share of groups whose rows are all right."""
+    filter: str | None = None
     """Expression that is true of the rows that count."""
     stop: tuple[str, ...] = ("\n",)
-    """Of `generation`: strings that end an answer."""
+    """Of `generate_until`: strings that end an answer."""
     max_new_tokens: PositiveInt = 64
-    """Of `generation`."""
+    """Of `generate_until`."""
     extract: str | None = None
-    """Of `generation`: a regular expression of RE2; its first group (or the match) in the text is the answer."""
+    """Of `generate_until`: a regular expression of RE2; its first group (or the match) in the text is the answer."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """See `METRICS`; by default the first of the form."""
+    """Metrics of the form, see `measures`; the first is what a report shows."""
     metric_options: Overrides = ()
     """Options of metrics, such as {bleu: {tokenize: intl}}; jaxpt/data/tasks/README.md has a table of them."""
     language: LanguageCode | None = None
@@ -118,34 +126,35 @@ class HarnessTask(Frozen):
     @property
     def scored(self) -> tuple[str, ...]:
         """Names of the metrics."""
-        return self.metrics or METRICS[self.form][:1]
+        return self.metrics or (DEFAULT_METRIC[self.form],)
 
     def shown(self, shots: int | None) -> int:
         """How many examples are shown when `shots` are asked for; None: the task's own number."""
-        return 0 if self.form in ("rolling", "similarity") else self.shots if shots is None else shots
+        return 0 if self.form in ("loglikelihood_rolling", "similarity") else self.shots if shots is None else shots
 
     def check(self) -> None:
         """Raises UserError for a task that lacks what its form needs, or whose metrics or `extract` are wrong."""
         needs = {
-            "choice": ("choices", "answer"), "pair": ("choices",), "likelihood": ("continuation",),
-            "rolling": ("text",), "generation": ("answers",), "similarity": ("choices", "answer"),
+            "multiple_choice": ("choices", "answer"), "pair": ("choices",), "loglikelihood": ("continuation",),
+            "loglikelihood_rolling": ("text",), "generate_until": ("answers",), "similarity": ("choices", "answer"),
         }[self.form]  # fmt: skip
         for key in needs:
             if not getattr(self, key):
                 raise UserError(f"{self.source}: key {key} is missing; a task of form {self.form} needs it")
+        known = list(of_form(self.form))
         for metric in self.scored:
-            if metric not in METRICS[self.form]:
+            if metric not in known:
                 raise UserError(
                     f"{self.source}: metrics: {metric}: a task of form {self.form} has no such metric; it has "
-                    f"{', '.join(METRICS[self.form])}{nearest(metric, list(METRICS[self.form]), '')}"
+                    f"{', '.join(known)}{nearest(metric, known, '')}"
                 )
         check_options(self.metric_options, self.scored, f"{self.source}: metric_options")
         if self.extract is not None:
             linear_regex.check(self.extract, f"{self.source}: extract")
-        if "acc_context" in self.scored and self.unconditional is None:
-            raise UserError(f"{self.source}: metrics: acc_context needs unconditional, such as 'Answer:'")
-        if "groups" in self.scored and self.group is None:
-            raise UserError(f"{self.source}: metrics: groups needs group")
+        if "acc_mutual_info" in self.scored and self.unconditional is None:
+            raise UserError(f"{self.source}: metrics: acc_mutual_info needs unconditional, such as 'Answer:'")
+        if "acc_all" in self.scored and self.group is None:
+            raise UserError(f"{self.source}: metrics: acc_all needs group")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,9 +195,18 @@ def load(name: str, overrides: Sequence[str] = ()) -> HarnessTask:
     tree: dict[str, Any] = {"name": path.stem, "source": str(path), **tree}
     for item in overrides:
         override(tree, origin, item)
+    _refuse_old_names(tree, path)
     task = parsed(HarnessTask, tree, origin, str(path))
     task.check()
     return task
+
+
+def _refuse_old_names(tree: dict[str, Any], path: Path) -> None:
+    """Raises UserError for a key, a form or a metric that has another name now."""
+    named = {"": list(tree), "form: ": [tree.get("form")], "metrics: ": tree.get("metrics")}
+    for key, names in named.items():
+        if old := next((name for name in names or () if isinstance(name, str) and name in _OLD[key]), None):
+            raise UserError(f"{path}: {key}{old} is now called {_OLD[key][old]}")
 
 
 def load_all(names: Sequence[str], overrides: Sequence[str] = ()) -> list[HarnessTask]:

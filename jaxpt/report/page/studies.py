@@ -69,7 +69,7 @@ def read(directory: Path) -> StudyReading:
     table = read_json(directory / TABLE)
     try:
         tables = [Table(**fields) for fields in table["tables"]]
-        scores = [finetuned.Scores(**fields) for fields in table.get("finetuned", ())]
+        scores = [finetuned.Scores.of_json(fields) for fields in table.get("finetuned", ())]
         paths = [directory / row["name"] for row in table["rows"]]
     except (KeyError, TypeError, AttributeError):
         earlier = f"{directory / TABLE}: of an earlier version; jaxpt study FILE --table writes it anew"
@@ -154,7 +154,13 @@ def _scores(study: StudyReading) -> list[Dots]:
         first = task_scores[0][0]
         if first.metric in first.constant:
             rows.insert(0, Row("constant", [first.percent(first.constant[first.metric])], len(starts)))
-        dots.append(Dots(f"{task}: a dot for each seed, a line at the mean", f"{first.metric}, %", rows))
+        dots.append(
+            Dots(
+                f"{task}: a dot for each seed, a line at the mean",
+                f"{first.metric}{'' if first.unit == 'number' else ', %'}",
+                rows,
+            )
+        )
     return dots
 
 

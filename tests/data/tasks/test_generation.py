@@ -85,7 +85,6 @@ def test_metrics_fit_the_language():
     task = GenerationTask(metrics=("bleu", "ter", "chrf"))
     assert task.score(["我们今天去了北京的公园。"], zh, "bleu")["bleu"] > 50
     assert "|tok:zh|" in task.computed("bleu", zh) and "|asian:yes|" in task.computed("ter", zh)
-    assert task.best_metric("ter") == ("ter", "min") and task.best_metric("bleu") == ("bleu", "max")
     own = GenerationTask(metrics=("bleu",), language="zh", metric_options={"bleu": {"tokenize": "char"}})
     own.check_metrics()
     assert "|tok:char|" in own.computed("bleu", zh) and "|tok:zh|" in GenerationTask(language="zh").computed(

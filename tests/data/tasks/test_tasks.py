@@ -124,7 +124,6 @@ def test_metrics_over_groups():
     assert task.score(predictions, targets, "accuracy") == {"accuracy": 0.6}
     constant = task.majority("multirc", rows, rows, targets)
     assert constant == {"f1a": 0.75, "exact_match": 1 / 3}
-    assert ClassificationTask.best_metric("multirc") == ("f1a", "max")
     with pytest.raises(UserError, match=r"task.metrics: multirc: wants task.group"):
         task.model_copy(update={"group": None}).check_metrics()
 

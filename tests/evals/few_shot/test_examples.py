@@ -9,7 +9,7 @@ from jaxpt.evals.few_shot import task
 from jaxpt.evals.few_shot.examples import examples
 
 CHOICE = {
-    "form": "choice", "data": {"path": "rows.jsonl"}, "context": "Q: {{ q }}\nA:", "choices": "options",
+    "form": "multiple_choice", "data": {"path": "rows.jsonl"}, "context": "Q: {{ q }}\nA:", "choices": "options",
     "answer": "right",
 }  # fmt: skip
 
@@ -75,9 +75,9 @@ def test_pairs_are_limited_by_group(tmp_path):
 
 
 def test_rows_that_do_not_count_are_left_out(tmp_path):
-    assert len(examples(made(tmp_path, CHOICE | {"where": "right == 1"}, rows(5)))) == 2
-    with pytest.raises(UserError, match=r"mine.yaml: has no rows that count \(where: right == 7\)"):
-        examples(made(tmp_path, CHOICE | {"where": "right == 7"}, rows(5)), shots=2)
+    assert len(examples(made(tmp_path, CHOICE | {"filter": "right == 1"}, rows(5)))) == 2
+    with pytest.raises(UserError, match=r"mine.yaml: has no rows that count \(filter: right == 7\)"):
+        examples(made(tmp_path, CHOICE | {"filter": "right == 7"}, rows(5)), shots=2)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_mistake_is_one_line(tmp_path, change, message):
 
 @pytest.mark.parametrize("gold", [42, None, [], ["a", 1]])
 def test_an_answer_that_is_no_text_is_one_line(tmp_path, gold):
-    tree = {"form": "generation", "data": {"path": "rows.jsonl"}, "answers": "a"}
+    tree = {"form": "generate_until", "data": {"path": "rows.jsonl"}, "answers": "a"}
     with pytest.raises(UserError, match=r"mine.yaml: answers: .*line 1: wants a text or a list of texts, got"):
         examples(made(tmp_path, tree, [{"a": gold}]))
 
@@ -117,8 +117,8 @@ def test_a_gold_that_is_not_finite_is_one_line(tmp_path, gold):
 
 def test_generation_has_all_right_answers(tmp_path):
     tree = {
-        "form": "generation", "data": {"path": "rows.jsonl"}, "context": "Q: {{ q }}", "answers": "options", "shots": 1,
-        "continuation": " A: {{ choice }}",
+        "form": "generate_until", "data": {"path": "rows.jsonl"}, "context": "Q: {{ q }}", "answers": "options",
+        "shots": 1, "continuation": " A: {{ choice }}",
     }  # fmt: skip
     one = examples(made(tmp_path, tree, rows(2)))[0]
     assert one.gold == ["yes", "no"] and one.contexts == ("Q: why 1? A: yes\n\nQ: why 0?",)
@@ -137,6 +137,6 @@ def test_a_zip_is_read_as_its_files(tmp_path):
 
 def test_a_limit_does_not_cut_a_question_that_has_several_rows(tmp_path):
     lines = [line | {"question": i // 3} for i, line in enumerate(rows(9))]
-    mine = made(tmp_path, CHOICE | {"group": "{{ question }}", "metrics": ["acc", "groups"]}, lines)
+    mine = made(tmp_path, CHOICE | {"group": "{{ question }}", "metrics": ["acc", "acc_all"]}, lines)
     assert [one.group for one in examples(mine, limit=4)] == ["0"] * 3 + ["1"] * 3
     assert len(examples(mine, limit=3)) == 3 and len(examples(mine)) == 9

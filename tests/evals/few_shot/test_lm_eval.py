@@ -44,7 +44,7 @@ def test_a_file_of_as_many_rows_as_shots_is_enough(tmp_path):
     row = {"q": "who?", "right": "no one"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "t.yaml").write_text(json.dumps({
-        "data": {"path": "rows.jsonl", "shots_path": "rows.jsonl"}, "form": "likelihood", "context": "{{ q }}",
+        "data": {"path": "rows.jsonl", "shots_path": "rows.jsonl"}, "form": "loglikelihood", "context": "{{ q }}",
         "continuation": " {{ right }}",
     }))  # fmt: skip
     (one,) = examples.examples(task.load(str(tmp_path / "t.yaml")), shots=1)

@@ -36,20 +36,20 @@ def test_rounding_of_float32_is_a_tie():
 
 def test_accuracy_and_its_error():
     outcomes = [choice([-1.0, -2.0], gold) for gold in (0, 0, 0, 1)]
-    found = measured("choice", ("acc",), outcomes)["acc"]
+    found = measured("multiple_choice", ("acc",), outcomes)["acc"]
     assert found.value == 0.75 and found.error == pytest.approx(np.std([1, 1, 1, 0], ddof=1) / 2)
 
 
 def test_length_is_divided_out():
     long_one = choice([-10.0, -6.0], 0, chars=[10, 2])
-    found = measured("choice", ("acc", "acc_norm"), [long_one])
+    found = measured("multiple_choice", ("acc", "acc_norm"), [long_one])
     assert (found["acc"].value, found["acc_norm"].value) == (0.0, 1.0)
 
 
 def test_groups():
     outcomes = [choice([-1.0, -2.0], gold, group) for gold, group in [(0, "a"), (0, "a"), (1, "b"), (0, "b"), (0, "c")]]
-    found = measured("choice", ("acc", "groups"), outcomes)
-    assert found["groups"].value == pytest.approx(2 / 3)
+    found = measured("multiple_choice", ("acc", "acc_all"), outcomes)
+    assert found["acc_all"].value == pytest.approx(2 / 3)
     assert found["acc_groups"].value == pytest.approx((1 + 0.5 + 1) / 3)
 
 
@@ -58,7 +58,7 @@ def test_perplexities_are_ratios_of_sums():
         {"id": i, "gold": None, "group": None, "log_prob": -nats, "tokens": t, "words": w, "bytes": b}
         for i, (nats, t, w, b) in enumerate([(10.0, 5, 4, 20), (30.0, 10, 6, 40)])
     ]
-    found = measured("rolling", ("bits_per_byte", "word_perplexity", "token_perplexity"), outcomes)
+    found = measured("loglikelihood_rolling", ("bits_per_byte", "word_perplexity", "token_perplexity"), outcomes)
     assert found["bits_per_byte"].value == pytest.approx(40 / 60 / math.log(2))
     assert found["word_perplexity"].value == pytest.approx(math.exp(4.0))
     assert found["token_perplexity"].value == pytest.approx(math.exp(40 / 15))
@@ -71,7 +71,7 @@ def test_the_error_of_a_ratio_is_that_of_resampling():
         {"id": 0, "gold": None, "group": None, "log_prob": -float(n * random.normal(3, 1)), "bytes": int(n)}
         for n in lengths
     ]
-    found = measured("rolling", ("bits_per_byte",), outcomes)["bits_per_byte"]
+    found = measured("loglikelihood_rolling", ("bits_per_byte",), outcomes)["bits_per_byte"]
     nats, units = (np.array([one[key] for one in outcomes]) for key in ("log_prob", "bytes"))
     draws = random.integers(400, size=(2000, 400))
     wanted = np.std(-nats[draws].sum(1) / units[draws].sum(1) / math.log(2))
@@ -83,13 +83,13 @@ def test_written_answers():
         {"id": 0, "gold": golds, "group": None, "text": answer, "answer": answer}
         for answer, golds in [("the cat", ["cat", "dog"]), ("birds", ["bird"])]
     ]
-    found = measured("generation", ("squad",), outcomes)
-    assert found["exact_match"].value == 0.5 and found["f1"].value == 0.5
+    found = measured("generate_until", ("squad",), outcomes)
+    assert found["exact_match"][::2] == (50.0, "percent") and found["f1"][::2] == (50.0, "percent")
     numbers = [
         {"id": 0, "gold": [gold], "group": None, "text": "", "answer": answer}
         for answer, gold in [("$1,200.", "1200"), ("3.0", "3"), ("", "5")]
     ]
-    assert measured("generation", ("number",), numbers)["number"].value == pytest.approx(2 / 3)
+    assert measured("generate_until", ("number",), numbers)["number"].value == pytest.approx(2 / 3)
 
 
 def test_rouge_is_a_mean_over_examples():
@@ -97,8 +97,8 @@ def test_rouge_is_a_mean_over_examples():
         {"id": 0, "gold": [gold], "group": None, "text": answer, "answer": answer}
         for answer, gold in [("the cat", "the cat sat"), ("a dog ran", "a dog ran"), ("no", "yes")]
     ]
-    found = measured("generation", ("rouge",), outcomes)["rouge1"]
-    each = [0.8, 1.0, 0.0]
+    found = measured("generate_until", ("rouge",), outcomes)["rouge1"]
+    each = [80.0, 100.0, 0.0]
     assert found.value == pytest.approx(np.mean(each)) and found.error == pytest.approx(np.std(each, ddof=1) / 3**0.5)
 
 
@@ -107,7 +107,7 @@ def test_all_values_of_a_metric_have_the_same_resamples(monkeypatch):
     values = {"bleu": 1.0, "other": 2.0}
     monkeypatch.setattr(measures.metrics, "score", lambda metric, answers, golds, **_: asked.append(answers) or values)
     outcomes = [{"id": 0, "gold": ["a"], "group": None, "text": str(i), "answer": str(i)} for i in range(3)]
-    assert list(measured("generation", ("bleu",), outcomes)) == ["bleu", "other"]
+    assert list(measured("generate_until", ("bleu",), outcomes)) == ["bleu", "other"]
     assert len(asked) == 1 + measures.RESAMPLES
 
 
@@ -117,15 +117,15 @@ def test_options_of_metrics():
         {"id": 0, "gold": [gold], "group": None, "text": answer, "answer": answer}
         for answer, gold in [("今天下雨了", "今天下雪了"), ("GPT 4", "gpt 4")]
     ]
-    task = HarnessTask(name="x", form="generation", metrics=("rouge", "exact_match", "bleu"), answers="gold",
+    task = HarnessTask(name="x", form="generate_until", metrics=("rouge", "exact_match", "bleu"), answers="gold",
                        metric_options={"exact_match": {"ignore_case": True}})  # fmt: skip
     task.check()
     found = measures.measure(task, outcomes)
-    assert found["rouge1"].value == pytest.approx((0.8 + 1) / 2) and found["exact_match"].value == 0.5
+    assert found["rouge1"].value == pytest.approx((80 + 100) / 2) and found["exact_match"].value == 0.5
     how = measures.computed(task, outcomes)
     assert how["exact_match"] == "ignore_case:yes" and "|tok:zh|" in how["bleu"] and "|tok:char|" in how["rouge"]
     with pytest.raises(UserError, match="metric_options: bleu is no metric of this task; it has rouge"):
-        HarnessTask(name="x", form="generation", metrics=("rouge",), answers="gold",
+        HarnessTask(name="x", form="generate_until", metrics=("rouge",), answers="gold",
                     metric_options={"bleu": {"tokenize": "zh"}}).check()  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from jaxpt.evals.few_shot.task import HarnessTask
 from tests import families
 from tests.inference.helpers import loaded, run_of
 
-WRITES = HarnessTask(name="write", form="generation", answers="a", max_new_tokens=4, source="write.yaml")
+WRITES = HarnessTask(name="write", form="generate_until", answers="a", max_new_tokens=4, source="write.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_a_long_prompt_of_mass_keeps_the_token_that_begins_it(tmp_path):
 
 
 def test_what_a_model_cannot_answer_is_refused(models):
-    with pytest.raises(UserError, match=r"write.yaml: bert writes no answers; a task of form generation wants them"):
+    with pytest.raises(UserError, match=r"write.yaml: bert writes no answers, which form generate_until wants"):
         asked(models["bert"]).check(WRITES)
     with pytest.raises(UserError, match="max_new_tokens: 32 leaves nothing of the model's 32 positions"):
         asked(models["gpt2"], complete=lambda *_: []).check(WRITES.model_copy(update={"max_new_tokens": 32}))

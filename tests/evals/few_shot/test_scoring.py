@@ -28,13 +28,13 @@ class ByLength:
 
 
 def of(form, **example):
-    task = HarnessTask(name="x", form=form, extract=r"(\d+)" if form == "generation" else None)
+    task = HarnessTask(name="x", form=form, extract=r"(\d+)" if form == "generate_until" else None)
     return scoring.score(task, ByLength(), [Example(7, **example)])[0]
 
 
 def test_choices_have_their_scores_with_and_without_the_context():
     found = of(
-        "choice", contexts=("0123456789",) * 2, continuations=(" yes", " no"), choices=("yes", "no"), gold=1,
+        "multiple_choice", contexts=("0123456789",) * 2, continuations=(" yes", " no"), choices=("yes", "no"), gold=1,
         unconditional="",
     )  # fmt: skip
     assert found["log_probs"] == [-5.0, -4.0] and found["unconditional"] == [-4.0, -3.0]
@@ -42,12 +42,12 @@ def test_choices_have_their_scores_with_and_without_the_context():
 
 
 def test_of_each_form():
-    assert of("likelihood", contexts=("",), continuations=(" so",))["is_greedy"] is True
-    rolled = of("rolling", contexts=("",), continuations=("two wörds",))
+    assert of("loglikelihood", contexts=("",), continuations=(" so",))["is_greedy"] is True
+    rolled = of("loglikelihood_rolling", contexts=("",), continuations=("two wörds",))
     assert (rolled["log_prob"], rolled["words"], rolled["bytes"]) == (-9.0, 2, 10)
-    cleaned = of("rolling", contexts=("",), continuations=("a, b",), counted=" a , b ")
+    cleaned = of("loglikelihood_rolling", contexts=("",), continuations=("a, b",), counted=" a , b ")
     assert (cleaned["log_prob"], cleaned["words"], cleaned["bytes"]) == (-4.0, 5, 7)  # an empty one at each end
-    written = of("generation", contexts=("a 21",), continuations=("",), gold=["12"])
+    written = of("generate_until", contexts=("a 21",), continuations=("",), gold=["12"])
     assert (written["text"], written["answer"]) == ("12 a", "12")
     near = of("similarity", contexts=("", ""), continuations=("ab", "cd"), gold=5.0)
     assert near["cosine"] == pytest.approx(1.0)

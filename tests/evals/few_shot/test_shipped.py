@@ -61,7 +61,7 @@ def test_rows_of_tfds_are_examples_of_every_class(rows, tmp_path, monkeypatch, n
     one = task.load(name)
     found = examples.examples(one, shots=one.shown(2), folder=str(tmp_path))
     assert len(found) == 8 and all(text.strip() for each in found for text in each.continuations)
-    if one.form == "choice":
+    if one.form == "multiple_choice":
         golds = {each.gold for each in found}
         wanted = 2 if name == "hellaswag" else len(found[0].choices)  # whose label is any whole number, here 0 and 1
         assert golds == set(range(wanted)), "each class is another choice"

@@ -33,12 +33,18 @@ def test_settings_are_overridden():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("form: choice\nchoices: '[a]'\n", "key answer is missing; a task of form choice needs it"),
+        ("form: multiple_choice\nchoices: '[a]'\n", "key answer is missing; a task of form multiple_choice needs it"),
         ("form: chioce\n", "form"),
         ("form: pair\nchoices: [a, b]\nmetrics: [acc_norm]\n", "metrics: acc_norm: a task of form pair has no such"),
-        ("form: choice\nchoices: c\nanswer: '0'\nmetrics: [acc_context]\n", "acc_context needs unconditional"),
-        ("form: rolling\ntext: a\ntemplate: b\n", "template"),
-        ("form: generation\nanswers: a\nextract: '('\n", r"extract: '\(': .*; wants a regular expression"),
+        (
+            "form: multiple_choice\nchoices: c\nanswer: '0'\nmetrics: [acc_mutual_info]\n",
+            "acc_mutual_info needs unconditional",
+        ),
+        ("form: choice\nchoices: c\nanswer: '0'\n", "form: choice is now called multiple_choice"),
+        ("form: pair\nchoices: [a, b]\nwhere: 'true'\n", "where is now called filter"),
+        ("form: multiple_choice\nchoices: c\nanswer: '0'\nmetrics: [acc, groups]\n", "groups is now called acc_all"),
+        ("form: loglikelihood_rolling\ntext: a\ntemplate: b\n", "template"),
+        ("form: generate_until\nanswers: a\nextract: '('\n", r"extract: '\(': .*; wants a regular expression"),
     ],
 )
 def test_a_mistake_names_file_and_key(tmp_path, text, message):

@@ -1,0 +1,123 @@
+"""What a metric is. Its description stands once, beside its function; all that prints or compares reads it there.
+
+Stored values have the unit that the official scorer prints: squad 93.2, accuracy 0.932. `Metric.percent` is for tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable
+from typing import Any, Literal
+
+from jaxpt.errors import UserError
+
+Unit = Literal["fraction", "percent", "number"]
+"""Fractions are from 0 to 1 (correlations from −1), percentages from 0 to 100; numbers are neither: squared errors,
+perplexities."""
+Targets = Literal["label", "labels", "choice", "number", "tags", "text", "answer"]
+"""What a metric scores: one label, several labels, a choice among texts, a number, tags of words, free text, an answer
+that may be missing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A metric: a function of predictions, targets and options that returns values by name, and its description."""
+
+    name: str
+    function: Callable[..., Any] | None = None
+    """None of a metric that a module outside jaxpt computes without describing it."""
+    targets: tuple[str, ...] = ()
+    """Of `Targets`."""
+    unit: Unit = "fraction"
+    lower_is_better: bool = False
+    aggregation: Literal["mean", "corpus"] = "corpus"
+    """`mean`: values are means over the examples; `corpus`: they are of all examples together."""
+    values: tuple[str, ...] = ()
+    """Names of the values; the metric's own by default."""
+    selection_value: str = ""
+    """The value that chooses the best checkpoint; the first by default."""
+    constant: Literal["label", "positive", "row", "means", "mean", "tags"] | None = None
+    """The best constant prediction, see `jaxpt.metrics.majority`; None: there is none of use."""
+    by_language: Callable[[str], dict[str, Any]] | None = None
+    """Defaults of the options that depend on the language of the targets."""
+    signature: Callable[..., str | None] = lambda references, **options: None
+    """How a value was computed, to publish beside it; None if the name says all."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", self.values or (self.name,))
+        object.__setattr__(self, "selection_value", self.selection_value or self.values[0])
+
+    @property
+    def mode(self) -> Literal["min", "max"]:
+        """Which values are better."""
+        return "min" if self.lower_is_better else "max"
+
+    def percent(self, value: float) -> float:
+        """A stored value as tables print it: fractions in percent, others as they are.
+
+        Example:
+          >>> Metric("accuracy").percent(0.5), Metric("bleu", unit="percent").percent(31.0)
+          (50.0, 31.0)
+        """
+        return in_percent(value, self.unit)
+
+
+def in_percent(value: float, unit: Unit) -> float:
+    """A value as tables print it: fractions in percent, others as they are."""
+    return 100 * value if unit == "fraction" else value
+
+
+METRICS: dict[str, Metric] = {}
+"""All metrics by name; `metric` adds them."""
+
+
+def metric(*names: str, registry: dict[str, Metric] = METRICS, **description: Any) -> Callable[[Callable], Callable]:
+    """Registers the decorated function as a metric.
+
+    Args:
+      *names: of the metric; the function's own by default.
+      registry: where it is added.
+      **description: fields of `Metric`.
+    """
+
+    def register(function: Callable) -> Callable:
+        for name in names or (function.__name__,):
+            registry[name] = Metric(name, function, **description)
+        return function
+
+    return register
+
+
+def find(name: str) -> Metric:
+    """The metric of a name.
+
+    Raises:
+      UserError: there is none; the message has the nearest names.
+    """
+    if name not in METRICS:
+        raise UserError(f"no metric {name!r}{one_of(name, list(METRICS))}")
+    return METRICS[name]
+
+
+def describe(name: str) -> Metric:
+    """The metric of a name; of one that a task computes by itself, that high fractions are best."""
+    return METRICS.get(name) or Metric(name)
+
+
+def of_targets(targets: Targets) -> tuple[str, ...]:
+    """Names of the metrics of such targets.
+
+    Example:
+      >>> from jaxpt.metrics import of_targets
+      >>> of_targets("number")
+      ('pearson', 'spearman', 'mse')
+    """
+    return tuple(name for name, known in METRICS.items() if targets in known.targets)
+
+
+def one_of(name: str, names: list[str]) -> str:
+    """The end of a message about a wrong name: the nearest right ones, or all."""
+    if near := difflib.get_close_matches(name, names, 3):
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; one of: {', '.join(names)}" if names else "; it has none"
