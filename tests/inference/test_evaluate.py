@@ -216,7 +216,7 @@ def test_a_written_answer_is_scored(folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["bert", "--tasks", "write.yaml"], "write.yaml: bert writes no answers; a task of form generation wants them"),
+        (["bert", "--tasks", "write.yaml"], "write.yaml: bert writes no answers, which form generate_until wants"),
         (["gpt2", "--tasks", "lambdaa"], "--tasks: lambdaa: no such task; did you mean lambada"),
         (["gpt2", "--tasks", "choose.yaml", "shots=3"], "shots=3: wants TASK.key=value; TASK is one of choose"),
         (
