@@ -106,7 +106,7 @@ class PlanConfig(Frozen):
 class DistributedConfig(Frozen):
     """How the processes of a run find each other; none of it is saved with the run.
 
-    Without it Slurm's `srun` and the metadata of TPUs are asked.
+    Without it Slurm's `srun`, Open MPI and the metadata of TPUs say it.
     """
 
     coordinator: str | None = execution(None)

@@ -117,8 +117,7 @@ def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:
             raise UserError(f"{name} {is_missing}, in a Slurm step; give distributed.* or JAXPT_*, or {_ALONE}")
         return value
 
-    # JAX's own detection takes a step without one of these variables for a process alone, and leaves a task that has a
-    # node to itself one of its devices.
+    # JAX's own detection does not say which variable is missing, and gives a task that has a node to itself one device.
     if "SLURM_STEP_NUM_TASKS" not in environment or (count := int(get("SLURM_STEP_NUM_TASKS"))) < 2:
         return None
     prefix, number = re.match(r"([^,\[]*)(?:\[(\w+))?", get("SLURM_STEP_NODELIST", ".*\\w.*")).groups("")  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Files of others read with care, file locks, error numbers of the operating system, and whole files."""
+"""Files of others read with care, file locks, error numbers of the operating system, and atomic writers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxpt.errors import UserError
 from jaxpt.runtime import signals
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-_DEPTH = 100
+_MAX_DEPTH = 100
 _ABANDONED = 86400.0  # seconds after which a half-written directory is deleted
 _LFS = b"version https://git-lfs.github.com/spec/"
 
@@ -64,7 +64,7 @@ _ADDRESSES = ("gs", "s3", "az", "hf")
 
 
 def is_utf_8(name: str) -> bool:
-    """False for the name of a file with other bytes, which Python has as lone surrogates and nothing can write down."""
+    """False for the name of a file with other bytes: Python has them as lone surrogates, which nothing can write."""
     return not any("\ud800" <= c <= "\udfff" for c in name)
 
 
@@ -99,13 +99,13 @@ def read_json(path: Path, limit: int = 1 << 27) -> Any:
     """
     try:
         value = json.loads(check_file(path, limit).read_text("utf-8"))
+        if _depth(value) <= _MAX_DEPTH:
+            return value
     except RecursionError:
-        raise UserError(f"{path}: nested too deeply") from None
+        pass
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}") from None
-    if depth(value) > _DEPTH:
-        raise UserError(f"{path}: nested too deeply")
-    return value
+    raise UserError(f"{path}: nested too deeply")
 
 
 def checksum(value: Any) -> int:
@@ -118,18 +118,10 @@ def checksum(value: Any) -> int:
     return zlib.crc32(json.dumps(value, sort_keys=True).encode())
 
 
-def depth(value: Any) -> int:
-    """How deeply lists and mappings are nested; counted up to a bit more than what `read_json` allows."""
-    level, count = [value], 0
-    while level and count <= _DEPTH:
-        level = [
-            x
-            for node in level
-            if isinstance(node, dict | list)
-            for x in (node.values() if isinstance(node, dict) else node)
-        ]
-        count += 1
-    return count
+def _depth(value: Any) -> int:
+    """How deeply lists and mappings are nested."""
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max((_depth(child) for child in children if isinstance(child, dict | list)), default=0)
 
 
 def lock(file: int) -> bool:
@@ -230,15 +222,23 @@ def whole_directory(path: Path) -> Iterator[Path]:
     for old in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         if time.time() - old.stat().st_mtime > _ABANDONED:
             shutil.rmtree(old, ignore_errors=True)
-    with signals.scratch(path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")) as temporary:
-        temporary.mkdir()
-        yield temporary
-        try:
-            temporary.rename(path)
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
-                raise
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with signals.on_leave(lambda _: shutil.rmtree(temporary, ignore_errors=True)):
+            temporary.mkdir()
+            yield temporary
+            try:
+                temporary.rename(path)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+    finally:
+        for _ in range(50):  # threads of a save that failed may still be writing
+            shutil.rmtree(temporary, ignore_errors=True)
+            if not temporary.exists():
+                break
+            time.sleep(0.1)
 
 
 def nearest_existing(path: Path) -> Path:

@@ -16,13 +16,11 @@ import atexit
 import contextlib
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NoReturn
 
 from jaxpt.runtime.stamp import stamped
@@ -249,17 +247,3 @@ def on_leave(callback: Callback) -> Iterator[None]:
         yield
     finally:
         leaving.remove(callback)
-
-
-@contextlib.contextmanager
-def scratch(directory: Path) -> Iterator[Path]:
-    """Removes a directory at the end of the block, also if the process is stopped."""
-    try:
-        with on_leave(lambda number: shutil.rmtree(directory, ignore_errors=True)):
-            yield directory
-    finally:
-        for _ in range(50):  # threads of a save that failed may still be writing
-            shutil.rmtree(directory, ignore_errors=True)
-            if not directory.exists():
-                break
-            time.sleep(0.1)

@@ -182,9 +182,8 @@ def test_what_is_half_done_is_removed(tmp_path):
     code, _, _, _ = run(
         f"""
 signals.start()
-directory = pathlib.Path({str(tmp_path)!r}, "half")
-directory.mkdir()
-with signals.scratch(directory):
+from jaxpt.runtime import disk
+with disk.whole_directory(pathlib.Path({str(tmp_path)!r}, "half")) as directory:
     (directory / "file").write_text("half")
     say("ready")
     time.sleep(60)
