@@ -1,4 +1,4 @@
-"""The exception for user errors, notes, values of others in messages (short, printable), and lines that fit."""
+"""User errors, notes, and texts that are safe and short enough to print."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 COLUMNS = 100
-"""Width of what is printed."""
+"""Maximum width of printed lines."""
 
 
 def _say_nothing(line: str) -> None:
@@ -17,7 +17,7 @@ def _say_nothing(line: str) -> None:
 
 
 note: Callable[[str], None] = _say_nothing
-"""Is given a line that a user should see, though nothing failed; the command line prints it."""
+"""Called with a line that a user should see, though nothing failed; the command line prints it."""
 
 
 class UserError(Exception):
@@ -28,7 +28,7 @@ class UserError(Exception):
 
 
 class AlreadySaid(UserError):
-    """A user error whose line is printed already, by this process or by another one of the run: the exit code alone."""
+    """A user error whose line was printed already, by this process or by another one of the run."""
 
 
 def escaped(text: str) -> str:
@@ -54,8 +54,8 @@ def printable(text: str, limit: int = 1200) -> str:
 
 
 def fitted(text: str) -> str:
-    """A text for the terminal with lines of at most `COLUMNS` columns: longer ones are broken between words, and go on
-    further right. Commands stay whole, to be pasted, as do words that are longer.
+    """Breaks lines of more than `COLUMNS` columns between words; the rest is indented further. Commands, which users
+    paste, and longer words stay whole.
 
     Example:
       >>> [len(line) for line in fitted("  text " + 40 * "word ").split("\\n")]
@@ -75,7 +75,7 @@ def _fitted(line: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value of JSON or YAML in a message, at most about 80 characters long; null, true and false as they have it."""
+    """Formats a value of JSON or YAML for a message, in about 80 characters; null, true and false as they write it."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     short = reprlib.Repr()

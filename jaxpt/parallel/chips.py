@@ -1,4 +1,4 @@
-"""What chips can do, cost and draw: peaks by the names that JAX gives to devices.
+"""Peaks, prices and power of chips, by the names that JAX gives to devices.
 
 A device is what JAX calls one: a whole chip, or half a chip of a tpu7x.
 """
@@ -21,22 +21,22 @@ class Chip:
     flops: float
     """Dense bf16 FLOP/s."""
     memory: int
-    """Bytes of HBM of one device: of a TPU those that a program may take, as the compiler says when one needs more; of
-    a GPU those that its driver gives, of which JAX takes a share (`jaxpt.plan.gpus.share`)."""
+    """Bytes of HBM of one device. On a TPU a program may take all of them, as the compiler says when one needs more. On
+    a GPU the driver gives them, and JAX takes a share (`jaxpt.plan.gpus.share`)."""
     memory_bandwidth: float
     """HBM, bytes/s."""
     ici: float
-    """Bytes/s that a chip can send to its neighbours in the slice, over all its links; of GPUs inside of a machine."""
+    """Bytes/s that a chip can send to its neighbours in the slice or, for GPUs, in the machine, over all its links."""
     dcn: float
     """Bytes/s that a chip can send to other slices or machines: its share of the host's network cards."""
     price: float
     """US dollars for a chip-hour, on demand."""
     watts: float
-    """Of a chip with its share of the host, under load."""
+    """Watts of a chip with its share of the host, under load."""
     devices: int = 1
     """JAX devices of a chip."""
     dimensions: int = 2
-    """Of the torus that the chips form."""
+    """Dimensions of the torus that the chips form."""
     variant: str = "default"
     """libtpu's configuration of the chip: on a v4 both cores are one device."""
 
@@ -65,7 +65,7 @@ GPUS = {
     "b200": Chip(2250e12, 191_514_411_008, 7700e9, 900e9, 50e9, 10.00, 1790),
     "l4": Chip(121e12, 24 * 10**9, 300e9, 32e9, 12.5e9, 0.70, 150),
 }
-# By the names that JAX gives to devices, or how these begin.
+# The keys are the names that JAX gives to devices, or how these begin.
 KINDS = {
     "TPU v4": CHIPS["v4"], "TPU v5 lite": CHIPS["v5e"], "TPU v5e": CHIPS["v5e"], "TPU v5": CHIPS["v5p"],
     "TPU v5p": CHIPS["v5p"], "TPU v6 lite": CHIPS["v6e"], "TPU v6e": CHIPS["v6e"], "TPU7x": CHIPS["tpu7x"],

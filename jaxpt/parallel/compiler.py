@@ -51,17 +51,17 @@ jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def platform() -> str:
-    """Where what is traced now will run: "cpu", "gpu" or "tpu".
+    """The platform for which JAX traces now: "cpu", "gpu" or "tpu".
 
-    That is the platform of the mesh in use, whose devices need not be here (`jaxpt plan --topology`); without a mesh it
-    is that of JAX's default device.
+    It is that of the mesh in use, whose devices need not be present (`jaxpt plan --topology`). Without a mesh it is
+    that of JAX's default device.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
 
 def device_kind() -> str:
-    """What kind of device that is, as JAX names it, such as "TPU v5 lite"."""
+    """JAX's name for the devices of `platform`, such as "TPU v5 lite"."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.devices()[0].device_kind if device is None else device.device_kind
 
@@ -71,7 +71,7 @@ _DETERMINISTIC = contextvars.ContextVar("deterministic", default=False)
 
 @contextlib.contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """What is traced and compiled within gives the same bits in each run on GPUs too: `train.deterministic`."""
+    """Programs traced and compiled within it give the same bits in each run, on GPUs too (`train.deterministic`)."""
     token = _DETERMINISTIC.set(wanted)
     try:
         yield
@@ -80,14 +80,14 @@ def deterministic(wanted: bool) -> Iterator[None]:
 
 
 def is_deterministic() -> bool:
-    """Whether `deterministic` is in force, on a GPU: CPUs and TPUs need nothing for it."""
+    """True within `deterministic` on a GPU: CPUs and TPUs need nothing for it."""
     return _DETERMINISTIC.get() and platform() == "gpu"
 
 
 def options(changes: Sequence[str] = ()) -> Options:
-    """Compiler options for the devices in use: all versions of XLA that jaxpt supports know them, another refuses them.
+    """Compiler options for the devices in use. A version of XLA that does not know one refuses it.
 
-    Training, plans and saved steps take them from here alike.
+    Training, plans and saved steps all take them from here.
 
     Args:
       changes: `train.compiler_options`: "name=value" adds one or replaces its value, "!name" leaves it to XLA.
@@ -132,7 +132,7 @@ def jit(fun: Callable[..., Any], *, changes: Sequence[str] = (), **kwargs: Any) 
 
 
 CACHE_BYTES = 4 << 30
-"""Where the programs take more, those not used for longest go."""
+"""Maximum size of the cache: beyond it, the programs that were not used for longest are deleted."""
 
 
 def enable_compilation_cache() -> Path | None:

@@ -1,4 +1,4 @@
-"""Several processes: which rows of a batch each one makes, how they stop together."""
+"""Which rows of a batch each process makes, and how all processes stop together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def put(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, jax.Array]:
-    """The global batch, of which this process gives its rows.
+    """Makes the global batch; each process gives its rows.
 
     Args:
       batch: features of the rows that `rows` names, in their order.
@@ -55,7 +55,7 @@ def put(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, 
 
 
 def to_host(x: jax.Array) -> np.ndarray:
-    """An array as NumPy, also where other processes hold parts of it; all of them have to ask for it."""
+    """An array as NumPy. If other processes hold parts of it, all of them must call this."""
     if x.is_fully_addressable or x.is_fully_replicated:
         return np.asarray(x)
     from jax.experimental import multihost_utils
@@ -70,13 +70,13 @@ class AnyProcess:
     """
 
     def __init__(self, mesh: Mesh) -> None:
-        """For the processes of a mesh."""
+        """Compiles the vote of the processes of a mesh."""
         self._devices = Mesh(mesh.devices.ravel(), ("all",))
         self._any = jax.jit(jnp.max, out_shardings=NamedSharding(self._devices, PartitionSpec()))
         self._pending: Any = None
 
     def __call__(self, wish: bool) -> bool:
-        """Whether a process wished it in the step before; of one process alone, whether it does now."""
+        """True if any process wished it in the step before; a process alone is told its wish of now."""
         if jax.process_count() == 1:
             return wish
         before, size = self._pending, self._devices.size

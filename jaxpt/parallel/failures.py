@@ -46,7 +46,7 @@ _watch: _Watch | None = None
 
 @contextlib.contextmanager
 def shared(heartbeat_timeout: float = 60.0) -> Iterator[None]:
-    """Within it an error in one process of a run ends all of them; in a process alone nothing changes.
+    """An error in one process of a run ends all of them, within this block. A process alone is not affected.
 
     Args:
       heartbeat_timeout: seconds without a sign of life in a step, after which a process counts as gone.
@@ -79,7 +79,7 @@ def shared(heartbeat_timeout: float = 60.0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stepping() -> Iterator[None]:
-    """Within it a process that gives no sign of life for a while counts as gone, and ends the others.
+    """A process that gives no sign of life for a while within this block counts as gone, and ends the others.
 
     Elsewhere it may be at work in a library that lets no other thread of Python run.
     """
@@ -103,7 +103,7 @@ def _gone(lost: list[int], silence: float | None = None) -> str:
 
 
 def _is_of_a_collective(error: BaseException) -> bool:
-    """True if it may come of another process's end."""
+    """True if the end of another process may have caused the error."""
     return isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and "Gloo" in str(error))
 
 
@@ -176,7 +176,7 @@ class _Watch(threading.Thread):
         """Leaves an exit code and an error for the others, unless another process has.
 
         Args:
-          code: with which they exit.
+          code: their exit code.
           words: what they print.
           is_gone: True if the words are about a process that is gone, so that not all can leave together.
         """

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Arranges the devices in a mesh of (data, pipeline, fsdp, context, tensor), the last between neighbours.
 
-    Over several slices of TPUs, where the network between them is slow, the data axis goes from slice to slice; the
-    pipeline does where it is too short for all of them. All other axes stay inside of one. Of fsdp over many TPUs,
-    every second device (fourth, …) is a neighbour (`jaxpt.parallel.staged`).
+    The network between slices of TPUs is slow: the data axis goes from slice to slice, and the pipeline too if the data
+    axis is too short for all of them. All other axes stay inside one slice. If fsdp goes over many TPUs, every second
+    device (fourth, …) is a neighbour (`jaxpt.parallel.staged`).
 
     Args:
       config: sizes of the axes; -1 on one of them takes what the others leave.
@@ -69,26 +69,26 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
 
 
 def slices(devices: Iterable[jax.Device]) -> int:
-    """Number of slices of TPUs that devices lie in; 1 for others: between GPUs' machines any axis may go."""
+    """Number of TPU slices that devices lie in; 1 for other devices: any axis may go between machines with GPUs."""
     return len({0 if device.platform == "gpu" else getattr(device, "slice_index", 0) for device in devices})
 
 
 def machine(devices: Sequence[jax.Device]) -> int | None:
-    """GPUs of a machine, of the devices of a mesh, where those of a machine lie side by side; None for others."""
+    """Number of GPUs in a machine, for devices whose machine-mates lie side by side; None for other devices."""
     if devices[0].platform != "gpu":
         return None
     return collections.Counter(device.process_index for device in devices)[devices[0].process_index]
 
 
 def between(sizes: Mapping[str, int], slices: int) -> dict[str, int]:
-    """How many slices each axis goes over: data over as many as it can, the pipeline over the others.
+    """Number of slices that each axis goes over: data takes as many as it can, the pipeline the others.
 
     Args:
-      sizes: of the mesh's axes.
-      slices: how many there are.
+      sizes: sizes of the mesh's axes.
+      slices: number of slices.
 
     Returns:
-      {axis: slices}, 1 for axes that stay inside of one.
+      {axis: slices}, 1 for axes that stay inside one slice.
 
     Raises:
       UserError: data and pipeline cannot cover them.

@@ -38,11 +38,11 @@ def start(config: DistributedConfig) -> None:
     """Joins the processes of a run; returns at once if there is only one, or if this was done before.
 
     Args:
-      config: where process 0 listens, how many there are, which this one is; what it leaves out is taken from the
-        environment.
+      config: where process 0 listens, the number of processes, and this process's number; the environment says what
+        it leaves out.
 
     Raises:
-      UserError: one of the three is missing or wrong, or not all processes came in `timeout` seconds: which ones.
+      UserError: one of the three is missing or wrong, or some processes did not come in `timeout` seconds.
     """
     if jax.distributed.is_initialized() or config.processes == 1:
         return
@@ -173,7 +173,7 @@ def first_host_first(
 
 
 def _write_token(directory: Path) -> Path | None:
-    """A file that only this run knows; None where nothing can be written: then nothing is prepared either."""
+    """Writes a file that only this run knows; None if nothing can be written, as nothing is prepared then either."""
     token = directory / f".{uuid.uuid4().hex}.shared"
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -39,17 +39,17 @@ _CONNECTIONS = 128
 
 
 class ProcessInfo(NamedTuple):
-    """Where a process stands among those of its run."""
+    """The place of a process among those of its run."""
 
     coordinator: str
     processes: int
     process: int
     devices: list[int] | None = None
-    """Local devices that are its own; all by default."""
+    """Indices of the local devices that it uses; all by default."""
 
 
 def find(config: DistributedConfig) -> ProcessInfo | None:
-    """Where this process stands; None where neither the recipe, jaxpt's variables nor Slurm say anything.
+    """The place of this process; None if neither the recipe, jaxpt's variables nor Slurm say anything.
 
     Args:
       config: what the recipe says.
@@ -64,7 +64,7 @@ def find(config: DistributedConfig) -> ProcessInfo | None:
 
 
 def _configured(config: DistributedConfig) -> ProcessInfo | None:
-    """What the recipe and jaxpt's own variables say; None where they say nothing."""
+    """The place by the recipe and jaxpt's variables; None if they say nothing."""
     settings: dict[str, tuple[str, str]] = {}  # (who says so, the text)
     for name, variable in _VARIABLES.items():
         if getattr(config, name) is not None:
@@ -101,9 +101,9 @@ def _address(name: str, text: str) -> str:
 
 
 def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:
-    """What `srun` says; None without it, or where it runs a single task.
+    """The place by `srun`; None without it, or if it runs a single task.
 
-    With several tasks on a node each has the device of its local number, with one task a node all devices.
+    If a node has several tasks, each has the device of its local number; a single task has all devices.
 
     Example:
       >>> step = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "gpu[07-08]", "SLURM_JOB_ID": "4100"}
@@ -266,7 +266,7 @@ class _Roll:
             self._all_came.set()
 
     def _wrong(self, caller: signed_calls.Caller) -> str:
-        """What is wrong with a caller, if anything is."""
+        """The line about a caller that is wrong; "" for others."""
         number, host = caller.process, caller.host
         if caller.failure:
             return f"process {number} failed: {caller.failure}"

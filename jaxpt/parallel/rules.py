@@ -1,4 +1,4 @@
-"""One table from logical axes to mesh axes; parameters, optimizer state and activations all follow it.
+"""One table maps logical axes to mesh axes; parameters, optimizer state and activations all follow it.
 
 A recipe names a preset (`mesh.preset`) and may change single lines (`mesh.rules`). A logical axis that is not in the
 table is an error (a misspelt one would silently replicate), so are two dimensions of one array on the same mesh axis,
@@ -23,8 +23,8 @@ Table = Mapping[str, tuple[str, ...]]
 
 BATCH = ("data", "fsdp")
 DEFAULT: Table = {
-    # parameters; where the length is cut, its devices would hold the same parameters: they share them out as well
-    # embeddings and logits are no part of the layers that stages share out: all stages work on them
+    # Parameters. Devices that share the length would hold the same parameters, so they share these as well.
+    # Embeddings and logits belong to no stage of a pipeline: all stages work on them.
     "vocab": ("tensor", "pipeline"),
     "embed": ("fsdp", "context"),
     "heads": ("tensor",),
@@ -35,7 +35,7 @@ DEFAULT: Table = {
     "buckets": (),
     "classes": (),
     "norm": (),
-    # activations
+    # Activations.
     "batch": BATCH,
     "length": ("context",),
     "residual_length": ("context",),
@@ -51,7 +51,7 @@ PRESETS: Mapping[str, Table] = {
     "megatron": {"residual_length": ("context", "tensor")},
 }
 LARGE = 2**24
-"""A parameter of so many bytes should not be replicated on devices that could shard it."""
+"""Bytes from which on a parameter should not be replicated on devices that could shard it."""
 
 
 def table(config: MeshConfig) -> Table:
@@ -151,10 +151,10 @@ def large_replicated_params(shapes: Any, shardings: Any, least: int = LARGE) -> 
     Args:
       shapes: a tree of arrays or ShapeDtypeStructs, such as the parameters.
       shardings: their NamedShardings.
-      least: size from which on they count, in bytes.
+      least: the smallest size that counts, in bytes.
 
     Returns:
-      Their names; none where all devices are for the batch alone.
+      Their names; none if all devices are for the batch alone.
     """
 
     def whole(shape: Any, sharding: NamedSharding) -> bool:
@@ -171,10 +171,10 @@ def large_replicated_params(shapes: Any, shardings: Any, least: int = LARGE) -> 
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows of a batch over the data and fsdp axes; all other dimensions whole."""
+    """Shards the rows of a batch over the data and fsdp axes, and replicates all other dimensions."""
     return NamedSharding(mesh, PartitionSpec(BATCH))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same array on every device."""
+    """Puts the whole array on every device."""
     return NamedSharding(mesh, PartitionSpec())

@@ -22,20 +22,20 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jaxpt.parallel import compiler
 
 SMALLEST = 16
-"""Devices from which on there are stages."""
+"""Smallest number of devices that work in stages."""
 LARGEST = 128
-"""Neighbours, at most."""
+"""Maximum number of neighbours."""
 LARGEST_PIECE = 8192
-"""Columns of an array whose rows are scattered, at most. Of more, as tables of embeddings have, libtpu makes
-all-reduces on some slices: such an array is cut into pieces."""
+"""Maximum number of columns of an array whose rows are scattered. On some slices libtpu makes all-reduces of wider
+arrays, such as tables of embeddings: they are cut into pieces."""
 
 
 def far(devices: int, of_slice: int) -> int:
-    """Into how many groups of neighbours the devices of a mesh axis are divided; 1: one stage is enough.
+    """Number of groups of neighbours into which the devices of a mesh axis are divided; 1: one stage is enough.
 
     Args:
-      devices: of the axis, on TPUs.
-      of_slice: all of the slice.
+      devices: number of devices of the axis, on TPUs.
+      of_slice: number of devices of the slice.
 
     Returns:
       A power of two.
@@ -53,7 +53,7 @@ def far(devices: int, of_slice: int) -> int:
 
 
 def stages(axes: tuple[str, ...]) -> int:
-    """As `far`, of mesh axes in use: 1 on CPUs and GPUs, without a mesh, and for several axes at once."""
+    """`far` for axes of the mesh in use: 1 on CPUs and GPUs, without a mesh, and for several axes at once."""
     mesh = jax.sharding.get_abstract_mesh()
     if len(axes) != 1 or mesh.empty or compiler.platform() != "tpu":
         return 1
@@ -72,12 +72,12 @@ def groups(devices: int, count: int) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def arranged(sizes: list[int], axis: int, count: int, arrange: Callable[[list[int]], np.ndarray]) -> np.ndarray:
-    """Devices of a mesh in which those of one axis are in `count` groups of neighbours.
+    """Arranges the devices of a mesh so that those of one axis are in `count` groups of neighbours.
 
     Args:
-      sizes: of the axes.
-      axis: which one.
-      count: from `far`.
+      sizes: sizes of the axes.
+      axis: index of the axis.
+      count: what `far` returned.
       arrange: from sizes of axes to devices; those of later axes are neighbours.
 
     Returns:
@@ -95,7 +95,7 @@ def arranged(sizes: list[int], axis: int, count: int, arrange: Callable[[list[in
 
 
 def all_gather(x: jax.Array, axes: tuple[str, ...], dimension: int) -> jax.Array:
-    """The parts of all devices of mesh axes; inside of a `jax.shard_map` over these.
+    """Gathers the parts of all devices of mesh axes, inside a `jax.shard_map` over these.
 
     Args:
       x: the device's part.
@@ -113,7 +113,7 @@ def all_gather(x: jax.Array, axes: tuple[str, ...], dimension: int) -> jax.Array
 
 
 def reduce_scatter(x: jax.Array, axes: tuple[str, ...], dimension: int) -> jax.Array:
-    """The sum over the devices of mesh axes, of which each keeps a part; inside of a `jax.shard_map` over these.
+    """Sums over the devices of mesh axes, each of which keeps a part, inside a `jax.shard_map` over these.
 
     Args:
       x: the device's term.

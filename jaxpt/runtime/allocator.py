@@ -1,4 +1,4 @@
-"""The C library's allocator on hosts whose CPU trains: freed memory is kept for the next step.
+"""Keeps freed memory in the C library's allocator for the next step, on hosts whose CPU trains.
 
 XLA's CPU client asks malloc for the temporaries of each step, and glibc takes blocks that large from the kernel and
 gives them back at once. So each step meets fresh pages, which the kernel fills with zeros: 280,000 page faults a
@@ -21,14 +21,14 @@ _ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> bool:
-    """Has malloc keep what is freed. To be called before threads are started: each may get a heap of its own.
+    """Has malloc keep what is freed. Call it before threads are started: each may get a heap of its own.
 
-    The process stays as large as its largest step. Nothing is changed where the step runs on an accelerator (the
-    host's memory is then the data pipeline's, whose threads want heaps of their own), where the environment sets
-    malloc's options, and with other C libraries.
+    The process stays as large as its largest step. Nothing changes if the step runs on an accelerator (the host's
+    memory is then the data pipeline's, whose threads want heaps of their own), if the environment sets malloc's
+    options, and with other C libraries.
 
     Args:
-      environment: of the process.
+      environment: variables of the process.
       devices: the directory of device files.
 
     Returns:
@@ -38,7 +38,7 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ, devices: Path
     if is_set or platform.libc_ver()[0] != "glibc" or not trains_on_cpu(environment, devices):
         return False
     set_option = ctypes.CDLL(None).mallopt
-    # One heap that grows and is never trimmed (-1), and no mapping of a block's own.
+    # There is one heap, which grows and is never trimmed (-1), and no block has a mapping of its own.
     options = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, _GROWTH))
     return sum(set_option(parameter, value) for parameter, value in options) == len(options)
 

@@ -28,7 +28,7 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 
 
 def check_file(path: Path, limit: int | None = None) -> Path:
-    """Refuses what cannot be read as a file, before it is opened: a pipe would wait forever, a device never ends.
+    """Refuses, before it is opened, what is no file: a pipe would wait forever, a device never ends.
 
     Args:
       path: the file.
@@ -60,7 +60,7 @@ def check_file(path: Path, limit: int | None = None) -> Path:
 
 
 _ADDRESSES = ("gs", "s3", "az", "hf")
-"""Directories under / that the library that Orbax opens files with (etils) takes for addresses: /gs/x for gs://x."""
+"""Directories under / that etils, with which Orbax opens files, takes for addresses: /gs/x for gs://x."""
 
 
 def is_utf_8(name: str) -> bool:
@@ -161,7 +161,7 @@ def error_number(error: BaseException) -> int | None:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Within it errors of the system that name no file, such as that of a full disk in a write, get this one's name."""
+    """Adds this file's name to errors of the system that name no file, such as that of a full disk in a write."""
     try:
         yield
     except OSError as error:
@@ -183,8 +183,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name at the end of the block: there is the old one or the new one, never half of it, also
-    after a loss of power. After an error, or where a signal ends the process, nothing is left of it.
+    """Writes a file that gets its name at the end of the block. There is always the old one or the new one, also after
+    a loss of power. Nothing of it is left after an error, or after a signal that ends the process.
 
     Args:
       path: its name; the directory exists.
@@ -206,8 +206,8 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """A directory that gets its name at the end of the block: it is there whole or not at all. After an error, or where
-    a signal ends the process, nothing is left of it; what processes that were killed left is removed after a day.
+    """Writes a directory that gets its name at the end of the block. Nothing of it is left after an error, or after a
+    signal that ends the process. What a killed process leaves is removed a day later.
 
     Args:
       path: its name; nothing is there, or an empty directory.
@@ -242,12 +242,12 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
 
 def nearest_existing(path: Path) -> Path:
-    """A path, or the nearest one above it that exists."""
+    """Returns a path, or the nearest one above it that exists."""
     return next(candidate for candidate in (path, *path.parents) if candidate.exists() or candidate.is_symlink())
 
 
 def check_writable(directory: Path) -> None:
-    """Finds out whether a directory can be written, or made: a directory is made there, and removed again.
+    """Checks that a directory can be written, or made, by making a directory there and removing it again.
 
     Permissions do not tell: root has them on read-only disks, and in /proc.
 
@@ -274,7 +274,7 @@ def cache_home() -> Path:
 
 
 def expanded(path: Path, key: str) -> Path:
-    """A path with a home in the place of `~`.
+    """Replaces `~` in a path by the home that it stands for.
 
     Args:
       path: the path.

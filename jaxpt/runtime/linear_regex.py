@@ -1,4 +1,4 @@
-r"""Regular expressions that others wrote, by RE2: the time is linear in the text, whatever the expression.
+r"""Runs regular expressions that others wrote by RE2, in a time that is linear in the text.
 
 Python's engine tries alternatives one after the other: `(a+)+$` takes years on forty letters. RE2 has neither
 look-around nor references to groups. Apache Arrow, which reads Parquet here, brings it.

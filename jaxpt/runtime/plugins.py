@@ -1,4 +1,4 @@
-"""Modules that a recipe names. Importing one runs its code, so it is said before; what it raises is told in a line."""
+"""Modules that a recipe names. Importing one runs its code, so a note says it before; its errors become one line."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _are_unread = contextvars.ContextVar("_are_unread", default=False)
 
 @contextlib.contextmanager
 def unread() -> Iterator[None]:
-    """Within it no module that a configuration names is imported: for what lists, compares and verifies runs, which may
-    be anyone's. Also a decorator."""
+    """Forbids, within it, the import of modules that a configuration names. Commands that list, compare and verify runs
+    use it, as these may be anyone's. It is a decorator as well."""
     token = _are_unread.set(True)
     try:
         yield
@@ -41,7 +41,7 @@ def are_unread() -> bool:
 
 
 def check_may_run(name: str, key: str) -> None:
-    """Raises UserError within `unread` where a module is none of jaxpt's.
+    """Raises UserError within `unread` if a module is not one of jaxpt's.
 
     Args:
       name: dotted name of the module.
@@ -52,14 +52,14 @@ def check_may_run(name: str, key: str) -> None:
 
 
 def import_module(name: str, key: str) -> ModuleType:
-    """Imports a module of one's own, and says so before.
+    """Imports a module; a note says so before, if it is not one of jaxpt's.
 
     Args:
       name: dotted name of the module.
       key: the key of the recipe that names it.
 
     Returns:
-      The module; one of jaxpt's, or one that is imported already, without a line.
+      The module.
 
     Raises:
       UserError: within `unread`.
@@ -74,7 +74,7 @@ def import_module(name: str, key: str) -> ModuleType:
 
 
 def _place(package: str) -> str | None:
-    """Where a package or module without dots in its name lies; None: there is none. Nothing is imported."""
+    """The place of a package or module without dots in its name; None if there is none. Nothing is imported."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -83,12 +83,12 @@ def _place(package: str) -> str | None:
 
 
 def is_own(module: str) -> bool:
-    """Whether a module is none of jaxpt's."""
+    """True if a module is not one of jaxpt's."""
     return module.partition(".")[0] != "jaxpt"
 
 
 def with_neighbours(modules: Iterable[str]) -> dict[str, Path]:
-    """Modules and what they use of their own directory: their code makes what they make, too.
+    """Modules, and those of the same directory that they use, whose code has a part in what they make.
 
     Args:
       modules: names of modules that are imported.
@@ -120,7 +120,7 @@ def _directory(module: str) -> Path | None:
 
 
 def digests(modules: Iterable[str]) -> dict[str, str]:
-    """The code of modules and of what they use of their own directory.
+    """Hashes the code of modules, and of those of the same directory that they use.
 
     Args:
       modules: names of modules that are imported.
@@ -138,8 +138,8 @@ def digest(file: Path) -> str:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Within it an exception from a module of one's own is a `UserError` that names its line; so is one of jaxpt's own
-    where it works with what such a module gave it. `--debug` shows the traceback."""
+    """Turns an exception from a user's module into a `UserError` that names its line. Once such a module was imported,
+    an exception from jaxpt is treated alike: its values may have caused it. `--debug` shows the traceback."""
     try:
         yield
     except (UserError, OSError, ModuleNotFoundError):
@@ -151,7 +151,7 @@ def explained() -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """Place and words of an exception: the innermost place in a module of one's own, else in jaxpt."""
+    """The message of an exception, with the innermost place in a user's module, else in jaxpt."""
     packages = {name.partition(".")[0] for name in imported}
     frames = [(frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code, line)
               for frame, line in traceback.walk_tb(error.__traceback__)]  # fmt: skip
@@ -170,5 +170,5 @@ def _said(error: Exception) -> str:
 
 
 _OF_GRAPHS = re.compile(r"Graph execution error|Detected at node|<stack traces|\s*\[\[|\s*File ")
-"""Lines of TensorFlow before the one that says what was wrong."""
+"""TensorFlow's lines before the one that says what was wrong."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)  \*')

@@ -94,14 +94,14 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, Entry]]:
 
 
 def raw_header(path: Path) -> bytes:
-    """The stored header bytes of a valid file, preceded by the length."""
+    """Reads the header bytes of a valid file, preceded by their length."""
     with path.open("rb") as file:
         length = file.read(8)
         return length + file.read(int.from_bytes(length, "little"))
 
 
 def mapped(path: Path) -> dict[str, np.ndarray]:
-    """The memory-mapped tensors of a file by name; raises as `read`."""
+    """Maps the tensors of a file into memory, by name; raises as `read`."""
     _, entries = read(path)
     file = np.memmap(path, np.uint8, "r").view(np.ndarray)
     return {name: file[e.start : e.stop].view(TYPES[e.kind]).reshape(e.shape) for name, e in entries.items()}

@@ -29,9 +29,9 @@ MAX_SIZE, SIZE_OF_A_CHARACTER = 10_000_000, 16
 ELEMENT = 64
 """Characters that an element of a list counts for."""
 MAX_BITS = 65_536
-"""Of a whole number."""
+"""Maximum number of bits of a whole number."""
 COPIED, READ = 1024, 16
-"""Characters a step, of an operator and of a filter."""
+"""Characters that an operator, and a filter, handles in a step."""
 
 _GROWING = frozenset((
     "batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "sub", "tojson", "translate",
@@ -41,13 +41,13 @@ _GROWING = frozenset((
 _REFUSED = ("pprint", "striptags", "urlize", "wordwrap", "xmlattr")
 """Filters for HTML and for debugging, slow on long texts."""
 _WIDE = re.compile(r"\d{5}|\*|{[^}]*{")
-"""In a format: a field width of five digits, or one from an argument."""
+"""Matches a format with a field width of five digits, or with one from an argument."""
 _budget: contextvars.ContextVar[_Budget | None] = contextvars.ContextVar("budget", default=None)
 
 
 @dataclasses.dataclass
 class _Budget:
-    """What one rendering may still do."""
+    """Counts what one rendering has done, and ends it at its bounds."""
 
     max_steps: int
     max_size: int
@@ -66,7 +66,7 @@ class _Budget:
 
 @contextlib.contextmanager
 def bounded(values: Mapping[str, Any]) -> Iterator[None]:
-    """Within it, one template of a `Sandbox` may be rendered.
+    """Allows, within it, one rendering of a template of a `Sandbox`.
 
     Args:
       values: the template's variables.
@@ -138,7 +138,7 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
         self.tests = {name: _counted(name, function) for name, function in self.tests.items()}
 
     def measured(self, value: Any) -> Any:
-        """A value as it is, once it is known not to be too large."""
+        """Returns a value after it was measured."""
         budget = _current()
         budget.spend(1 + budget.allow(_size(value)) // COPIED)
         return value
@@ -158,7 +158,7 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
         return "".join(read)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """An operator whose result is not too large."""
+        """Applies an operator, and bounds its result."""
         budget = _current()
         if operator == "+":
             budget.allow(_size(left) + _size(right))
@@ -171,7 +171,7 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
         return self.measured(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __function: Any, *args: Any, **kwargs: Any) -> Any:
-        """A function or method whose arguments and result are not too large."""
+        """Calls a function or method, and bounds its arguments and result."""
         if __function == __self.count_steps:
             return __function(*args)
         method = getattr(__function, "__wrapped__", __function)  # Jinja wraps `str.format`
@@ -231,7 +231,7 @@ def _count_passes(node: Any) -> None:
 
 
 def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter or test whose arguments and result are not too large."""
+    """Wraps a filter or test so that its arguments and its result are measured."""
 
     @functools.wraps(function)  # also Jinja's mark that a function wants the context
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -276,7 +276,7 @@ def _check_call(name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def _product(left: Any, right: Any) -> int:
-    """How large a product is at most."""
+    """Maximum size of a product."""
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return _size(left) + _size(right)
     return max((_size(x) * times for x, times in ((left, right), (right, left)) if isinstance(times, int)), default=0)
@@ -301,7 +301,7 @@ def _current() -> _Budget:
 
 
 def _size(value: Any, known: dict[int, int] | None = None) -> int:
-    """Characters that a value has or prints, about; each list or mapping is read once, however often it occurs."""
+    """Estimates the characters that a value has or prints. Each list or mapping is read once."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Processes that are spawned: a fresh Python that imports what it is sent, and not the script that is running."""
+"""Spawned processes that import what they are sent, and not the script that is running."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 
 @contextlib.contextmanager
 def without_script() -> Iterator[None]:
-    """Processes that are started within it do not import the script that is running.
+    """Keeps processes that are started within it from importing the script that is running.
 
     `multiprocessing` has each of them import it, for what is defined there. A script without `if __name__ ==
     "__main__":` would run again in every one of them, and wait there for the work that they were started for.

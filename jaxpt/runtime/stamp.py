@@ -1,4 +1,4 @@
-"""Time and process index at the start of each line that one of several processes prints. A process alone has neither.
+"""Each line of one of several processes begins with the time and its index; lines of a process alone do not.
 
 All that a process prints itself goes through `stamped`; Python's warnings and log records get the same. What libraries
 print from C++ (Gloo, XLA) does not.
@@ -15,10 +15,10 @@ _process: int | None = None
 
 
 def set_process(index: int) -> None:
-    """From now on lines carry this index: the process is one of several.
+    """Gives lines this index from now on: the process is one of several.
 
     Args:
-      index: of this process.
+      index: this process's index.
     """
     global _process
     if _process is None:
@@ -27,13 +27,13 @@ def set_process(index: int) -> None:
 
 
 def stamped(text: str) -> str:
-    """A text as it is printed.
+    """Puts time and index before a text's lines.
 
     Args:
       text: one line or several.
 
     Returns:
-      The text; where there are several processes, with month, day, time and process index before each line.
+      The text; if there are several processes, with month, day, time and process index before each line.
 
     Example:
       >>> stamped("step 20/400")
