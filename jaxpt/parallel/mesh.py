@@ -40,8 +40,8 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
 
     Example:
       >>> from jaxpt.config import MeshConfig
-      >>> make(MeshConfig(data=-1, tensor=2), jax.devices()[:4]).shape
-      OrderedDict({'data': 2, 'pipeline': 1, 'fsdp': 1, 'context': 1, 'tensor': 2})
+      >>> dict(make(MeshConfig(data=-1, tensor=2), jax.devices()[:4]).shape)
+      {'data': 2, 'pipeline': 1, 'fsdp': 1, 'context': 1, 'tensor': 2}
     """
     devices = list(jax.devices() if devices is None else devices)
     axes, sizes = tuple(config.sizes), [*config.sizes.values()]

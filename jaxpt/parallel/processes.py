@@ -66,8 +66,8 @@ def start(config: DistributedConfig) -> None:
     except (RuntimeError, ValueError) as error:
         if info is None and on_tpu and isinstance(error, ValueError):  # without metadata: one host
             return
-        reason, key = str(error).splitlines()[0], "distributed.coordinator"
-        raise UserError(f"{key}: {info.coordinator}: {reason}" if info else f"{key}: {reason}") from None
+        where = info.where if info else "distributed.coordinator:"
+        raise UserError(f"{where} {str(error).splitlines()[0]}") from None
     if jax.process_count() > 1:
         stamp.set_process(jax.process_index())
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import os
 import re
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxpt import errors
 from jaxpt.errors import UserError
@@ -46,6 +47,17 @@ class ProcessInfo(NamedTuple):
     process: int
     devices: list[int] | None = None
     """Indices of the local devices that it uses; all by default."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the coordinator."""
+        host, _, port = self.coordinator.rpartition(":")
+        return host, int(port)
+
+    @property
+    def where(self) -> str:
+        """The start of lines about the coordinator."""
+        return f"distributed.coordinator: {self.coordinator}:"
 
 
 def find(config: DistributedConfig) -> ProcessInfo | None:
@@ -129,12 +141,6 @@ def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:
     return ProcessInfo(f"{prefix}{number}:{port}", count, process, devices)
 
 
-async def _call_roll(info: ProcessInfo, end: float, failure: str) -> str:
-    if info.process == 0:
-        return await _Roll(info, failure).call(end)
-    return await _report(info, end, failure)
-
-
 def call_roll(info: ProcessInfo, timeout: float, failure: str = "") -> None:
     """Waits for all processes: each sends its number to process 0, which answers with the missing ones.
 
@@ -146,7 +152,8 @@ def call_roll(info: ProcessInfo, timeout: float, failure: str = "") -> None:
     Raises:
       UserError: some did not come, have failed, or two have the same number; at every process that is there.
     """
-    if words := asyncio.run(_call_roll(info, time.monotonic() + timeout, failure)):
+    run = _Roll(info).call if info.process == 0 else functools.partial(_report, info)
+    if words := asyncio.run(run(time.monotonic() + timeout, failure)):
         raise UserError(words)
 
 
@@ -181,17 +188,17 @@ def fail(words: str, config: DistributedConfig, report: Callable[[], None]) -> N
 def _token(info: ProcessInfo, environment: Mapping[str, str]) -> bytes:
     """A secret that all processes of a run know: JAXPT_TOKEN, or at least the port and Slurm's job."""
     step = (environment.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    words = environment.get("JAXPT_TOKEN") or "\n".join((info.coordinator.rpartition(":")[2], *step))
+    words = environment.get("JAXPT_TOKEN") or "\n".join((str(info.address[1]), *step))
     return hashlib.sha256(f"jaxpt\n{words}".encode(errors="surrogateescape")).digest()
 
 
 def _server(info: ProcessInfo) -> socket.socket:
     """Listens at the coordinator's address, where it is one of this machine; else at all addresses."""
-    host, _, port = info.coordinator.rpartition(":")
+    host, port = info.address
     if host == "localhost" or re.fullmatch(r"[0-9.]+", host):  # other names may stand for loopback on this machine
         with contextlib.suppress(OSError):
-            return socket.create_server((host, int(port)))
-    return socket.create_server(("", int(port)))
+            return socket.create_server((host, port))
+    return socket.create_server(("", port))
 
 
 class _Roll:
@@ -200,68 +207,76 @@ class _Roll:
     Once something is wrong, those who come are told at once, for a while.
     """
 
-    def __init__(self, info: ProcessInfo, failure: str) -> None:
+    def __init__(self, info: ProcessInfo) -> None:
         self._info, self._token = info, _token(info, os.environ)
-        self._place = f"distributed.coordinator: {info.coordinator}:"
-        self._outcome = f"process 0 failed: {failure}" if failure else ""
         self._hosts = {0: socket.gethostname()}
         self._came: set[str] = set()
         """The callers' challenges: one whose first connection was cut off calls again."""
-        self._waiting: list[tuple[asyncio.StreamWriter, signed_calls.Caller]] = []
+        self._calls: set[asyncio.Task[None]] = set()
+        """Connections of callers, who are told the outcome."""
         self._silent: dict[asyncio.Task[None], None] = {}
         """Connections that have not sent their line yet, the oldest first."""
         self._dropped = ""
         """The last stranger, and why it was dropped."""
 
-    async def call(self, end: float) -> str:
+    async def call(self, end: float, failure: str) -> str:
         """Calls the roll; returns the outcome."""
+        failed = f"process 0 failed: {failure}" if failure else ""
         try:
             sock = _server(self._info)
         except OSError as error:
-            return self._outcome or f"{self._place} process 0 cannot listen there: {error.strerror}"
-        self._all_came = asyncio.Event()
+            return failed or f"{self._info.where} process 0 cannot listen there: {error.strerror}"
+        self._all_came, self._outcome = asyncio.Event(), asyncio.get_running_loop().create_future()
+        if failed:
+            self._outcome.set_result(failed)
+        late = ""
         try:
             async with asyncio.timeout_at(end) as self._deadline:
                 server = await asyncio.start_server(self._hear, sock=sock, limit=signed_calls.BYTES)
                 await self._all_came.wait()
         except TimeoutError:
             missing = ", ".join(str(n) for n in range(self._info.processes) if n not in self._hosts)
-            late = f"of {self._info.processes} processes {missing} did not come in time (distributed.timeout)"
             dropped = f"; the last that was dropped: {self._dropped}" if self._dropped else ""
-            self._outcome = self._outcome or f"{self._place} {late}{dropped}"
+            late = f"{missing} did not come in time (distributed.timeout){dropped}"
+            late = f"{self._info.where} of {self._info.processes} processes {late}"
         server.close()
-        self._answer()
-        return self._outcome
+        if not self._outcome.done():
+            self._outcome.set_result(late)
+        await asyncio.gather(*self._calls)
+        return self._outcome.result()
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Takes one call, or drops the stranger that makes it."""
-        task = asyncio.current_task()
-        assert task is not None
+        """Takes one call and answers it, or drops the stranger that makes it."""
+        task: Any = asyncio.current_task()
         self._silent[task] = None
         if len(self._silent) > _CONNECTIONS:
             next(iter(self._silent)).cancel("said nothing")
-        try:
-            self._take(writer, await signed_calls.accept(reader, writer, self._token))
-        except (signed_calls.StrangerError, asyncio.CancelledError) as error:
-            writer.close()
-            if not str(error):  # the roll is over
-                raise
-            is_first, self._dropped = not self._dropped, f"{writer.get_extra_info('peername')[0]} {error}"
-            if is_first:
-                ends = "no process of this run; dropped, the start goes on"
-                errors.note(f"{self._place} a caller from {self._dropped}: {ends}")
-        finally:
-            del self._silent[task]
+        with contextlib.closing(writer):
+            try:
+                caller = await signed_calls.accept(reader, writer, self._token)
+            except (signed_calls.StrangerError, asyncio.CancelledError) as error:
+                if str(error):  # else the roll is over
+                    self._drop(f"{(writer.get_extra_info('peername') or '?')[0]} {error}")
+            else:
+                self._calls.add(task)
+                self._take(caller)
+            finally:
+                del self._silent[task]
+            if task in self._calls:
+                signed_calls.answer(writer, self._token, caller, await self._outcome)
 
-    def _take(self, writer: asyncio.StreamWriter, caller: signed_calls.Caller) -> None:
-        if not self._outcome and caller.challenge not in self._came and (wrong := self._wrong(caller)):
-            self._outcome = wrong
+    def _drop(self, who: str) -> None:
+        if not self._dropped:
+            line = f"a caller from {who}: no process of this run; dropped, the start goes on"
+            errors.note(f"{self._info.where} {line}")
+        self._dropped = who
+
+    def _take(self, caller: signed_calls.Caller) -> None:
+        if not self._outcome.done() and caller.challenge not in self._came and (wrong := self._wrong(caller)):
+            self._outcome.set_result(wrong)
             self._deadline.reschedule(min(self._deadline.when() or 0.0, time.monotonic() + _LATE_SECONDS))
-        self._waiting.append((writer, caller))
         self._came.add(caller.challenge)
         self._hosts[caller.process] = caller.host
-        if self._outcome:
-            self._answer()
         if len(self._came) == self._info.processes - 1:
             self._all_came.set()
 
@@ -272,37 +287,31 @@ class _Roll:
             return f"process {number} failed: {caller.failure}"
         if caller.processes != self._info.processes:
             counts = f"counts {caller.processes} processes, process 0 {self._info.processes}"
-            return f"{self._place} process {number} on {host} {counts}"
+            return f"{self._info.where} process {number} on {host} {counts}"
         if number in self._hosts:
-            return f"{self._place} two processes have the number {number}, on {self._hosts[number]} and {host}"
+            hosts = f"{self._hosts[number]} and {host}"
+            return f"{self._info.where} two processes have the number {number}, on {hosts}"
         return ""
-
-    def _answer(self) -> None:
-        """Tells each caller the outcome, once."""
-        while self._waiting:
-            writer, caller = self._waiting.pop()
-            signed_calls.answer(writer, self._token, caller, self._outcome)
-            writer.close()
 
 
 async def _report(info: ProcessInfo, end: float, failure: str) -> str:
     """Another process's side: it tells process 0 its number, and hears the outcome."""
-    place, why = f"distributed.coordinator: {info.coordinator}:", ""
-    host, _, port = info.coordinator.rpartition(":")
     caller = signed_calls.Caller(
         process=info.process, processes=info.processes, host=socket.gethostname(), failure=failure[:_MAX_CHARACTERS]
     )
+    why = ""
     while True:
         try:
-            return await signed_calls.call((host, int(port)), _token(info, os.environ), caller, end)
+            return await signed_calls.call(info.address, _token(info, os.environ), caller, end)
         except signed_calls.EndedError:
-            return f"{place} process 0 has ended"
+            return f"{info.where} process 0 has ended"
         except socket.gaierror:
-            return f"{place} process {info.process} does not know the host {host}"
+            return f"{info.where} process {info.process} does not know the host {info.address[0]}"
         except signed_calls.StrangerError as error:
             why = f"; what listens there {error}: another run, or another JAXPT_TOKEN?"
         except OSError:
             pass
         if time.monotonic() > end:
-            return f"{place} process {info.process} did not find process 0 there in time (distributed.timeout){why}"
+            late = f"process {info.process} did not find process 0 there in time (distributed.timeout)"
+            return f"{info.where} {late}{why}"
         await asyncio.sleep(_RETRY_SECONDS)

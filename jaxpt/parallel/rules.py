@@ -101,8 +101,8 @@ def spec(
 
     Example:
       >>> mesh = jax.make_mesh((4, 1, 2), ("data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
-      >>> spec(("layers", "embed", "mlp"), (12, 768, 3072), mesh)
-      PartitionSpec(None, 'fsdp', 'tensor')
+      >>> tuple(spec(("layers", "embed", "mlp"), (12, 768, 3072), mesh))
+      (None, 'fsdp', 'tensor')
     """
     if len(axes) != len(shape):
         raise UserError(f"{name}: {len(axes)} logical axes {axes} for shape {shape}")
