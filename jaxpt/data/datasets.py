@@ -129,7 +129,7 @@ def prepare(
 
 def _own_code(transforms: Sequence[Transforms]) -> dict[str, str]:
     digests = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
-    return {module: digest for module, digest in digests.items() if plugins.is_own(module)}
+    return {module: digest for module, digest in digests.items() if plugins.is_plugin(module)}
 
 
 # ---- records --------------------------------------------------------------------------------------------------------

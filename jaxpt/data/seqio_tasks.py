@@ -191,7 +191,7 @@ class Documents:
     def dataset(self, number: int, shard: Pieces) -> tf.data.Dataset:
         """The records of a shard."""
         self._source.failure = None
-        plugin_names = [call.name for call in self._calls if plugins.is_own(resolve(call.name).__module__)]
+        plugin_names = [call.name for call in self._calls if plugins.is_plugin(resolve(call.name).__module__)]
         if plugin_names and number == 0:
             self._check_repeats(plugin_names, number, shard)
         return self._made(number, shard)

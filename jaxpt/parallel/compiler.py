@@ -70,9 +70,9 @@ _DETERMINISTIC = contextvars.ContextVar("deterministic", default=False)
 
 
 @contextlib.contextmanager
-def deterministic(wanted: bool) -> Iterator[None]:
+def deterministic(is_on: bool) -> Iterator[None]:
     """Programs traced and compiled within it give the same bits in each run, on GPUs too (`train.deterministic`)."""
-    token = _DETERMINISTIC.set(wanted)
+    token = _DETERMINISTIC.set(is_on)
     try:
         yield
     finally:

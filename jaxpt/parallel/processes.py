@@ -46,12 +46,12 @@ def start(config: DistributedConfig) -> None:
     """
     if jax.distributed.is_initialized() or config.processes == 1:
         return
-    info, on_tpu = roll_call.find(config), _on_tpu()
-    if info.processes == 1 if info else not (on_tpu or "OMPI_MCA_orte_hnp_uri" in os.environ):
+    place, on_tpu = roll_call.find(config), _on_tpu()
+    if place.processes == 1 if place else not (on_tpu or "OMPI_MCA_orte_hnp_uri" in os.environ):
         return
-    if info is not None:
-        stamp.set_process(info.process)
-        roll_call.call_roll(info, config.timeout)
+    if place is not None:
+        stamp.set_process(place.process)
+        roll_call.call_roll(place, config.timeout)
     # JAX's own handler of SIGTERM would take the place of ours.
     jax.config.update("jax_enable_preemption_service", False)
     atexit.register(jax.distributed.shutdown)  # process 0 waits for the others
@@ -62,11 +62,11 @@ def start(config: DistributedConfig) -> None:
     }
     try:
         with private.outliving_coordinator():
-            jax.distributed.initialize(*info or (), **timeouts)
+            jax.distributed.initialize(*place or (), **timeouts)
     except (RuntimeError, ValueError) as error:
-        if info is None and on_tpu and isinstance(error, ValueError):  # without metadata: one host
+        if place is None and on_tpu and isinstance(error, ValueError):  # without metadata: one host
             return
-        where = info.where if info else "distributed.coordinator:"
+        where = place.where if place else "distributed.coordinator:"
         raise UserError(f"{where} {str(error).splitlines()[0]}") from None
     if jax.process_count() > 1:
         stamp.set_process(jax.process_index())
@@ -90,10 +90,10 @@ def barrier(point: str, patience: float, report: Callable[[str], None] = lambda 
     """
     if jax.process_count() == 1:
         return
-    client, place = private.coordination().client, f"jaxpt/met/{point}/"
-    client.key_value_set(f"{place}{jax.process_index()}", "here", allow_overwrite=True)
+    client, prefix = private.coordination().client, f"jaxpt/met/{point}/"
+    client.key_value_set(f"{prefix}{jax.process_index()}", "here", allow_overwrite=True)
     begun = last_report = time.monotonic()
-    while len(came := client.key_value_dir_get(place)) < jax.process_count():
+    while len(came := client.key_value_dir_get(prefix)) < jax.process_count():
         if time.monotonic() - last_report > patience:
             last_report = time.monotonic()
             arrived = {int(key.rpartition("/")[2]) for key, _ in came}
@@ -149,27 +149,27 @@ def first_host_first(
     if jax.process_count() == 1:
         yield []
         return
-    client, place, process = private.coordination().client, f"jaxpt/shared/{point}", jax.process_index()
+    client, prefix, process = private.coordination().client, f"jaxpt/shared/{point}", jax.process_index()
     token = _write_token(directory) if process == 0 else None
     if process == 0:
-        client.key_value_set(f"{place}/token", str(token.name if token else ""))
+        client.key_value_set(f"{prefix}/token", str(token.name if token else ""))
     barrier(f"{point}, sharing it", patience, report)
-    name = client.key_value_try_get(f"{place}/token")
+    name = client.key_value_try_get(f"{prefix}/token")
     entry = [socket.gethostname(), not name or (directory / name).exists()]
-    client.key_value_set(f"{place}/found/{process}", json.dumps(entry))
+    client.key_value_set(f"{prefix}/found/{process}", json.dumps(entry))
     barrier(f"{point}, knowing who shares it", patience, report)
     if token is not None:
         token.unlink(missing_ok=True)
-    answers = client.key_value_dir_get(f"{place}/found/")
+    answers = client.key_value_dir_get(f"{prefix}/found/")
     hosts = {int(key.rpartition("/")[2]): json.loads(answer) for key, answer in answers}
     waits = name and hosts[process][1] and hosts[process][0] != hosts[0][0]
     if waits:
         report(f"waiting for process 0, which prepares {directory} for all hosts that share it")
-        client.blocking_key_value_get(f"{place}/done", _MAX_MILLISECONDS)
+        client.blocking_key_value_get(f"{prefix}/done", _MAX_MILLISECONDS)
     apart = {host: number for number, (host, shares) in sorted(hosts.items(), reverse=True) if not shares}
     yield sorted(apart.values())
     if process == 0:
-        client.key_value_set(f"{place}/done", "")
+        client.key_value_set(f"{prefix}/done", "")
 
 
 def _write_token(directory: Path) -> Path | None:

@@ -141,18 +141,18 @@ def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:
     return ProcessInfo(f"{prefix}{number}:{port}", count, process, devices)
 
 
-def call_roll(info: ProcessInfo, timeout: float, failure: str = "") -> None:
+def call_roll(place: ProcessInfo, timeout: float, failure: str = "") -> None:
     """Waits for all processes: each sends its number to process 0, which answers with the missing ones.
 
     Args:
-      info: this process's place.
+      place: this process's place.
       timeout: seconds to wait.
       failure: this process's error, if it has failed already; then all processes end.
 
     Raises:
       UserError: some did not come, have failed, or two have the same number; at every process that is there.
     """
-    run = _Roll(info).call if info.process == 0 else functools.partial(_report, info)
+    run = _Roll(place).call if place.process == 0 else functools.partial(_report, place)
     if words := asyncio.run(run(time.monotonic() + timeout, failure)):
         raise UserError(words)
 
@@ -166,35 +166,35 @@ def fail(words: str, config: DistributedConfig, report: Callable[[], None]) -> N
       report: prints the error. It is called once, unless another process has failed with the same error and prints it.
     """
     try:
-        info = find(config)
+        place = find(config)
     except UserError:
-        info = None
-    if info is None or info.processes == 1:
+        place = None
+    if place is None or place.processes == 1:
         return report()
-    stamp.set_process(info.process)
-    if info.process == 0:
+    stamp.set_process(place.process)
+    if place.process == 0:
         report()
     answer = ""
     try:
-        call_roll(info, _LATE_SECONDS, words)
+        call_roll(place, _LATE_SECONDS, words)
     except UserError as error:
         answer = str(error)
     first, _, failure = answer.partition(" failed: ")
-    if info.process > 0 and (failure != words or first == f"process {info.process}"):
+    if place.process > 0 and (failure != words or first == f"process {place.process}"):
         report()
     return None
 
 
-def _token(info: ProcessInfo, environment: Mapping[str, str]) -> bytes:
+def _token(place: ProcessInfo, environment: Mapping[str, str]) -> bytes:
     """A secret that all processes of a run know: JAXPT_TOKEN, or at least the port and Slurm's job."""
     step = (environment.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    words = environment.get("JAXPT_TOKEN") or "\n".join((str(info.address[1]), *step))
+    words = environment.get("JAXPT_TOKEN") or "\n".join((str(place.address[1]), *step))
     return hashlib.sha256(f"jaxpt\n{words}".encode(errors="surrogateescape")).digest()
 
 
-def _server(info: ProcessInfo) -> socket.socket:
+def _server(place: ProcessInfo) -> socket.socket:
     """Listens at the coordinator's address, where it is one of this machine; else at all addresses."""
-    host, port = info.address
+    host, port = place.address
     if host == "localhost" or re.fullmatch(r"[0-9.]+", host):  # other names may stand for loopback on this machine
         with contextlib.suppress(OSError):
             return socket.create_server((host, port))
@@ -207,8 +207,8 @@ class _Roll:
     Once something is wrong, those who come are told at once, for a while.
     """
 
-    def __init__(self, info: ProcessInfo) -> None:
-        self._info, self._token = info, _token(info, os.environ)
+    def __init__(self, place: ProcessInfo) -> None:
+        self._info, self._token = place, _token(place, os.environ)
         self._hosts = {0: socket.gethostname()}
         self._came: set[str] = set()
         """The callers' challenges: one whose first connection was cut off calls again."""
@@ -294,24 +294,24 @@ class _Roll:
         return ""
 
 
-async def _report(info: ProcessInfo, end: float, failure: str) -> str:
+async def _report(place: ProcessInfo, end: float, failure: str) -> str:
     """Another process's side: it tells process 0 its number, and hears the outcome."""
     caller = signed_calls.Caller(
-        process=info.process, processes=info.processes, host=socket.gethostname(), failure=failure[:_MAX_CHARACTERS]
+        process=place.process, processes=place.processes, host=socket.gethostname(), failure=failure[:_MAX_CHARACTERS]
     )
     why = ""
     while True:
         try:
-            return await signed_calls.call(info.address, _token(info, os.environ), caller, end)
+            return await signed_calls.call(place.address, _token(place, os.environ), caller, end)
         except signed_calls.EndedError:
-            return f"{info.where} process 0 has ended"
+            return f"{place.where} process 0 has ended"
         except socket.gaierror:
-            return f"{info.where} process {info.process} does not know the host {info.address[0]}"
+            return f"{place.where} process {place.process} does not know the host {place.address[0]}"
         except signed_calls.StrangerError as error:
             why = f"; what listens there {error}: another run, or another JAXPT_TOKEN?"
         except OSError:
             pass
         if time.monotonic() > end:
-            late = f"process {info.process} did not find process 0 there in time (distributed.timeout)"
-            return f"{info.where} {late}{why}"
+            late = f"process {place.process} did not find process 0 there in time (distributed.timeout)"
+            return f"{place.where} {late}{why}"
         await asyncio.sleep(_RETRY_SECONDS)

@@ -145,29 +145,24 @@ def shardings(axes: Any, shapes: Any, mesh: Mesh, table: Table = DEFAULT) -> Any
     return jax.tree_util.tree_map_with_path(leaf_sharding, shapes, axes)
 
 
-def large_replicated_params(shapes: Any, shardings: Any, least: int = LARGE) -> list[str]:
+def large_replicated_params(shapes: Any, shardings: Any) -> list[str]:
     """Arrays that are fully replicated, though the mesh has axes that could shard them.
 
     Args:
       shapes: a tree of arrays or ShapeDtypeStructs, such as the parameters.
       shardings: their NamedShardings.
-      least: the smallest size that counts, in bytes.
 
     Returns:
       Their names; none if all devices are for the batch alone.
     """
-
-    def whole(shape: Any, sharding: NamedSharding) -> bool:
+    names = []
+    leaves = jax.tree_util.tree_leaves_with_path(shapes)
+    for (path, leaf), sharding in zip(leaves, jax.tree.leaves(shardings), strict=True):
         ways = sharding.mesh.size // sharding.mesh.shape.get("data", 1)
-        size = math.prod(shape.shape) * jax.numpy.dtype(shape.dtype).itemsize
-        return ways > 1 and size >= least and sharding.is_fully_replicated
-
-    is_replicated = jax.tree.map(whole, shapes, shardings)
-    return [
-        jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, is_whole in jax.tree_util.tree_leaves_with_path(is_replicated)
-        if is_whole
-    ]
+        size = math.prod(leaf.shape) * jax.numpy.dtype(leaf.dtype).itemsize
+        if ways > 1 and size >= LARGE and sharding.is_fully_replicated:
+            names.append(jax.tree_util.keystr(path, simple=True, separator="/"))
+    return names
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

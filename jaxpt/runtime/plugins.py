@@ -47,7 +47,7 @@ def check_may_run(name: str, key: str) -> None:
       name: dotted name of the module.
       key: the key that names it.
     """
-    if is_own(name) and are_unread():
+    if is_plugin(name) and are_unread():
         raise UserError(f"{key}: {name} is not imported here: no code runs that a file of others names")
 
 
@@ -65,10 +65,10 @@ def import_module(name: str, key: str) -> ModuleType:
       UserError: within `unread`.
     """
     check_may_run(name, key)
-    if name not in sys.modules and is_own(name) and (place := _place(name.partition(".")[0])):
+    if name not in sys.modules and is_plugin(name) and (place := _place(name.partition(".")[0])):
         errors.note(f"{key}: importing {name} from {place}, whose code then runs")
     module = importlib.import_module(name)
-    if is_own(name):
+    if is_plugin(name):
         imported[name] = None
     return module
 
@@ -82,7 +82,7 @@ def _place(package: str) -> str | None:
     return next(iter((spec and spec.submodule_search_locations) or ()), None) or (spec and spec.origin)
 
 
-def is_own(module: str) -> bool:
+def is_plugin(module: str) -> bool:
     """True if a module is not one of jaxpt's."""
     return module.partition(".")[0] != "jaxpt"
 
@@ -147,10 +147,10 @@ def explained() -> Iterator[None]:
     except Exception as error:
         if not imported:
             raise
-        raise UserError(f"{_said(error)}; --debug shows the traceback") from error
+        raise UserError(f"{_message(error)}; --debug shows the traceback") from error
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """The message of an exception, with the innermost place in a user's module, else in jaxpt."""
     packages = {name.partition(".")[0] for name in imported}
     frames = [(frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code, line)
