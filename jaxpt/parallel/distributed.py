@@ -41,17 +41,9 @@ def put(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, 
     Returns:
       Arrays [batch_size, ...], spread over the mesh.
     """
-    sharding, local_rows = rules.batch_sharding(mesh), rows(mesh, batch_size)
-
-    def place(x: np.ndarray) -> jax.Array:
-        def part(index: tuple[slice, ...]) -> np.ndarray:
-            first, end, _ = index[0].indices(batch_size)
-            at = np.searchsorted(local_rows, first)
-            return x[at : at + end - first]
-
-        return jax.make_array_from_callback((batch_size, *x.shape[1:]), sharding, part)
-
-    return {name: place(x) for name, x in batch.items()}
+    sharding = rules.batch_sharding(mesh)
+    make = jax.make_array_from_process_local_data
+    return {name: make(sharding, x, (batch_size, *x.shape[1:])) for name, x in batch.items()}
 
 
 def to_host(x: jax.Array) -> np.ndarray:

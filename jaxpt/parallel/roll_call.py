@@ -33,8 +33,6 @@ _RETRY_SECONDS = 0.2
 """Time until process 0 is looked for again."""
 _LATE_SECONDS = 30.0
 """Time in which the others come, once something is wrong."""
-_MAX_CHARACTERS = 4000
-"""Maximum length of a failure that the others are told."""
 _CONNECTIONS = 128
 """Maximum number of connections that have sent nothing yet; the oldest is dropped."""
 
@@ -161,7 +159,7 @@ def fail(words: str, config: DistributedConfig, report: Callable[[], None]) -> N
     """Ends a process that fails before the roll is called: the others, who would wait for it, are told.
 
     Args:
-      words: its error.
+      words: its error, in a line.
       config: the recipe's `distributed` section, as far as it is known.
       report: prints the error. It is called once, unless another process has failed with the same error and prints it.
     """
@@ -296,9 +294,8 @@ class _Roll:
 
 async def _report(place: ProcessInfo, end: float, failure: str) -> str:
     """Another process's side: it tells process 0 its number, and hears the outcome."""
-    caller = signed_calls.Caller(
-        process=place.process, processes=place.processes, host=socket.gethostname(), failure=failure[:_MAX_CHARACTERS]
-    )
+    host = socket.gethostname()
+    caller = signed_calls.Caller(process=place.process, processes=place.processes, host=host, failure=failure)
     why = ""
     while True:
         try:
