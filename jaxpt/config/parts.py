@@ -101,8 +101,8 @@ class ModelConfig(Frozen):
 
     @property
     def position_limit(self) -> int | None:
-        """Longest sequence; None: any length."""
-        return None
+        """Longest sequence: `max_positions` of a model that has such a field; None: any length."""
+        return getattr(self, "max_positions", None)
 
     def check_length(self, length: int) -> None:
         """Raises UserError if sequences of this length have no place in the position table."""

@@ -6,18 +6,20 @@ Paper: https://arxiv.org/abs/1909.11942
 from __future__ import annotations
 
 import functools
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from jaxpt.config import Layers, Size
-from jaxpt.models.bert import Bert, BertConfig, Block
+from jaxpt.models.bert import BertConfig, Block
 from jaxpt.models.layers import Activation
 from jaxpt.models.stack import Segment
 
 
 class AlbertConfig(BertConfig):
     """Configuration of ALBERT."""
+
+    project_embeddings: ClassVar[bool] = True
 
     kind: Literal["albert"] = "albert"
     embedding_dim: Size = 128
@@ -39,22 +41,7 @@ class AlbertConfig(BertConfig):
         """Width of the embeddings."""
         return self.embedding_dim
 
-    @property
-    def project_embeddings(self) -> bool:
-        """True: a projection maps the embeddings to the hidden width."""
-        return True
-
     def segments(self) -> tuple[Segment, ...]:
         """One segment per group."""
         blocks = (functools.partial(Block, self),) * self.inner_layers
         return (Segment(blocks, self.layers // self.groups, shared=True),) * self.groups
-
-    def build(self) -> Albert:
-        """Builds the model."""
-        return Albert(self)
-
-
-class Albert(Bert):
-    """The encoder."""
-
-    config: AlbertConfig

@@ -18,10 +18,9 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, Layers, ModelConfig, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import check_heads, compute_dtype
+from jaxpt.models.base import LanguageModel, check_heads, compute_dtype
 from jaxpt.models.cache import Cache, NewCache, Step, stored
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
-from jaxpt.models.lm import LanguageModel
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions
@@ -64,11 +63,6 @@ class BartConfig(ModelConfig):
         check_heads(self.embed_dim, self.heads)
         check_heads(self.embed_dim, self.decoder_heads or self.heads, "decoder_heads")
         return self
-
-    @property
-    def position_limit(self) -> int | None:
-        """Maximum sequence length."""
-        return self.max_positions
 
     def build(self) -> Bart:
         """Builds the model."""
@@ -196,8 +190,3 @@ class Bart(LanguageModel):
         shared = Shared(step.mask(), memory_BxSxD=encoded_BxSxD, memory_mask=step.memory_mask())
         output = step.finish(self.decoder(x_BxTxD, shared, step.past, layers=layers))
         return output if self.decoder_norm is None else output.with_hidden(self.decoder_norm(output.hidden))
-
-    def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
-        """Next-token logits [B, T, V], by default with the same tokens for both stacks: uses every parameter."""
-        targets = tokens_BxS if decoder_tokens_BxT is None else decoder_tokens_BxT
-        return self.logits(self.decode(targets, self.encode(tokens_BxS).hidden).hidden)

@@ -1,13 +1,14 @@
 """BERT: a bidirectional encoder with post-norm. Paper: https://arxiv.org/abs/1810.04805
 
-RoBERTa, DistilBERT, ALBERT and ELECTRA are BERTs with other embeddings or shared layers. Their modules subclass this
-one and override properties of `BertConfig`.
+RoBERTa, DistilBERT, ALBERT and ELECTRA are BERTs with other embeddings, shared layers or other heads: their files
+override what `BertConfig` says of them.
 
 Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows in storage)
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,21 +17,32 @@ import jax
 import jax.numpy as jnp
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, Layers, ModelConfig, NonNegativeInt, PositiveFloat, Size
+from jaxpt.config import (
+    Fraction,
+    HeadName,
+    Layers,
+    ModelConfig,
+    NonNegativeInt,
+    PoolerOptions,
+    PositiveFloat,
+    Size,
+    TaskHead,
+)  # fmt: skip
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import check_heads, compute_dtype
+from jaxpt.models.base import LanguageModel, check_heads, compute_dtype
+from jaxpt.models.cache import KeyValues, stored
 from jaxpt.models.layers import (
     Activation,
     Dense,
     Dropout,
     Embed,
     FeedForward,
+    Initializer,
     LayerNorm,
     SmallEmbed,
     constrain,
-)
-from jaxpt.models.lm import LanguageModel
+)  # fmt: skip
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions
@@ -44,6 +56,8 @@ class BertConfig(ModelConfig):
 
     family: ClassVar[str] = "encoder"
     text_layout: ClassVar[str] = "bert"
+    project_embeddings: ClassVar[bool] = False
+    """True if a projection maps the embeddings to the hidden width."""
 
     kind: Literal["bert"] = "bert"
     layers: Layers
@@ -82,14 +96,18 @@ class BertConfig(ModelConfig):
         return self.embed_dim
 
     @property
-    def project_embeddings(self) -> bool:
-        """True if a projection maps the embeddings to the hidden width."""
-        return False
-
-    @property
     def masked_lm_options(self) -> dict[str, Any]:
         """Options of the masked-LM head."""
         return {"width": self.table_dim, "activation": self.activation, "epsilon": self.epsilon}
+
+    def pooler(self, name: HeadName) -> PoolerOptions:
+        """The layer before the logits of whole texts: of the head "classes", or of "choice"."""
+        return PoolerOptions()
+
+    def task_head(self, name: HeadName) -> TaskHead:
+        """As in `ModelConfig`, with the pooler of this architecture."""
+        head = super().task_head(name)
+        return head if head.pooler is None else dataclasses.replace(head, pooler=self.pooler(name))
 
     def segments(self) -> tuple[Segment, ...]:
         """The layers."""
@@ -104,23 +122,29 @@ class Block(nn.Module):
     """Attention and feed-forward, each x ← LN(x + f(x)); keys and values come from `shared.memory_BxSxD` if given."""
 
     config: BertConfig
+    init: Initializer = INIT
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
         c, dtype = self.config, compute_dtype(self.config)
-        attention = Attention(
-            c.heads, c.embed_dim // c.heads, dtype, INIT, INIT, dropout=c.dropout,
-            implementation=c.attention, name="attention",
-        )  # fmt: skip
-        feed_forward = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")
-
-        y, _ = attention(x_BxLxD, shared.mask, memory_BxSxD=shared.memory_BxSxD)
+        mlp_dim = c.mlp_dim or 4 * c.embed_dim  # GPT may leave it out
+        y, kv = self.attend(x_BxLxD, past, shared)
         y = adapters.after(c, "attention")(Dropout(c.dropout)(y))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
-        y = feed_forward(x_BxLxD)
+        y = FeedForward(mlp_dim, c.activation, self.init, self.init, dtype, name="feed_forward")(x_BxLxD)
         y = adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
-        return Output(constrain(x_BxLxD, "act_embed"))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
+
+    @nn.nowrap
+    def attend(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> tuple[jax.Array, KeyValues | None]:
+        """Attention, and its keys and values to store if `past` has a cache."""
+        c = self.config
+        attention = Attention(
+            c.heads, c.embed_dim // c.heads, compute_dtype(c), self.init, self.init, dropout=c.dropout,
+            implementation=c.attention, name="attention",
+        )  # fmt: skip
+        return attention(x_BxLxD, shared.mask, memory_BxSxD=shared.memory_BxSxD, past=past.of("attention"))
 
 
 class Bert(LanguageModel):
@@ -181,7 +205,3 @@ class Bert(LanguageModel):
         x_BxLxD = constrain(x_BxLxD, "act_embed")
         shared = Shared(Mask.self_attention(segment_ids, ranks))
         return self.encoder(x_BxLxD, shared, layers=layers, at_BxT=at_BxT)
-
-    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Hidden states [B, L, D]: uses every parameter."""
-        return self.encode(tokens_BxL).hidden

@@ -196,6 +196,7 @@ class Step:
     """One call of `decode`: positions and masks of the given tokens, with or without a cache.
 
     Attributes:
+      length: L.
       positions: [B, L], or None: 0 … L − 1.
       past: for the stack.
     """
@@ -211,6 +212,7 @@ class Step:
     ) -> None:
         """Takes the arguments of `decode`; `memory_segments` are the encoder's segment ids."""
         self._cache, self._shape, self._branches = cache, tokens_BxL.shape, branches
+        self.length = tokens_BxL.shape[1]
         self.segment_ids, self.positions = segment_ids, positions
         self.memory_segments = memory_segments
         self.past = Past()

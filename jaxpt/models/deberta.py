@@ -8,9 +8,9 @@ V vocabulary (Vp: its rows in storage)
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
-from typing import Any, ClassVar, Literal, Self
+from typing import Literal, Self
 
 import flax.linen as nn
 import jax
@@ -19,55 +19,23 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from pydantic import model_validator
 
-from jaxpt.config import (
-    Fraction,
-    HeadName,
-    Layers,
-    ModelConfig,
-    NonNegativeInt,
-    PoolerOptions,
-    PositiveFloat,
-    Size,
-    TaskHead,
-)
-from jaxpt.models import adapters
+from jaxpt.config import HeadName, NonNegativeInt, PoolerOptions, PositiveFloat, Size
+from jaxpt.models import bert
 from jaxpt.models.attention import attend
-from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.layers import (
-    ACTIVATIONS,
-    Activation,
-    Dense,
-    Dropout,
-    Embed,
-    FeedForward,
-    LayerNorm,
-    SmallEmbed,
-    constrain,
-    param,
-)
-from jaxpt.models.lm import LanguageModel
+from jaxpt.models.base import LanguageModel, compute_dtype
+from jaxpt.models.bert import INIT, BertConfig
+from jaxpt.models.layers import ACTIVATIONS, Activation, Dense, Dropout, Embed, LayerNorm, SmallEmbed, constrain, param
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
 from jaxpt.models.position_terms import PositionTerms, relative_rows
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
-INIT = nn.initializers.truncated_normal(0.02)
 
-
-class DebertaConfig(ModelConfig):
+class DebertaConfig(BertConfig):
     """Configuration of DeBERTa."""
 
-    family: ClassVar[str] = "encoder"
-    text_layout: ClassVar[str] = "bert"
-
     kind: Literal["deberta"] = "deberta"
-    layers: Layers
-    embed_dim: Size
-    """Width of the hidden states; a multiple of `heads`."""
-    heads: Size
-    mlp_dim: Size
-    """Hidden width of the feed-forward blocks."""
     max_positions: Size = 512
     """Maximum sequence length, and the maximum distance of relative positions."""
     buckets: Size | None = 256
@@ -89,23 +57,14 @@ class DebertaConfig(ModelConfig):
     mask_decoder: bool = False
     """Enhanced mask decoder: the last layer runs twice, with absolute positions added to the first queries. In
     version 3 only the generator has it."""
-    activation: Activation = "gelu"
     epsilon: PositiveFloat = 1e-7
     """ε of the norms."""
-    dropout: Fraction = 0.0
-    """Dropout rate on embeddings, attention weights and block outputs."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_heads(self.embed_dim, self.heads)
+    def _check_layers(self) -> Self:
         if self.layers <= bool(self.convolution) + self.mask_decoder:
             raise ValueError(f"layers: {self.layers} are too few with convolution or mask_decoder")
         return self
-
-    @property
-    def masked_lm_options(self) -> dict[str, Any]:
-        """Options of the masked-LM head."""
-        return {"width": self.embed_dim, "activation": self.activation, "epsilon": self.epsilon}
 
     @property
     def relative(self) -> bool:
@@ -117,21 +76,15 @@ class DebertaConfig(ModelConfig):
         """k: there are 2k relative embeddings."""
         return self.buckets or self.max_positions
 
-    @property
-    def position_limit(self) -> int | None:
-        """Maximum sequence length."""
-        return self.max_positions
-
     def parts(self) -> dict[str, range]:
         """{name of a stack: its layer numbers}, in order; the first and the last layer may be separate stacks."""
         start, end = int(bool(self.convolution)), self.layers - self.mask_decoder
         parts = {"first": range(start), "encoder": range(start, end), "last": range(end, self.layers)}
         return {name: numbers for name, numbers in parts.items() if numbers}
 
-    def task_head(self, name: HeadName) -> TaskHead:
-        """As BERT, with GELU in the pooler."""
-        pooler = None if name in ("tags", "span") else PoolerOptions("gelu")
-        return dataclasses.replace(super().task_head(name), pooler=pooler)
+    def pooler(self, name: HeadName) -> PoolerOptions:
+        """As BERT's, with GELU."""
+        return PoolerOptions("gelu")
 
     def build(self) -> Deberta:
         """Builds the model."""
@@ -180,22 +133,13 @@ class DisentangledAttention(nn.Module):
         return Dense(c.embed_dim, ("heads", "embed"), INIT, dtype, name="output")(y_BxLxD)
 
 
-class Block(nn.Module):
-    """Attention and feed-forward, each x ← LN(x + f(x)); keys and values come from `shared.memory_BxSxD` if given."""
+class Block(bert.Block):
+    """BERT's, with disentangled attention."""
 
-    config: DebertaConfig
-
-    @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
-        c, dtype = self.config, compute_dtype(self.config)
+    @nn.nowrap
+    def attend(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> tuple[jax.Array, None]:
         memory_BxSxD = x_BxLxD if shared.memory_BxSxD is None else shared.memory_BxSxD
-        y = DisentangledAttention(c, name="attention")(x_BxLxD, memory_BxSxD, shared)
-        y = adapters.after(c, "attention")(Dropout(c.dropout)(y))
-        x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
-        y = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, name="feed_forward")(x_BxLxD)
-        y = adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
-        x_BxLxD = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD + y)
-        return Output(constrain(x_BxLxD, "act_embed"))
+        return DisentangledAttention(self.config, name="attention")(x_BxLxD, memory_BxSxD, shared), None
 
 
 class Convolution(nn.Module):
@@ -233,15 +177,9 @@ class Deberta(LanguageModel):
             self.relative_table = param(self, "relative_table", INIT, (2 * c.span, c.embed_dim), ("buckets", "embed"))
             self.relative_norm = LayerNorm(c.epsilon, dtype) if c.norm_relative else None
 
-        def stack(name: str) -> Stack | None:
-            numbers = c.parts().get(name)
-            return (
-                Stack((Segment((lambda name: Block(c, name=name),), len(numbers)),), c.remat, c.unroll)
-                if numbers
-                else None
-            )
-
-        self.first, self.encoder, self.last = stack("first"), stack("encoder"), stack("last")
+        block = (functools.partial(Block, c),)
+        stacks = {name: Stack((Segment(block, len(at)),), c.remat, c.unroll) for name, at in c.parts().items()}
+        self.first, self.encoder, self.last = (stacks.get(name) for name in ("first", "encoder", "last"))
         self.convolution = Convolution(c) if c.convolution else None
 
     def embed(
@@ -300,7 +238,3 @@ class Deberta(LanguageModel):
         at_BxLxD = self.position_embed(tokens_BxL.shape[1], positions)
         output = output.concat(self.last(output.hidden + at_BxLxD, shared, layers=layers))
         return output.concat(self.last(output.hidden, shared, layers=layers))
-
-    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Hidden states [B, L, D]: uses every parameter."""
-        return self.encode(tokens_BxL).hidden

@@ -9,7 +9,7 @@ import dataclasses
 from typing import Literal
 
 from jaxpt.config import HeadName, PoolerOptions, TaskHead
-from jaxpt.models.bert import Bert, BertConfig
+from jaxpt.models.bert import BertConfig
 
 
 class DistilBertConfig(BertConfig):
@@ -18,17 +18,10 @@ class DistilBertConfig(BertConfig):
     kind: Literal["distilbert"] = "distilbert"
     token_types: Literal[0] = 0
 
+    def pooler(self, name: HeadName) -> PoolerOptions:
+        """As BERT's, with ReLU."""
+        return PoolerOptions("relu")
+
     def task_head(self, name: HeadName) -> TaskHead:
-        """As BERT, with ReLU in the pooler, and with dropout before the logits of spans."""
-        pooler = None if name in ("tags", "span") else PoolerOptions("relu")
-        return dataclasses.replace(super().task_head(name), pooler=pooler, drops_out=True)
-
-    def build(self) -> DistilBert:
-        """Builds the model."""
-        return DistilBert(self)
-
-
-class DistilBert(Bert):
-    """The encoder."""
-
-    config: DistilBertConfig
+        """As BERT, with dropout before the logits of spans, too."""
+        return dataclasses.replace(super().task_head(name), drops_out=True)

@@ -6,11 +6,10 @@ Paper: https://arxiv.org/abs/2003.10555
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Literal
 
-from jaxpt.config import HeadName, PoolerOptions, Size, TaskHead
-from jaxpt.models.bert import Bert, BertConfig
+from jaxpt.config import HeadName, PoolerOptions, Size
+from jaxpt.models.bert import BertConfig
 
 
 class ElectraConfig(BertConfig):
@@ -35,17 +34,6 @@ class ElectraConfig(BertConfig):
         """Options of the masked-LM head, whose activation is fixed."""
         return super().masked_lm_options | {"activation": "gelu"}
 
-    def task_head(self, name: HeadName) -> TaskHead:
-        """As BERT, with GELU in the pooler, and with dropout before that of whole texts."""
-        pooler = None if name in ("tags", "span") else PoolerOptions("gelu", drops_out=name == "classes")
-        return dataclasses.replace(super().task_head(name), pooler=pooler)
-
-    def build(self) -> Electra:
-        """Builds the model."""
-        return Electra(self)
-
-
-class Electra(Bert):
-    """The encoder of a generator or discriminator."""
-
-    config: ElectraConfig
+    def pooler(self, name: HeadName) -> PoolerOptions:
+        """As BERT's, with GELU, and for whole texts with dropout before it."""
+        return PoolerOptions("gelu", drops_out=name == "classes")

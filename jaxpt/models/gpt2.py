@@ -16,16 +16,15 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, Layers, ModelConfig, PositiveFloat, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.cache import Cache, NewCache, Step, stored
+from jaxpt.models.base import UntiedHead, check_heads, compute_dtype
+from jaxpt.models.cache import stored
+from jaxpt.models.decoder import Decoder
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
-from jaxpt.models.lm import LanguageModel, UntiedHead
 from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.normal(0.02)
-POSITION_INIT = nn.initializers.normal(0.01)
 
 
 class GPT2Config(ModelConfig):
@@ -33,6 +32,12 @@ class GPT2Config(ModelConfig):
 
     family: ClassVar[str] = "decoder"
     text_layout: ClassVar[str] = "decoder"
+    first_position: ClassVar[int] = 0
+    """Row of position 0 in the position table; the rows before it are unused."""
+    position_std: ClassVar[float] = 0.01
+    """Standard deviation of fresh position embeddings."""
+    final_norm: ClassVar[bool] = True
+    """True if there is a norm after the last layer."""
 
     kind: Literal["gpt2"] = "gpt2"
     layers: Layers
@@ -54,10 +59,9 @@ class GPT2Config(ModelConfig):
         check_heads(self.embed_dim, self.heads)
         return self
 
-    @property
-    def position_limit(self) -> int | None:
-        """Maximum sequence length."""
-        return self.max_positions
+    def segments(self) -> tuple[Segment, ...]:
+        """The layers."""
+        return (Segment((functools.partial(Block, self),), self.layers),)
 
     def build(self) -> GPT2:
         """Builds the model."""
@@ -90,53 +94,22 @@ class Block(nn.Module):
         return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
 
 
-class GPT2(LanguageModel):
+class GPT2(Decoder):
     """GPT-2."""
 
     config: GPT2Config
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
+        rows, init = c.first_position + c.max_positions, nn.initializers.normal(c.position_std)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype, c.tie_embeddings)
-        self.position_embed = LearnedPositions(c.max_positions, c.embed_dim, POSITION_INIT, dtype)
+        self.position_embed = LearnedPositions(rows, c.embed_dim, init, dtype, c.first_position)
         self.embed_dropout = Dropout(c.dropout)
-        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
-        self.final_norm = LayerNorm(c.epsilon, dtype)
+        self.decoder = Stack(c.segments(), c.remat, c.unroll)
+        self.final_norm = LayerNorm(c.epsilon, dtype) if c.final_norm else None
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 
-    def decode(
-        self,
-        tokens_BxL: jax.Array,
-        *,
-        segment_ids: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        prefix: jax.Array | None = None,
-        branches: jax.Array | None = None,
-        layers: bool = False,
-        cache: Cache | NewCache | None = None,
-    ) -> Output:
-        """Hidden states after the final norm; causal attention, bidirectional in the prefix.
-
-        Args:
-          tokens_BxL: token ids.
-          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: [B, L], 0 … L-1 by default.
-          prefix: bool [B, L], True at tokens visible to their whole segment; none by default.
-          branches: [B, L], branch of each token in its segment: tokens of branch 0 are visible to the whole segment,
-            those of another branch only to itself (continuations of one context); not with a cache.
-          layers: also return the hidden states of all layers.
-          cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
-            the prompt may be padded on the left (segment 0).
-
-        Returns:
-          Hidden states [B, L, D] in the compute dtype.
-        """
-        step = Step(cache, tokens_BxL, segment_ids, positions, branches=branches)
-        x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], step.positions)
-        x_BxLxD = constrain(self.embed_dropout(x_BxLxD), "act_embed")
-        output = step.finish(self.decoder(x_BxLxD, Shared(step.mask(prefix)), step.past, layers=layers))
-        return output if self.final_norm is None else output.with_hidden(self.final_norm(output.hidden))
-
-    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Next-token logits [B, L, V]: uses every parameter."""
-        return self.logits(self.decode(tokens_BxL).hidden)
+    def embed(self, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
+        """The sum of the embeddings."""
+        x_BxLxD = self.token_embed(tokens_BxL) + self.position_embed(tokens_BxL.shape[1], positions)
+        return constrain(self.embed_dropout(x_BxLxD), "act_embed")

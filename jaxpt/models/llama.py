@@ -19,10 +19,10 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, Layers, ModelConfig, PositiveFloat, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import check_heads, compute_dtype
-from jaxpt.models.cache import Cache, NewCache, Step, stored
+from jaxpt.models.base import UntiedHead, check_heads, compute_dtype
+from jaxpt.models.cache import Step, stored
+from jaxpt.models.decoder import Decoder
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
-from jaxpt.models.lm import LanguageModel, UntiedHead
 from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import Rope, positions_from
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -94,11 +94,6 @@ class LlamaConfig(ModelConfig):
             self.rope_original_positions,
         )  # fmt: skip
 
-    @property
-    def position_limit(self) -> int | None:
-        """Maximum sequence length."""
-        return self.max_positions
-
     def build(self) -> Llama:
         """Builds the model."""
         return Llama(self)
@@ -130,7 +125,7 @@ class Block(nn.Module):
         return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
 
 
-class Llama(LanguageModel):
+class Llama(Decoder):
     """Llama and Mistral."""
 
     config: LlamaConfig
@@ -142,40 +137,8 @@ class Llama(LanguageModel):
         self.final_norm = RMSNorm(c.epsilon, dtype)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 
-    def decode(
-        self,
-        tokens_BxL: jax.Array,
-        *,
-        segment_ids: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        prefix: jax.Array | None = None,
-        branches: jax.Array | None = None,
-        layers: bool = False,
-        cache: Cache | NewCache | None = None,
-    ) -> Output:
-        """Hidden states after the final norm; causal attention within `window`, bidirectional in the prefix.
-
-        Args:
-          tokens_BxL: token ids.
-          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: [B, L], 0 … L-1 by default.
-          prefix: bool [B, L], True at tokens visible to their whole segment; none by default.
-          branches: [B, L], branch of each token in its segment: tokens of branch 0 are visible to the whole segment,
-            those of another branch only to itself (continuations of one context); not with a cache.
-          layers: also return the hidden states of all layers.
-          cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
-            the prompt may be padded on the left (segment 0).
-
-        Returns:
-          Hidden states [B, L, D] in the compute dtype.
-        """
-        c = self.config
-        step = Step(cache, tokens_BxL, segment_ids, positions, branches=branches)
-        positions = positions_from(tokens_BxL.shape[1]) if step.positions is None else step.positions
-        shared = Shared(step.mask(prefix, c.window), positional=c.rope.rotation(positions, c.width))
-        output = step.finish(self.decoder(self.token_embed(tokens_BxL), shared, step.past, layers=layers))
-        return output.with_hidden(self.final_norm(output.hidden))
-
-    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Next-token logits [B, L, V]: uses every parameter."""
-        return self.logits(self.decode(tokens_BxL).hidden)
+    def shared(self, step: Step, prefix: jax.Array | None) -> Shared:
+        """The mask, with the window, and the rotary positions."""
+        c, positions = self.config, step.positions
+        positions = positions_from(step.length) if positions is None else positions
+        return Shared(step.mask(prefix, c.window), positional=c.rope.rotation(positions, c.width))

@@ -19,9 +19,8 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PoolerOptions, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import compute_dtype
+from jaxpt.models.base import LanguageModel, compute_dtype
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
-from jaxpt.models.lm import LanguageModel
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import Rope, positions_from
@@ -77,11 +76,6 @@ class ModernBertConfig(ModelConfig):
         if self.embed_dim % self.heads or self.embed_dim // self.heads % 2:
             raise ValueError(f"heads: {self.heads} does not divide embed_dim {self.embed_dim} into heads of even width")
         return self
-
-    @property
-    def position_limit(self) -> int | None:
-        """Maximum sequence length."""
-        return self.max_positions
 
     @property
     def masked_lm_options(self) -> dict[str, Any]:
@@ -198,7 +192,3 @@ class ModernBert(LanguageModel):
         shared = Shared(Mask(segment_ids, segment_ids), positional=rotations)
         output = self.encoder(x_BxLxD, shared, layers=layers)
         return output.with_hidden(self.final_norm(output.hidden))
-
-    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Hidden states [B, L, D]: uses every parameter."""
-        return self.encode(tokens_BxL).hidden

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,10 +22,10 @@ from flax.core.scope import LazyRng
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
-from jaxpt.models import base
 from jaxpt.models.base import Bound
 
-Path = tuple[str, ...]
+Rngs = Mapping[str, Any]
+"""Random keys by name; dropout is on if there is a key "dropout"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +36,13 @@ class Head:
     inputs: tuple[jax.ShapeDtypeStruct, ...] | None = None
     """Default: the hidden states of one token, [1, 1, embed_dim]."""
 
-    def _boxed(self, key: jax.Array, path: Path, config: ModelConfig) -> dict[str, Any]:
-        inputs = self.inputs or (jax.ShapeDtypeStruct((1, 1, config.embed_dim), jnp.float32),)
-        return base.boxed_init(self.module, LazyRng(key, path), *(jnp.zeros(x.shape, x.dtype) for x in inputs))
+    def bind(self, params: Any, rngs: Rngs, backbone: Any) -> Bound:
+        """Binds the module to parameters and random keys; it uses none of the backbone's."""
+        return Bound(self.module, params, rngs)
 
-    def _bound(self, params: Any, rngs: Mapping[str, jax.Array], path: Path, outer: Any) -> Bound:
-        return Bound(self.module, params, _folded(rngs, path))
+    def _boxed(self, key: LazyRng, config: ModelConfig) -> dict[str, Any]:
+        inputs = self.inputs or (jax.ShapeDtypeStruct((1, 1, config.embed_dim), jnp.float32),)
+        return _boxed(self.module, key, *inputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,61 +81,66 @@ class Network:
         Returns:
           A plain nested dict of float32 arrays; parameters of a stack have a leading layers axis.
         """
-        return base.unboxed(self._made(key))
+        return _unboxed(_initialised(self, key))
 
     def abstract(self) -> dict[str, Any]:
-        """Shapes and logical axes of the parameters: each leaf an `nn.LogicallyPartitioned`, as `base.abstract`."""
+        """Shapes and logical axes of the parameters; nothing is computed.
+
+        Returns:
+          The tree of parameters, each leaf an `nn.LogicallyPartitioned`: `value` is a `jax.ShapeDtypeStruct`, `names`
+          has a logical name for each axis. The tree is cached: do not modify it.
+        """
         return _abstract(self)
 
     def shapes(self) -> dict[str, Any]:
         """The tree of parameters with `jax.ShapeDtypeStruct` leaves."""
-        return base.unboxed(self.abstract())
+        return _unboxed(self.abstract())
 
     def logical_axes(self) -> dict[str, Any]:
         """The tree of parameters, each leaf a tuple of logical names, such as ("layers", "embed", "heads")."""
-        return base.axes_of(self.abstract())
+        return jax.tree.map(lambda box: box.names, self.abstract(), is_leaf=_is_box)
 
     def count_params(self) -> int:
         """Number of parameters; padding rows of the vocabulary are not counted."""
-        return base.count(self.abstract(), self.config.vocab_size)
 
-    def bind(self, params: Any, rngs: Mapping[str, jax.Array] | None = None) -> Bound:
+        def size(box: nn.LogicallyPartitioned) -> int:
+            axes = zip(box.names, box.value.shape, strict=True)
+            return math.prod(self.config.vocab_size if name == "vocab" else size for name, size in axes)
+
+        return sum(map(size, jax.tree.leaves(self.abstract(), is_leaf=_is_box)))
+
+    def bind(self, params: Any, rngs: Rngs | None = None, backbone: Any = None) -> Bound:
         """Binds backbone and heads to parameters and random keys.
 
         Args:
           params: a tree as from `init`.
           rngs: random keys by name; dropout is on if there is a key "dropout".
+          backbone: for a network that is a head: parameters of its backbone.
 
         Returns:
           An object with the backbone's methods; `bound.heads[name]` is a bound head.
         """
-        return self._bound(params, dict(rngs or {}), (), {})
+        rngs, heads = dict(rngs or {}), _Heads()
+        model_params = {**params["model"], **{name: backbone[name] for name in self.shared}}
+        for name, head in self.heads.items():
+            head_rngs = {purpose: LazyRng.create(key, name) for purpose, key in rngs.items()}
+            heads[name] = head.bind(params["heads"][name], head_rngs, model_params)
+        added = next((heads[name] for name in self.deltas.values()), None)
+        return Bound(self.model, model_params, rngs, heads, added)
 
     def with_model(self, **fields: Any) -> Network:
         """A copy with other configuration fields of all backbones, such as `attention`."""
         heads = {n: head.with_model(**fields) if isinstance(head, Network) else head for n, head in self.heads.items()}
         return dataclasses.replace(self, model=self.config.model_copy(update=fields).build(), heads=heads)
 
-    def _made(self, key: jax.Array) -> dict[str, Any]:
-        """As of any implementation of attention: one that is asked for may not take one token, nor be here."""
-        return self.with_model(attention="auto")._boxed(key)
-
-    def _boxed(self, key: jax.Array, path: Path = (), config: ModelConfig | None = None) -> dict[str, Any]:
-        model = base.boxed_init(self.model, LazyRng(key, path) if path else key)
+    def _boxed(self, key: Any, config: ModelConfig | None = None) -> dict[str, Any]:
+        """The initialised parameters with their logical axes."""
+        model = _boxed(self.model, key, jax.ShapeDtypeStruct((1, 1), jnp.int32))
         model = {name: part for name, part in model.items() if name not in self.shared}
         for name in self.deltas:
             model[name] = jax.tree.map(jnp.zeros_like, model[name])
-        heads = {name: head._boxed(key, (*path, name), self.config) for name, head in self.heads.items()}
+        heads = {name: head._boxed(LazyRng.create(key, name), self.config) for name, head in self.heads.items()}
         return {"model": model, "heads": heads} if heads else {"model": model}
-
-    def _bound(self, params: Any, rngs: Mapping[str, jax.Array], path: Path, outer: Any) -> Bound:
-        model_params = {**params["model"], **{name: outer[name] for name in self.shared}}
-        heads = _Heads(
-            (name, head._bound(params["heads"][name], rngs, (*path, name), model_params))
-            for name, head in self.heads.items()
-        )
-        added = next((heads[name] for name in self.deltas.values()), None)
-        return Bound(self.model, model_params, _folded(rngs, path), heads, added)
 
 
 class _Heads(dict[str, Bound]):
@@ -144,11 +151,27 @@ class _Heads(dict[str, Bound]):
                         "Loss.heads declares them")  # fmt: skip
 
 
+def _initialised(network: Network, key: jax.Array) -> dict[str, Any]:
+    """As of any attention: the requested implementation may not take one token, or not run on this device."""
+    return network.with_model(attention="auto")._boxed(key)
+
+
 @functools.lru_cache(64)  # called several times at the start of a run; each tracing takes a few tenths of a second
 def _abstract(network: Network) -> dict[str, Any]:
-    return jax.eval_shape(lambda: network._made(jax.random.key(0)))
+    return jax.eval_shape(lambda: _initialised(network, jax.random.key(0)))
 
 
-def _folded(rngs: Mapping[str, jax.Array], path: Path) -> Mapping[str, Any]:
-    """Random keys of a subtree: different subtrees have different keys."""
-    return {purpose: LazyRng(key, path) for purpose, key in rngs.items()} if path else rngs
+def _boxed(module: nn.Module, key: Any, *inputs: jax.ShapeDtypeStruct) -> dict[str, Any]:
+    """The initialised parameters of a module that is called with `inputs`, with their logical axes."""
+    with nn.logical_axis_rules(()):  # a batch of one cannot be sharded
+        return module.init({"params": key}, *(jnp.zeros(x.shape, x.dtype) for x in inputs)).get("params", {})
+
+
+def _unboxed(tree: Any) -> Any:
+    """The arrays of a tree of boxes."""
+    # Not nn.unbox: on a mesh it adds sharding constraints, which shapes do not support.
+    return jax.tree.map(lambda box: box.value, tree, is_leaf=_is_box)
+
+
+def _is_box(x: Any) -> bool:
+    return isinstance(x, nn.meta.AxisMetadata)

@@ -5,11 +5,10 @@ Papers: https://arxiv.org/abs/1907.11692, XLM-R https://arxiv.org/abs/1911.02116
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, ClassVar, Literal
 
-from jaxpt.config import HeadName, NonNegativeInt, PoolerOptions, PositiveFloat, Size, TaskHead
-from jaxpt.models.bert import Bert, BertConfig
+from jaxpt.config import HeadName, NonNegativeInt, PoolerOptions, PositiveFloat, Size
+from jaxpt.models.bert import BertConfig
 
 
 class RobertaConfig(BertConfig):
@@ -36,17 +35,6 @@ class RobertaConfig(BertConfig):
         """Options of the masked-LM head, whose activation is fixed."""
         return super().masked_lm_options | {"activation": "gelu"}
 
-    def task_head(self, name: HeadName) -> TaskHead:
-        """As BERT; whole texts with dropout before the pooler, which the choice among several does not have."""
-        head = super().task_head(name)
-        return head if name != "classes" else dataclasses.replace(head, pooler=PoolerOptions(drops_out=True))
-
-    def build(self) -> Roberta:
-        """Builds the model."""
-        return Roberta(self)
-
-
-class Roberta(Bert):
-    """The encoder."""
-
-    config: RobertaConfig
+    def pooler(self, name: HeadName) -> PoolerOptions:
+        """As BERT's, for whole texts with dropout before it."""
+        return PoolerOptions(drops_out=name == "classes")

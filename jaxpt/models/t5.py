@@ -19,10 +19,9 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import compute_dtype
+from jaxpt.models.base import LanguageModel, UntiedHead, compute_dtype
 from jaxpt.models.cache import Cache, NewCache, Step, stored
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
-from jaxpt.models.lm import LanguageModel, UntiedHead
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.positions import LearnedBias, RelativeBias
@@ -252,8 +251,3 @@ class T5(T5Scores):
         shared = Shared(mask, bias_HxTxS, memory_BxSxD=encoded_BxSxD, memory_mask=step.memory_mask())
         output = step.finish(self.decoder(self.drop(self.token_embed(tokens_BxT)), shared, step.past, layers=layers))
         return output.with_hidden(self.drop(self.decoder_norm(output.hidden)))
-
-    def __call__(self, tokens_BxS: jax.Array, decoder_tokens_BxT: jax.Array | None = None) -> jax.Array:
-        """Next-token logits [B, T, V], by default with the same tokens for both stacks: uses every parameter."""
-        targets = tokens_BxS if decoder_tokens_BxT is None else decoder_tokens_BxT
-        return self.logits(self.decode(targets, self.encode(tokens_BxS).hidden).hidden)

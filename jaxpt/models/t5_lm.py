@@ -13,10 +13,9 @@ from typing import ClassVar, Literal
 import flax.linen as nn
 import jax
 
-from jaxpt.models.base import compute_dtype
+from jaxpt.models.base import UntiedHead, compute_dtype
 from jaxpt.models.cache import Cache, NewCache, Step
 from jaxpt.models.layers import Dropout, Embed, RMSNorm
-from jaxpt.models.lm import UntiedHead
 from jaxpt.models.output import Output
 from jaxpt.models.stack import Segment, Shared, Stack
 from jaxpt.models.t5 import INIT, Block, T5Config, T5Scores, bias_of, position_bias
@@ -83,7 +82,3 @@ class T5LM(T5Scores):
         shared = Shared(mask, bias_of(self.decoder_bias, mask, tokens_BxL.shape[1]))
         output = step.finish(self.decoder(self.drop(self.token_embed(tokens_BxL)), shared, step.past, layers=layers))
         return output.with_hidden(self.drop(self.decoder_norm(output.hidden)))
-
-    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
-        """Next-token logits [B, L, V]: uses every parameter."""
-        return self.logits(self.decode(tokens_BxL).hidden)

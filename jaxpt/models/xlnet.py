@@ -23,9 +23,8 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PoolerOptions, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import attend
-from jaxpt.models.base import check_heads, compute_dtype
+from jaxpt.models.base import LanguageModel, check_heads, compute_dtype
 from jaxpt.models.layers import Activation, Dense, Dropout, Embed, FeedForward, LayerNorm, constrain, param, stored_rows
-from jaxpt.models.lm import LanguageModel
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.stack import Segment, Shared, Stack

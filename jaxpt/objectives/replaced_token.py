@@ -30,7 +30,6 @@ from pydantic import ValidationError
 from jaxpt.config import Fraction, ModelConfig, Overrides, PositiveFloat
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.models import base
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import masked_lm, replaced_token
 from jaxpt.models.network import Head, Network
@@ -170,13 +169,13 @@ class ReplacedTokenJudge(MaskedLMJudge):
 
 def _parts(model: ModelConfig, names: Iterable[str]) -> tuple[str, ...]:
     """Those of these modules that a backbone has."""
-    parts = base.abstract(model.build())
+    parts = Network(model.build()).abstract()["model"]
     return tuple(name for name in names if name in parts)
 
 
 def _width(model: ModelConfig) -> int:
     """Width of a backbone's token embeddings."""
-    return base.shapes(model.build())["token_embed"]["table"].shape[1]
+    return Network(model.build()).shapes()["model"]["token_embed"]["table"].shape[1]
 
 
 def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -11,7 +11,6 @@ import pytest
 from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.errors import UserError
-from jaxpt.models.base import bind
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.train import state, step
 from tests import families
@@ -58,7 +57,7 @@ def test_a_text_in_two_batches_equals_it_in_one():
 def test_packed_texts_do_not_see_each_other():
     _, network, params = made()
     tokens = np.random.default_rng(0).integers(0, 200, (1, LENGTH))
-    decode = jax.jit(lambda tokens, ids: bind(network.model, params["model"]).decode(tokens, segment_ids=ids).hidden)
+    decode = jax.jit(lambda tokens, ids: network.bind(params).decode(tokens, segment_ids=ids).hidden)
     packed = decode(tokens, np.array([[1] * 4 + [2] * 3 + [0] * 3]))
     close(packed[:, 4:7], decode(np.roll(tokens, -4), np.array([[1] * 3 + [0] * 7]))[:, :3])
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpt.models import base
 from jaxpt.models.albert import AlbertConfig
 from jaxpt.models.bart import BartConfig
 from jaxpt.models.bert import BertConfig
@@ -106,7 +105,7 @@ def whole(config):
 def drawn(model):
     """Parameters of a model or network: all N(0, 0.1²), the norms' scales about 1, so that biases and norms matter too.
 
-    Not `base.init`: compiling that takes longer than what tests ask of a small model.
+    Not `Network.init`: compiling that takes longer than what tests ask of a small model.
     """
     rng = np.random.default_rng(0)
 
@@ -114,7 +113,9 @@ def drawn(model):
         x = 0.1 * rng.normal(size=leaf.shape).astype(np.float32)
         return jnp.asarray(x + 1 if path[-1].key == "scale" else x)
 
-    return jax.tree_util.tree_map_with_path(draw, model.shapes() if isinstance(model, Network) else base.shapes(model))
+    return jax.tree_util.tree_map_with_path(
+        draw, model.shapes() if isinstance(model, Network) else Network(model).shapes()["model"]
+    )
 
 
 @functools.cache

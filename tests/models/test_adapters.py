@@ -7,8 +7,8 @@ import pytest
 from flax import traverse_util
 
 from jaxpt.errors import UserError
-from jaxpt.models import base
 from jaxpt.models.adapters.bottleneck import BottleneckConfig
+from jaxpt.models.network import Network
 from tests import families, grids
 from tests.models.helpers import EVERY, OF_THEIR_OWN, drawn
 from tests.train.test_trainable import flat, steps
@@ -19,7 +19,9 @@ PARTS = {"attention", "feed_forward"}
 def made(name, adapter=None):
     config = EVERY[name](adapter=adapter) if adapter else EVERY[name]()
     model = config.build()
-    return model, {path: x.shape for path, x in traverse_util.flatten_dict(base.shapes(model), sep="/").items()}
+    return model, {
+        path: x.shape for path, x in traverse_util.flatten_dict(Network(model).shapes()["model"], sep="/").items()
+    }
 
 
 @pytest.mark.parametrize("name", grids.cases(EVERY, *OF_THEIR_OWN))
@@ -44,13 +46,13 @@ def test_every_block_has_the_places(name):
 def test_fresh_ones_change_next_to_nothing_and_then_compute_the_formula(name):
     adapter = BottleneckConfig(dim=5, activation="relu")
     (plain, _), (adapted, _) = made(name), made(name, adapter)
-    params = jax.jit(lambda key: base.init(adapted, key))(jax.random.key(0))
+    params = jax.jit(lambda key: Network(adapted).init(key)["model"])(jax.random.key(0))
     tokens = jnp.arange(16).reshape(2, 8)
 
     @jax.jit
     def run(params, zero):
         def hidden(model, params):
-            bound = base.bind(model, params)
+            bound = Network(model).bind({"model": params})
             return (bound.encode if name == "bert" else bound.decode)(tokens).hidden
 
         return hidden(plain, params), hidden(adapted, params), hidden(adapted, zero)
@@ -88,7 +90,7 @@ def test_they_stand_after_the_projection_and_before_the_residual(name):
     @jax.jit
     def run(pairs, without):
         def hidden(model, flat_params):
-            bound = base.bind(model, traverse_util.unflatten_dict(flat_params, sep="/"))
+            bound = Network(model).bind({"model": traverse_util.unflatten_dict(flat_params, sep="/")})
             return (bound.encode if name == "bert" else bound.decode)(np.arange(16).reshape(2, 8)).hidden
 
         both = {part: (hidden(adapted, one), hidden(plain, other)) for part, (one, other) in pairs.items()}

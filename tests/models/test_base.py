@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from jaxpt.config import MeshConfig, ModelConfig, resolve
-from jaxpt.models import base
 from jaxpt.models.heads import masked_lm
 from jaxpt.models.layers import PARAMETER_AXES
 from jaxpt.models.network import Network
@@ -69,7 +68,7 @@ FAMILIES = ("bert", "gpt2", "t5")
 def scores(model, variables, ids):
     """Of the vocabulary; an encoder's without a head."""
     out = model.apply(variables, ids)
-    return base.bind(model, variables["params"]).logits(out) if model.config.family == "encoder" else out
+    return Network(model).bind({"model": variables["params"]}).logits(out) if model.config.family == "encoder" else out
 
 
 compiled_scores = functools.cache(lambda model: jax.jit(functools.partial(scores, model)))
@@ -101,7 +100,7 @@ def test_parameter_counts_are_those_published(stem):
 @pytest.mark.parametrize("name", ALL)
 def test_every_parameter_has_known_axes(name):
     model, variables = made(name)
-    axes = base.logical_axes(model)
+    axes = Network(model).logical_axes()["model"]
     paths = jax.tree_util.tree_leaves_with_path(variables["params"])
     for path, value in paths:
         names = axes
@@ -118,9 +117,9 @@ def test_every_parameter_has_known_axes(name):
 @pytest.mark.parametrize("name", grids.cases(ALL, "bert", "t5"))
 def test_init_is_plain_float32_and_as_announced(name):
     model = ALL[name]().build()
-    params = jax.jit(lambda key: base.init(model, key))(jax.random.key(1))
+    params = jax.jit(lambda key: Network(model).init(key)["model"])(jax.random.key(1))
     assert not any(isinstance(x, nn.meta.AxisMetadata) for x in jax.tree.leaves(params))
-    announced = base.shapes(model)
+    announced = Network(model).shapes()["model"]
     assert jax.tree.map(lambda x: (x.shape, x.dtype), params) == jax.tree.map(lambda x: (x.shape, x.dtype), announced)
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
 
@@ -244,7 +243,7 @@ def test_a_bound_model_s_calls_do_not_know_of_one_another():
     model, variables = made("bert", dropout=0.5)
     ids, key = tokens(1, 8), jax.random.key(0)
     plain, other, noisy = (
-        base.bind(model, variables["params"], keys) for keys in (None, {"sample": key}, {"dropout": key})
+        Network(model).bind({"model": variables["params"]}, keys) for keys in (None, {"sample": key}, {"dropout": key})
     )
     assert noisy.config is model.config and noisy.rngs == {"dropout": key}
     run = jax.jit(lambda ids: [bound.encode(ids).hidden for bound in (noisy, noisy, plain, other)])
@@ -261,7 +260,9 @@ def test_padded_vocabulary_never_shows():
     model, variables = made("t5")
     assert jax.eval_shape(lambda v: scores(model, v, tokens(1, 4)), variables).shape[-1] == V
     hidden = np.ones((2, 3, 24), np.float32)
-    padded = np.asarray(jax.jit(lambda p: base.bind(model, p).logits(hidden, padded=True))(variables["params"]))
+    padded = np.asarray(
+        jax.jit(lambda p: Network(model).bind({"model": p}).logits(hidden, padded=True))(variables["params"])
+    )
     assert padded.shape == (2, 3, 256) and padded[..., V:].max() < -1e8
     np.testing.assert_array_equal(padded[..., :V], apply(model, variables, "logits", hidden))
 
@@ -272,15 +273,17 @@ def test_a_mesh_changes_nothing_and_embeddings_are_not_gathered_whole(name):
     model = ALL[name](heads=2).build()
     ids = tokens(8, 8)
     mesh = meshes.make(MeshConfig(data=2, fsdp=2, tensor=2))
-    params = jax.jit(lambda key: base.init(model, key))(jax.random.key(0))
+    params = jax.jit(lambda key: Network(model).init(key)["model"])(jax.random.key(0))
 
     def run(params, ids):
         return jnp.square(scores(model, {"params": params}, ids)).mean()
 
     want = jax.jit(run)(params, ids)
-    placed = jax.device_put(params, rules.shardings(base.logical_axes(model), base.shapes(model), mesh))
+    placed = jax.device_put(
+        params, rules.shardings(Network(model).logical_axes()["model"], Network(model).shapes()["model"], mesh)
+    )
     with meshes.use(mesh):
-        again = jax.jit(lambda key: base.init(model, key))(jax.random.key(0))
+        again = jax.jit(lambda key: Network(model).init(key)["model"])(jax.random.key(0))
         rows = jax.device_put(ids, rules.batch_sharding(mesh))
         compiled = jax.jit(run).lower(placed, rows).compile()
         got = compiled(placed, rows)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.models import base, cache
+from jaxpt.models import cache
 from jaxpt.models.cache import Cache, NewCache
+from jaxpt.models.network import Network
 from tests import grids
 from tests.models.helpers import ALL, OTHERS, V, drawn, t5
 
@@ -23,7 +24,7 @@ TOLERANCE = 1e-5  # float32, two orders of summation; 1.3e-6 at most was seen, o
 @functools.cache
 def bound(name):
     model = MODELS[name]().build()
-    return base.bind(model, drawn(model))
+    return Network(model).bind({"model": drawn(model)})
 
 
 @functools.cache

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpt.models import base
 from jaxpt.models.gpt2 import GPT2Config
+from jaxpt.models.network import Network
 from tests.models.helpers import apply, gpt2, influence, made, packed, tokens
 
 pytestmark = pytest.mark.gpu
@@ -56,7 +56,7 @@ def test_residual_projections_start_smaller():
 
     @jax.jit
     def drawn(key):  # the kernels alone: what is not returned is not compiled either
-        block = base.init(module, key)["decoder"]["segment_0"]["block_0"]
+        block = Network(module).init(key)["model"]["decoder"]["segment_0"]["block_0"]
         return {(part, name): block[part][name]["kernel"] for part, name in wanted}
 
     wanted = {("attention", "query"): 0.02, ("attention", "output"): 0.02 / 4}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.models import base
 from jaxpt.models.heads import masked_lm, sentence_pair
 from jaxpt.models.network import Network
 from tests.models.helpers import EVERY, bert, drawn, tokens
@@ -27,16 +26,16 @@ def test_the_tree_has_the_model_and_each_head():
         layer = params["encoder"]["segment_0"]["block_0"]
         return params["token_embed"], params["embed_norm"], layer["attention"]["query"], layer["feed_forward"]["down"]
 
-    both = jax.jit(lambda key: (some(network.init(key)["model"]), some(base.init(SMALL.build(), key))))
+    both = jax.jit(lambda key: (some(network.init(key)["model"]), some(Network(SMALL.build()).init(key)["model"])))
     jax.tree.map(np.testing.assert_array_equal, *both(jax.random.key(0)))
     params = jax.eval_shape(network.init, jax.random.key(0))
     assert set(params) == {"model", "heads"} and set(params["heads"]) == {"pooler", "sentence_pair"}
     assert jax.tree.map(lambda x: (x.shape, x.dtype), params) == jax.tree.map(
         lambda x: (x.shape, x.dtype), network.shapes()
     )
-    assert params["model"] == base.shapes(SMALL.build())
+    assert params["model"] == Network(SMALL.build()).shapes()["model"]
     assert set(Network(SMALL.build()).shapes()) == {"model"}
-    assert network.count_params() == base.count_params(SMALL.build()) + 24 * 24 + 24 + 24 * 2 + 2
+    assert network.count_params() == Network(SMALL.build()).count_params() + 24 * 24 + 24 + 24 * 2 + 2
 
 
 def test_it_is_hashable_and_equal_by_its_parts():

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.models import base
 from jaxpt.models.deberta import DisentangledAttention
 from jaxpt.models.layers import PARAMETER_AXES
 from jaxpt.models.mask import Mask
+from jaxpt.models.network import Network
 from jaxpt.models.position_terms import relative_rows
 from jaxpt.models.stack import Shared
 from tests import grids
@@ -28,15 +28,17 @@ def close(a, b, atol=2e-5):
 @pytest.mark.parametrize("name", OTHERS)
 def test_parameters_have_known_axes_and_count_without_padding(name):
     model = OTHERS[name]().build()
-    leaves = jax.tree_util.tree_leaves_with_path(base.abstract(model), is_leaf=lambda x: hasattr(x, "names"))
+    leaves = jax.tree_util.tree_leaves_with_path(
+        Network(model).abstract()["model"], is_leaf=lambda x: hasattr(x, "names")
+    )
     shared = name == "albert"
     for path, box in leaves:
         assert len(box.names) == box.value.ndim and set(box.names) <= set(PARAMETER_AXES), path
         assert len(set(box.names)) == len(box.names), path
         stacked = any(getattr(key, "key", "").startswith("segment_") for key in path) and not shared
         assert (box.names[0] == "layers") == stacked, path
-    padded = sum(x.size for x in jax.tree.leaves(base.shapes(model)))
-    assert base.count_params(model) < padded
+    padded = sum(x.size for x in jax.tree.leaves(Network(model).shapes()["model"]))
+    assert Network(model).count_params() < padded
 
 
 @pytest.mark.slow
@@ -116,8 +118,8 @@ def test_a_prefix_is_seen_from_both_sides():
 
 def test_shared_layers_are_counted_once():
     """The decoder adds its cross-attention and its norm, its position bias and its final norm."""
-    own, shared = (base.count_params(EVERY[name]().build()) for name in ("t5", "t5_shared"))
-    block = base.shapes(EVERY["t5"]().build())["encoder"]["segment_0"]["block_0"]
+    own, shared = (Network(EVERY[name]().build()).count_params() for name in ("t5", "t5_shared"))
+    block = Network(EVERY["t5"]().build()).shapes()["model"]["encoder"]["segment_0"]["block_0"]
     assert own - shared == sum(x.size for x in jax.tree.leaves(block))
 
 
@@ -127,7 +129,7 @@ def test_hidden_states_of_all_layers_are_there_for_the_asking(name):
     ids, family = tokens(2, 8), model.config.family
 
     def outputs(params, layers):
-        bound = base.bind(model, params)
+        bound = Network(model).bind({"model": params})
         if family == "encoder_decoder":
             encoded = bound.encode(ids, layers=layers)
             return encoded, bound.decode(ids, encoded.hidden, layers=layers)
@@ -149,7 +151,7 @@ def test_the_states_of_all_layers_have_gradients_and_end_in_the_hidden_ones(name
     run = "decode" if name == "gpt2" else "encode"
 
     def total(params):
-        output = getattr(base.bind(model, params), run)(tokens(2, 8), layers=True)
+        output = getattr(Network(model).bind({"model": params}), run)(tokens(2, 8), layers=True)
         return output.layers[1].sum() + jnp.square(output.layers[1]).sum(), output
 
     gradient, output = jax.jit(jax.grad(total, has_aux=True))(variables["params"])
@@ -207,7 +209,7 @@ def test_a_predicted_token_does_not_see_itself():
 def test_the_mask_decoder_runs_the_last_layer_twice():
     plain, _ = made("deberta")
     model, variables = made("deberta", mask_decoder=True)
-    extra = base.count_params(model) - base.count_params(plain)
+    extra = Network(model).count_params() - Network(plain).count_params()
     assert extra == 32 * 24  # the table of absolute positions alone
     hidden = apply(model, variables, "encode", tokens(2, 8))
     assert hidden.shape == (2, 8, 24)

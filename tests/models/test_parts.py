@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from jaxpt.models import base, parts
+from jaxpt.models import parts
+from jaxpt.models.network import Network
 from tests import families, grids
 from tests.models.helpers import drawn
 
@@ -32,7 +33,7 @@ def test_the_same_function_in_parts(family):
     tokens = jnp.arange(16).reshape(2, 8)
 
     def run(params):
-        bound = base.bind(model, params, {"dropout": jax.random.key(1)})
+        bound = Network(model).bind({"model": params}, {"dropout": jax.random.key(1)})
         if family == "t5":
             return bound.decode(tokens, bound.encode(tokens).hidden)
         return (bound.encode if family == "bert" else bound.decode)(tokens, layers=True)
@@ -44,7 +45,7 @@ def test_joined_it_is_the_same_tree():
     model = families.config("t5", model={"layers": 12}).model.build()
     cuts = {"encoder/segment_0": (parts.Part("layers_0-8", 0, 9), parts.Part("layers_9-10", 9, 11),
                                   parts.Part("layers_11-11", 11, 12))}  # fmt: skip
-    params = jax.tree.map(lambda x: np.random.default_rng(0).normal(size=x.shape), base.shapes(model))
+    params = jax.tree.map(lambda x: np.random.default_rng(0).normal(size=x.shape), Network(model).shapes()["model"])
     split = traverse_util.flatten_dict(parts.split(params, cuts), sep="/")
     assert split["encoder/segment_0/layers_9-10/block_0/attention/query/kernel"].shape[0] == 2
     joined = traverse_util.unflatten_dict(parts.join(split, np.concatenate), sep="/")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.models import base
+from jaxpt.models.network import Network
 from jaxpt.models.output import Output
 from jaxpt.train import flops
 from tests import grids
@@ -38,7 +38,7 @@ def loss(name, remat):
         return (bound.decode if family == "decoder" else bound.encode)(ids)
 
     def total(params):
-        output: Output = states(base.bind(model, params, {"dropout": jax.random.key(3)}))
+        output: Output = states(Network(model).bind({"model": params}, {"dropout": jax.random.key(3)}))
         return sum(jnp.sin(x).sum() for x in jax.tree.leaves(output.hidden))
 
     return total, drawn(model)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxpt.config import MeshConfig
-from jaxpt.models import base, split
+from jaxpt.models import split
+from jaxpt.models.network import Network
 from jaxpt.objectives import losses
 from jaxpt.parallel import mesh as meshes
 from jaxpt.parallel import rules, staged
@@ -46,7 +47,7 @@ def loss(name, remat="none"):
     ids, family = tokens(8, 12), model.config.family
 
     def total(params):
-        bound = base.bind(model, params, {})
+        bound = Network(model).bind({"model": params}, {})
         if family == "encoder_decoder":
             hidden = bound.decode(ids, bound.encode(ids).hidden).hidden
         else:

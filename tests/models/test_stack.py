@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from jaxpt.config import MeshConfig
-from jaxpt.models.base import unstack
 from jaxpt.models.output import Output, Past
 from jaxpt.models.stack import Segment, Shared, Stack, turns
 from jaxpt.parallel import compiler
@@ -55,7 +54,9 @@ def some(stack):
 def by_hand(params, x=X):
     """The states after each layer, in order."""
     for s, segment in enumerate(SEGMENTS):
-        for layer in unstack(params[f"segment_{s}"]):
+        stacked = params[f"segment_{s}"]
+        for i in range(segment.repeats):
+            layer = jax.tree.map(lambda x, i=i: x[i], stacked)
             for b, make in enumerate(segment.blocks):
                 x = x + make.args[0] * jnp.tanh(x @ layer[f"block_{b}"]["kernel"])
                 yield x

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.models.base import bind
+from jaxpt.models.network import Network
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.seq2seq import Seq2Seq
 from jaxpt.objectives.span_corruption import SpanCorruption
@@ -35,7 +35,7 @@ def test_the_loss_is_that_of_the_weighted_targets():
     features = config.objective.batches.features(8)
     assert {name: value.shape[1:] for name, value in batch.items()} == {n: shape for n, (shape, _) in features.items()}
     params = drawn(model)
-    loss = jax.jit(lambda batch: config.objective.loss(bind(model, params), batch)[0]["seq2seq"])
+    loss = jax.jit(lambda batch: config.objective.loss(Network(model).bind({"model": params}), batch)[0]["seq2seq"])
     weights = config.objective.loss.weights(batch)
     assert set(weights) == set(config.objective.loss.coefficients()) == {"seq2seq"}
     np.testing.assert_allclose(weights["seq2seq"], batch["decoder_loss_weights"].sum())

@@ -21,7 +21,8 @@ from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.seqio_tasks import arguments, bind, resolve
 from jaxpt.errors import UserError
-from jaxpt.models import base, layers
+from jaxpt.models import layers
+from jaxpt.models.network import Network
 from jaxpt.objectives.bart import Bart
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.causal_lm import CausalLM
@@ -150,7 +151,9 @@ def seen(family, objective, batch, targets):
             return x + delta if is_tokens and next(reads) == "decoder" else x
 
         with nn.intercept_methods(add):
-            losses, _ = objective.loss(base.bind(model, params), dict(batch, decoder_loss_weights=weights))
+            losses, _ = objective.loss(
+                Network(model).bind({"model": params}), dict(batch, decoder_loss_weights=weights)
+            )
         return sum(losses.values())
 
     rows, places = batch["decoder_input_tokens"].shape

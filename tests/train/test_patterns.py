@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.models import base
+from jaxpt.models.network import Network
 from jaxpt.train import patterns
 from tests import families
 from tests.models.helpers import EVERY
 
 
 def leaves(model):
-    return patterns.leaves(base.shapes(model), base.logical_axes(model))
+    return patterns.leaves(Network(model).shapes()["model"], Network(model).logical_axes()["model"])
 
 
 @pytest.fixture(scope="module")

@@ -25,11 +25,10 @@ from pydantic import Field
 
 from jaxpt.config import Frozen, ModelConfig
 from jaxpt.errors import UserError
-from jaxpt.models import base
 from jaxpt.models.base import Bound, compute_dtype
 from jaxpt.models.heads.bilstm import BiLSTM, BiLSTMConfig
 from jaxpt.models.layers import param
-from jaxpt.models.network import Head
+from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
 
 Stack = Literal["encoder", "decoder"]
@@ -115,20 +114,20 @@ def depth(model: ModelConfig, stack: Stack) -> int:
     Raises:
       UserError: it returns none.
     """
-    module, method = model.build(), {"encoder": "encode", "decoder": "decode"}[stack]
-    if "layers" not in inspect.signature(getattr(type(module), method)).parameters:
+    network, method = Network(model.build()), {"encoder": "encode", "decoder": "decode"}[stack]
+    if "layers" not in inspect.signature(getattr(type(network.model), method)).parameters:
         raise UserError(
             f"objective.features.layers: model.kind: {model.kind} does not return the states of its layers; only last"
         )
     tokens_BxL = jnp.zeros((1, 1), jnp.int32)
 
     def states(params: Any) -> Any:
-        bound = base.bind(module, params)
+        bound = network.bind(params)
         encoded = (bound.encode(tokens_BxL).hidden,) if (model.family, stack) == ("encoder_decoder", "decoder") else ()
         return getattr(bound, method)(tokens_BxL, *encoded, layers=True).layers
 
     with nn.logical_axis_rules(()):  # a batch of one cannot be sharded
-        return len(jax.eval_shape(states, base.shapes(module))) - 1
+        return len(jax.eval_shape(states, network.shapes())) - 1
 
 
 def reader(config: FeaturesConfig, model: Bound) -> tuple[Bound, dict[str, bool]]:

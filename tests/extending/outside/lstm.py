@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
-from jaxpt.models.base import compute_dtype
+from jaxpt.models.base import LanguageModel, compute_dtype
 from jaxpt.models.layers import Dense, Dropout, Embed, constrain, param
-from jaxpt.models.lm import LanguageModel
 from jaxpt.models.output import Output, Past
 from jaxpt.models.stack import Segment, Shared, Stack
 
