@@ -115,39 +115,42 @@ def choose(
     Raises:
       UserError: the requested implementation does not support the arguments or the device.
     """
-    L, S, device = q_shape[1], k_shape[1], compiler.platform()
-    divide = not any(shape[2] % math.prod(mesh_axes("act_heads").values()) for shape in (q_shape, k_shape))
-    heads = q_shape[2] // math.prod(mesh_axes("act_heads").values())
-    lacks = {
+    L, S, device, ways = q_shape[1], k_shape[1], compiler.platform(), math.prod(mesh_axes("act_heads").values())
+    on_mesh = {
+        "mesh.context=1": not mesh_axes("length"),
+        "heads that mesh.tensor divides": not (q_shape[2] % ways or k_shape[2] % ways),
+    }
+    segments_only = {"no ranks, branches or prefix": mask.has_segments_only}
+    any_length = segments_only | {
+        "queries and keys in order": mask.offset is None and mask.key_index_S is None,
+        "as many key heads as heads": q_shape[2] == k_shape[2],
+    }
+    two_bytes = {"bfloat16 or float16": jnp.dtype(dtype).itemsize == 2}
+    requirements: dict[str, dict[str, bool]] = {
         "splash": {
             "a TPU": device == "tpu",
             "no bias": not bias,
             "no dropout": not dropping,
-            "no ranks, branches or prefix": mask.has_segments_only,
+            **segments_only,
             "self-attention": L == S and bool(mask.same_segments),
             "lengths that are multiples of 128": L % 128 == 0,
-            "mesh.context=1": not mesh_axes("length"),
-            "heads that mesh.tensor divides": divide,
+            **on_mesh,
         },
         "fused": {
             "a TPU": device == "tpu",
             "no bias but T5's or DeBERTa's": bias != "array",
-            "no ranks, branches or prefix": mask.has_segments_only,
-            "queries and keys in order": mask.offset is None and mask.key_index_S is None,
-            "as many key heads as heads": q_shape[2] == k_shape[2],
+            **any_length,
             f"at most {(max_keys := kernels.FUSED_KEYS[bias == 'terms'])} keys": max_keys >= S,
-            "heads that fill registers of 128 lanes": kernels.fill_registers(heads, q_shape[3]),
-            "mesh.context=1": not mesh_axes("length"),
-            "heads that mesh.tensor divides": divide,
+            "heads that fill registers of 128 lanes": kernels.fill_registers(q_shape[2] // ways, q_shape[3]),
+            **on_mesh,
         },
         "cudnn": {
             "a GPU": device == "gpu",
-            "bfloat16 or float16": jnp.dtype(dtype).itemsize == 2,
+            **two_bytes,
             "no dropout": not dropping,
             "lengths that are even": L % 2 == 0 and S % 2 == 0,
             "heads up to 128 wide": q_shape[-1] % 8 == 0 and q_shape[-1] <= 128,
-            "mesh.context=1": not mesh_axes("length"),
-            "heads that mesh.tensor divides": divide,
+            **on_mesh,
             # Of two layers' equal gradients XLA 0.11.2 marks one deterministic, and finds the other one's graph no more
             # (IndexError in the first step, on an H200).
             "train.deterministic=false": not compiler.is_deterministic(),
@@ -155,20 +158,14 @@ def choose(
         "flash": {
             "a GPU of NVIDIA's since Ampere": device == "gpu"
             and kernels.has_tensor_cores_for_bfloat16(compiler.device_kind()),
-            "bfloat16 or float16": jnp.dtype(dtype).itemsize == 2,
+            **two_bytes,
             "no bias but T5's": bias in (None, "learned"),
-            "no ranks, branches or prefix": mask.has_segments_only,
-            "queries and keys in order": mask.offset is None and mask.key_index_S is None,
-            "as many key heads as heads": q_shape[2] == k_shape[2],
+            **any_length,
             "heads up to 128 wide": q_shape[-1] <= 128,
-            "mesh.context=1": not mesh_axes("length"),
-            "heads that mesh.tensor divides": divide,
+            **on_mesh,
         },
     }
-    lacking = {
-        name: [requirement for requirement, is_met in requirements.items() if not is_met]
-        for name, requirements in lacks.items()
-    }
+    lacking = {name: [what for what, is_met in of_name.items() if not is_met] for name, of_name in requirements.items()}
     if implementation == "auto":
         # cuDNN supports a bias, but materialises its gradient as an array of all scores.
         fitting = [name for name, missing in lacking.items() if not missing and not (bias and name == "cudnn")]

@@ -8,7 +8,7 @@ results are the same bits in each run.
 
     bias     b(j − i), one number for each head and distance, read where a score is made; its gradient is the sum along
              diagonals
-    dropout  by a hash, as on TPUs (`jaxpt.models.weight_dropout`)
+    dropout  by a hash, as on TPUs (`jaxpt.models.pallas_common`)
 
 Paper: https://arxiv.org/abs/2307.08691 (FlashAttention-2)
 
@@ -29,9 +29,8 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from jaxpt.models.kernel_form import Form
 from jaxpt.models.mask import MASKED
-from jaxpt.models.weight_dropout import kept
+from jaxpt.models.pallas_common import Form, kept
 
 SHIFT = 6
 BLOCK = 1 << SHIFT

@@ -17,7 +17,6 @@ Shapes: B batch · L query length · S key length · H heads · K head width · 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -26,21 +25,12 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from jaxpt.models import kernel_form
 from jaxpt.models.mask import MASKED
-from jaxpt.models.weight_dropout import kept
+from jaxpt.models.pallas_common import Form, kept
 
 LANES = 128
 TILE = 512 * 512
 """Most scores of one head in a block, if it has more than 128 queries: four bytes each, and about eight such arrays."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Form(kernel_form.Form):
-    """What is known at compilation."""
-
-    strided: bool = True
-    """The device can turn each row of a register one lane further than the row above (TPU v4 cannot)."""
 
 
 def attend(
@@ -51,8 +41,8 @@ def attend(
     query_ids_BxL: jax.Array,
     key_ids_BxS: jax.Array,
     bias_HxN: jax.Array | None = None,
-    rows_NxD: tuple[jax.Array, jax.Array] | None = None,
     seeds_BxH: jax.Array | None = None,
+    rows_NxD: tuple[jax.Array, jax.Array] | None = None,
 ) -> jax.Array:
     """softmax(q·kᵀ + b) · v for each head, differentiable in q, k, v, the bias and the rows of positions.
 
@@ -64,9 +54,9 @@ def attend(
       query_ids_BxL: segment of each query.
       key_ids_BxS: segment of each key; 0 is padding, which nothing attends to.
       bias_HxN: float32, the bias of distance j − i at column j − i + L; N = L + S.
+      seeds_BxH: int32, random bits of each row and head, for `form.dropout`.
       rows_NxD: (what queries meet, the row of distance j − i at j − i + L; what keys meet, that of i − j at i − j + S):
         their products are added to the scores.
-      seeds_BxH: int32, random bits of each row and head, for `form.dropout`.
 
     Returns:
       [B, L, D] in v's dtype; rows of queries without visible keys are finite but meaningless.

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from jaxpt.models import kernels
 from jaxpt.models.mask import Mask
+from jaxpt.models.pallas_common import kept
 from jaxpt.models.positions import LearnedBias
-from jaxpt.models.weight_dropout import kept
 
 B, L, H, K = 2, 256, 4, 64
 SCALE, RATE = 1 / math.sqrt(K), 0.2

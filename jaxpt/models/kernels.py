@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxpt.models import softmax
+from jaxpt.models import pallas_common, softmax
 from jaxpt.models.layers import mesh_axes
 from jaxpt.models.mask import Mask
 from jaxpt.models.position_terms import PositionTerms
@@ -95,29 +95,12 @@ def chunked(
     If the mesh shards the length, each device processes its queries with all keys.
     """
     run = functools.partial(_chunked, scale=scale, dropout=dropout, chunk=chunk)
-    arguments = q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, dropout_key
-    axes = mesh_axes("length")
-    if q_BxLxHxK.shape[1] % math.prod(axes.values()) or not axes:
-        return run(*arguments)
-    return _by_length(run, tuple(axes), *arguments)
-
-
-def _by_length(
-    run: Callable[..., jax.Array],
-    axes: tuple[str, ...],
-    q_BxLxHxK: jax.Array,
-    k_BxSxGxK: jax.Array,
-    v_BxSxGxK: jax.Array,
-    mask: Mask,
-    bias_HxLxS: jax.Array | None,
-    dropout_key: jax.Array | None,
-) -> jax.Array:
-    """`run` on each shard of the queries, with all keys."""
-    L, S = q_BxLxHxK.shape[1], k_BxSxGxK.shape[1]
-    whole, queries, rows = PartitionSpec(), PartitionSpec(None, axes), PartitionSpec(axes)
-    bias_spec = whole
+    axes, L = tuple(mesh_axes("length")), q_BxLxHxK.shape[1]
+    if not axes or L % math.prod(mesh_axes("length").values()):
+        return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, dropout_key)
+    whole, queries, rows, bias_spec = PartitionSpec(), PartitionSpec(None, axes), PartitionSpec(axes), PartitionSpec()
     if bias_HxLxS is not None:
-        bias_HxLxS = jnp.broadcast_to(bias_HxLxS, (*bias_HxLxS.shape[:-2], L, S))
+        bias_HxLxS = jnp.broadcast_to(bias_HxLxS, (*bias_HxLxS.shape[:-2], L, k_BxSxGxK.shape[1]))
         bias_spec = PartitionSpec(*[None] * (bias_HxLxS.ndim - 2), axes)
     mask = mask.replace(offset=jnp.arange(L))
     mask_spec = mask.replace(
@@ -125,13 +108,11 @@ def _by_length(
         key_segments_BxS=whole, key_ranks_BxS=whole, key_branches_BxS=whole, prefix_BxS=whole,
     )  # fmt: skip
 
-    def part(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, *rest: jax.Array | None) -> jax.Array:
+    def shard(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, *rest: jax.Array | None) -> jax.Array:
         return run(q, k, v, mask.replace(offset=mask.offset[0]), *rest)
 
-    mapped = jax.shard_map(
-        part, in_specs=(queries, whole, whole, mask_spec, bias_spec, whole), out_specs=queries, axis_names=set(axes),
-        check_vma=False,
-    )  # fmt: skip
+    in_specs = queries, whole, whole, mask_spec, bias_spec, whole
+    mapped = jax.shard_map(shard, in_specs=in_specs, out_specs=queries, axis_names=set(axes), check_vma=False)
     return mapped(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, dropout_key)
 
 
@@ -159,9 +140,8 @@ def _chunked(
     of_queries = ("query_segments_BxL", "query_ranks_BxL", "query_branches_BxL")
     mask = mask.replace(**{name: padded(getattr(mask, name), 1) for name in of_queries})
     q, bias = padded(q_BxLxHxK, 1), bias_HxLxS
-    bias = (
-        None if bias is None else padded(jnp.broadcast_to(bias, (*bias.shape[:-2], L, bias.shape[-1])), bias.ndim - 2)
-    )
+    if bias is not None:
+        bias = padded(jnp.broadcast_to(bias, (*bias.shape[:-2], L, bias.shape[-1])), bias.ndim - 2)
 
     @jax.checkpoint
     def one(index: jax.Array) -> jax.Array:
@@ -233,25 +213,14 @@ def fused(
     """The TPU kernel of `jaxpt.models.fused`: each device runs its own rows and heads."""
     from jaxpt.models import fused as kernel  # Pallas, on TPUs alone
 
-    (B, L, H, K), S = q_BxLxHxK.shape, k_BxSxHxK.shape[1]
-    bias_HxN = bias.by_distance(L, S).astype(jnp.float32) if isinstance(bias, LearnedBias) else None
     rows_NxD = None
     if isinstance(bias, PositionTerms):
-        of_queries, of_keys = bias.by_distance(L, S)
+        of_queries, of_keys = bias.by_distance(q_BxLxHxK.shape[1], k_BxSxHxK.shape[1])
         rows_NxD = of_queries, of_keys * scale
-    q, k, v = (x.reshape(*x.shape[:2], H * K) for x in (q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK))
     strided = not interpret and compiler.device_kind() not in NO_STRIDED_ROLL  # interpreted, a roll for each row
-    form = kernel.Form(_own_heads(H), mask.causal, mask.window, dropout, interpret, strided)
-    rows, heads = _shares()
-    run = _on_each_device(
-        functools.partial(kernel.attend, form),
-        PartitionSpec(heads),
-        PartitionSpec(None, heads),
-        PartitionSpec(rows, heads),
-    )
-    return run(q, k, v, *_segments(mask, B, L, S), bias_HxN, rows_NxD, _seeds(dropout, dropout_key, B, H)).reshape(
-        B, L, H, K
-    )
+    form = pallas_common.Form(_device_heads(q_BxLxHxK), mask.causal, mask.window, dropout, interpret, strided)
+    q_k_v = q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK
+    return _side_by_side(functools.partial(kernel.attend, form), *q_k_v, mask, bias, dropout, dropout_key, rows_NxD)
 
 
 def flash(
@@ -268,32 +237,43 @@ def flash(
     """The GPU kernels of `jaxpt.models.flash`: each device runs its own rows and heads."""
     from jaxpt.models import flash as kernel  # Pallas, on GPUs alone
 
+    form = pallas_common.Form(_device_heads(q_BxLxHxK), mask.causal, mask.window, dropout, interpret)
+    q_k_v = q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK
+    return _side_by_side(functools.partial(kernel.attend, form), *q_k_v, mask, bias, dropout, dropout_key)
+
+
+def _side_by_side(
+    attend: Callable[..., jax.Array], q_BxLxHxK: jax.Array, k_BxSxHxK: jax.Array, v_BxSxHxK: jax.Array,
+    mask: Mask, bias: Any, dropout: float, dropout_key: jax.Array | None, *extra: Any,
+) -> jax.Array:  # fmt: skip
+    """Runs a kernel whose heads lie side by side, [B, L, H·K]; `extra` has rows of distances [N, H·K]."""
     (B, L, H, _), S = q_BxLxHxK.shape, k_BxSxHxK.shape[1]
-    bias_HxN = None if bias is None else bias.by_distance(L, S).astype(jnp.float32)
-    form = kernel.Form(_own_heads(H), mask.causal, mask.window, dropout, interpret)
+    bias_HxN = bias.by_distance(L, S).astype(jnp.float32) if isinstance(bias, LearnedBias) else None
+    seeds_BxH = _seeds(dropout, dropout_key, B, H)
     rows, heads = _shares()
-    run = _on_each_device(functools.partial(kernel.attend, form), PartitionSpec(heads), PartitionSpec(rows, heads))
-    q, k, v = (x.reshape(*x.shape[:2], -1) for x in (q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK))
-    y_BxLxD = run(q, k, v, *_segments(mask, B, L, S), bias_HxN, _seeds(dropout, dropout_key, B, H))
+    specs = PartitionSpec(heads), PartitionSpec(rows, heads), *[PartitionSpec(None, heads)] * len(extra)
+    q, k, v = (x.reshape(*x.shape[:2], -1) for x in (q_BxLxHxK, k_BxSxHxK, v_BxSxHxK))
+    y_BxLxD = _on_each_device(attend, *specs)(q, k, v, *_segments(mask, B, L, S), bias_HxN, seeds_BxH, *extra)
     return y_BxLxD.reshape(q_BxLxHxK.shape)
 
 
-def _segments(mask: Mask, rows: int, queries: int, keys: int) -> list[jax.Array]:
+def _segments(mask: Mask, rows: int, queries: int, keys: int) -> tuple[jax.Array, jax.Array]:
     """Segments of all queries and of all keys; one segment where the mask has none."""
-    of_both = (mask.query_segments_BxL, queries), (mask.key_segments_BxS, keys)
-    return [
-        jnp.ones((rows, size), jnp.int32) if x is None else jnp.broadcast_to(x, (rows, size)) for x, size in of_both
-    ]
+
+    def ids(x: jax.Array | None, size: int) -> jax.Array:
+        return jnp.broadcast_to(jnp.ones((), jnp.int32) if x is None else x.astype(jnp.int32), (rows, size))
+
+    return ids(mask.query_segments_BxL, queries), ids(mask.key_segments_BxS, keys)
 
 
 def _seeds(dropout: float, key: jax.Array | None, rows: int, heads: int) -> jax.Array | None:
-    """Random bits of each row and head, for `weight_dropout.kept`."""
+    """Random bits of each row and head, for `pallas_common.kept`."""
     return jax.random.bits(key, (rows, heads), jnp.uint32).astype(jnp.int32) if dropout else None
 
 
-def _own_heads(heads: int) -> int:
-    """Of a device."""
-    return heads // math.prod(mesh_axes("act_heads").values())
+def _device_heads(q_BxLxHxK: jax.Array) -> int:
+    """Number of heads that a device has."""
+    return q_BxLxHxK.shape[2] // math.prod(mesh_axes("act_heads").values())
 
 
 def _shares() -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
@@ -317,29 +297,19 @@ def splash(
     q_BxLxHxK: jax.Array, k_BxSxGxK: jax.Array, v_BxSxGxK: jax.Array, mask: Mask, scale: float, interpret: bool = False
 ) -> jax.Array:
     """The TPU kernel: causal masks, windows and segments without a mask array; padding is a segment."""
-    B, L = q_BxLxHxK.shape[:2]
-    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q_BxLxHxK * scale, k_BxSxGxK, v_BxSxGxK))
-    segments_BxL = mask.query_segments_BxL
-    segments_BxL = jnp.ones((B, L), jnp.int32) if segments_BxL is None else segments_BxL.astype(jnp.int32)
-    mesh = jax.sharding.get_abstract_mesh()
-    run = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
-    if not mesh.empty and mesh.size > 1:  # kernels cannot be partitioned: each device runs its own rows and heads
-        rows, heads = (tuple(mesh_axes(name)) or None for name in ("batch", "act_heads"))
-        spec = PartitionSpec(rows, heads)
-        run = jax.shard_map(
-            run, mesh=mesh, in_specs=(spec, spec, spec, PartitionSpec(rows)), out_specs=spec, check_vma=False
-        )
-    return run(q, k, v, segments_BxL).transpose(0, 2, 1, 3)
+    (B, L), S = q_BxLxHxK.shape[:2], k_BxSxGxK.shape[1]
+    attend = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
+    return _on_each_device(attend)(q_BxLxHxK * scale, k_BxSxGxK, v_BxSxGxK, *_segments(mask, B, L, S))
 
 
 def _splash(
-    q_BxHxLxK: jax.Array, k_BxGxLxK: jax.Array, v_BxGxLxK: jax.Array, segments_BxL: jax.Array,
-    *, causal: bool, window: int | None, interpret: bool,
+    q_BxLxHxK: jax.Array, k_BxLxGxK: jax.Array, v_BxLxGxK: jax.Array, *segments_BxL: jax.Array,
+    causal: bool, window: int | None, interpret: bool,
 ) -> jax.Array:  # fmt: skip
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    _, H, L, _ = q_BxHxLxK.shape
+    _, L, H, _ = q_BxLxHxK.shape
     shape = (L, L)
     whole: Any = masks.CausalMask(shape) if causal else masks.FullMask(shape)
     if window is not None:
@@ -353,11 +323,12 @@ def _splash(
         masks.MultiHeadMask([whole] * H), head_shards=1, q_seq_shards=1, block_sizes=sizes, interpret=interpret
     )
 
-    def one(q_HxLxK: jax.Array, k_GxLxK: jax.Array, v_GxLxK: jax.Array, segments_L: jax.Array) -> jax.Array:
+    def one(q_HxLxK: jax.Array, k_GxLxK: jax.Array, v_GxLxK: jax.Array, *segments_L: jax.Array) -> jax.Array:
         with jax.named_scope(BLOCKS.format(*_blocks(L // block, block, causal, window))):
-            return attend(q_HxLxK, k_GxLxK, v_GxLxK, kernel.SegmentIds(segments_L, segments_L))
+            return attend(q_HxLxK, k_GxLxK, v_GxLxK, kernel.SegmentIds(*segments_L))
 
-    return jax.vmap(one)(q_BxHxLxK, k_BxGxLxK, v_BxGxLxK, segments_BxL)
+    q_k_v = (x.transpose(0, 2, 1, 3) for x in (q_BxLxHxK, k_BxLxGxK, v_BxLxGxK))
+    return jax.vmap(one)(*q_k_v, *segments_BxL).transpose(0, 2, 1, 3)
 
 
 def _blocks(count: int, block: int, causal: bool, window: int | None) -> tuple[int, int]:

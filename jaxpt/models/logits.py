@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from jaxpt.models.layers import mesh_axes
 from jaxpt.parallel import compiler, staged
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _over_shards(
     rest = tuple(axis for axis in axes if axis not in width)
     in_stages = staged.stages(width) > 1 and not projection.tied and not _dividing("act_vocab", projection.columns)
     rules = dict(nn.get_logical_axis_rules())
-    inside = tuple((name, None if set(axes) & set(_names(to)) else to) for name, to in rules.items())
+    inside = tuple((name, None if set(axes) & set(mesh_axes(name)) else to) for name, to in rules.items())
 
     def shard(projection: Projection, constants: Any, *arrays: jax.Array) -> tuple[jax.Array, Any]:
         if in_stages:
@@ -265,11 +266,10 @@ def chunk_length(rows: int, projection: Projection) -> int:
       >>> [chunk_length(8, Projection(jnp.zeros((1, vocabulary)))) for vocabulary in (512, 32_128, 524_288)]
       [4096, 128, 64]
     """
-    mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
-    token = 4 * math.ceil(projection.columns / math.prod(mesh.shape.get(a, 1) for a in _names(rules.get("act_vocab"))))
+    token = 4 * math.ceil(projection.columns / math.prod(mesh_axes("act_vocab").values()))
     tokens = min(max(CHUNK_TOKENS, CHUNK_BYTES // token), LARGEST_CHUNK // token)
-    on_device = math.ceil(rows / math.prod(mesh.shape[axis] for axis in _dividing("batch", rows)))
-    return max(1, tokens // on_device)
+    shards = math.prod(mesh_axes("batch").values()) if _dividing("batch", rows) else 1
+    return max(1, tokens // math.ceil(rows / shards))
 
 
 def _cut(x_BxT: jax.Array, chunks: int) -> jax.Array:
@@ -288,10 +288,5 @@ def _joined(x_NxBxC: jax.Array, length: int) -> jax.Array:
 
 def _dividing(name: str, size: int) -> tuple[str, ...]:
     """The mesh axes that shard a logical axis of this size; none where they do not divide it."""
-    mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
-    axes = tuple(a for a in _names(rules.get(name)) if mesh.shape.get(a, 1) > 1 and a not in mesh.manual_axes)
-    return () if size % math.prod(mesh.shape[a] for a in axes) else axes
-
-
-def _names(mesh_axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return (mesh_axes,) if isinstance(mesh_axes, str) else tuple(mesh_axes or ())
+    axes = mesh_axes(name)
+    return () if size % math.prod(axes.values()) else tuple(axes)

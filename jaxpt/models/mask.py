@@ -106,14 +106,10 @@ class Mask:
                   [1, 1, 1, 0],
                   [1, 0, 0, 1]]], dtype=int32)
         """
-        parts = []
+        parts, is_slice = [], not isinstance(start, int) or start > 0
 
         def rows(x_BxL: jax.Array) -> jax.Array:
-            return (
-                x_BxL
-                if isinstance(start, int) and start == 0
-                else jax.lax.dynamic_slice_in_dim(x_BxL, start, queries, 1)
-            )
+            return jax.lax.dynamic_slice_in_dim(x_BxL, start, queries, 1) if is_slice else x_BxL
 
         first = start if self.offset is None else self.offset + start
         index_S = jnp.arange(keys) if self.key_index_S is None else self.key_index_S

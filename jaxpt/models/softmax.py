@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxpt.models.mask import MASKED
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def weighted(
     scores_BxHxLxS: jax.Array,
     v_BxGxSxK: jax.Array,
@@ -44,16 +45,11 @@ def weighted(
       >>> print(weighted(scores, v)[0, 0, 0], weighted(scores, v, keep_BxHxLxS=v.mT > 2, rate=0.5)[0, 0, 0])
       [2.5] [3.5]
     """
-    return _weighted(rate, scores_BxHxLxS, v_BxGxSxK, allowed_BxLxS, keep_BxHxLxS)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _weighted(rate: float, *inputs: jax.Array | None) -> jax.Array:
-    return _forward(rate, *inputs)[0]
+    return _forward(scores_BxHxLxS, v_BxGxSxK, allowed_BxLxS, keep_BxHxLxS, rate)[0]
 
 
 def _forward(
-    rate: float, scores: jax.Array, v: jax.Array, allowed: jax.Array | None, keep: jax.Array | None
+    scores: jax.Array, v: jax.Array, allowed: jax.Array | None, keep: jax.Array | None, rate: float
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     scores = scores if allowed is None else jnp.where(allowed[:, None], scores, MASKED)
     p = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
@@ -78,7 +74,7 @@ def _backward(
     return p * (dp - (p * dp).sum(axis=-1, keepdims=True)), dv, None, None
 
 
-_weighted.defvjp(_forward, _backward)
+weighted.defvjp(_forward, _backward)
 
 
 def _grouped(x_BxHx_: jax.Array, v_BxGxSxK: jax.Array) -> jax.Array:

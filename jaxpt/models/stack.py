@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import flax
@@ -122,15 +122,12 @@ class Stack(nn.Module):
             if self.is_initializing():  # merge with earlier calls (without cross-attention)
                 self.put_variable("params", name, self._draw(segment, name, pattern, *inputs))
             is_last = index == len(self.segments) - 1
-            x_BxLxD, output = self._apply(segment, name, pattern, *inputs, at_BxT if is_last else None)
+            x_BxLxD, output = self._run(segment, name, pattern, *inputs, at_BxT if is_last else None)
             outputs.append(output)
-            if layers:
-                hidden_states.append(jax.tree.map(_in_order, *output.layers))
-        every = (
-            jax.tree.map(lambda *x: jnp.concatenate([*x[:-1], x[-1][None]]), *hidden_states, x_BxLxD)
-            if layers
-            else None
-        )
+            hidden_states.append(jax.tree.map(_in_order, *output.layers) if layers else None)
+        every = None
+        if layers:
+            every = jax.tree.map(lambda *x: jnp.concatenate([*x[:-1], x[-1][None]]), *hidden_states, x_BxLxD)
         cache, memory = (_or_none(tuple(x)) for x in zip(*((x.cache, x.memory) for x in outputs)))
         aux = sum_by_name(*({name: x.sum(0) for name, x in output.aux.items()} for output in outputs))
         return Output(x_BxLxD, every, cache, memory, aux)
@@ -159,10 +156,10 @@ class Stack(nn.Module):
         return nn.meta.add_axis(params, 0, {nn.PARTITION_NAME: "layers"})
 
     @nn.nowrap
-    def _apply(
+    def _run(
         self, segment: Segment, name: str, pattern: _Pattern, x_BxLxD: jax.Array, past: Past, shared: Shared,
         at_BxT: jax.Array | None,
-    ) -> Any:  # fmt: skip
+    ) -> tuple[jax.Array, Output]:  # fmt: skip
         """Runs the segment as a function of its parameters; `nn.scan` traces a layer twice and has no pipelining."""
         params, rngs = nn.unbox(self.get_variable("params", name)), self.scope.rngs
         keys = {purpose: jax.random.split(rng.rng, segment.repeats) for purpose, rng in rngs.items()}
@@ -177,24 +174,20 @@ class Stack(nn.Module):
             return self._run_cached(segment, layer, params, keys, past, x_BxLxD, shared)
         if self.remat != "none":
             layer = jax.checkpoint(layer, policy=_kept(self.remat), prevent_cse=self.unroll not in (1, "auto"))
-        split = parts.of(params)
-        if at_BxT is not None:
-            is_plain = len(split) == len(segment.blocks) == pipeline.stages() == 1 and not segment.shared
-            if is_plain:
-                return self._run_at(segment, layer, (params, keys, past), x_BxLxD, shared, at_BxT)
-            x_BxLxD, output = self._apply(segment, name, pattern, x_BxLxD, past, shared, None)
-            return _take(x_BxLxD, at_BxT), output
-        if len(split) == 1:
-            return self._run(segment, layer, split[0], (keys, past), segment.repeats, x_BxLxD, shared)
-        outputs, first = [], 0
-        for part in split:
-            at = slice(first, first + len(jax.tree.leaves(part)[0]))
-            keys_and_past = jax.tree.map(lambda x, at=at: x[at], (keys, past))
-            x_BxLxD, output = self._run(segment, layer, part, keys_and_past, at.stop - first, x_BxLxD, shared)
+        is_staged = pipeline.stages() > 1 and not segment.shared
+        is_plain = len(parts.of(params)) == len(segment.blocks) == 1 and not is_staged and not segment.shared
+        if at_BxT is not None and is_plain:
+            return self._run_at(segment, layer, (params, keys, past), x_BxLxD, shared, at_BxT)
+        outputs = []
+        for part, per_layer, count in _parts(segment, params, (keys, past)):
+            scan = functools.partial(jax.lax.scan, unroll=turns(self.unroll, self.remat, count))
+            if is_staged:
+                x_BxLxD, output = pipeline.run(layer, part, per_layer, x_BxLxD, shared, scan)
+            else:
+                x_BxLxD, output = scan(lambda x, xs: layer(x, xs, shared), x_BxLxD, (part, *per_layer), count)
             outputs.append(output)
-            first = at.stop
-        joined = _written if isinstance(past.cache, NewCache) else lambda *x: jnp.concatenate(x)
-        return x_BxLxD, jax.tree.map(joined, *outputs)
+        joined = _written if isinstance(past.cache, NewCache) else _concatenated
+        return x_BxLxD if at_BxT is None else _take(x_BxLxD, at_BxT), jax.tree.map(joined, *outputs)
 
     @nn.nowrap
     def _run_cached(
@@ -211,21 +204,13 @@ class Stack(nn.Module):
             x_BxLxD, output = layer(x_BxLxD, (params, keys, of_layer), shared)
             return (x_BxLxD, output.cache), output.replace(cache=None)
 
-        carry, outputs, first = (x_BxLxD, past.cache), [], 0
-        for part in [None] if segment.shared else parts.of(params):
-            count = segment.repeats if part is None else len(jax.tree.leaves(part)[0])
-            at = slice(first, first + count)
-            xs = (part, *jax.tree.map(lambda x, at=at: x[at], (keys, past.memory, jnp.arange(segment.repeats))))
-            carry, output = jax.lax.scan(step, carry, xs, count, unroll=self._without_gradient(count))
+        carry, outputs = (x_BxLxD, past.cache), []
+        inputs = keys, past.memory, jnp.arange(segment.repeats)
+        for part, per_layer, count in _parts(segment, params, inputs):
+            unroll = turns(self.unroll, self.remat, count, has_gradient=False)
+            carry, output = jax.lax.scan(step, carry, (part, *per_layer), count, unroll=unroll)
             outputs.append(output)
-            first = at.stop
-        output = jax.tree.map(lambda *x: jnp.concatenate(x), *outputs)
-        return carry[0], output.replace(cache=carry[1])
-
-    @nn.nowrap
-    def _without_gradient(self, count: int) -> int:
-        """Nothing is kept of each layer for a backward pass, so "auto" is 1."""
-        return 1 if self.unroll == "auto" else max(min(self.unroll, count), 1)
+        return carry[0], jax.tree.map(_concatenated, *outputs).replace(cache=carry[1])
 
     @nn.nowrap
     def _run_at(
@@ -240,28 +225,18 @@ class Stack(nn.Module):
             return layer(x_BxLxD, jax.tree.map(lambda x: x[index], per_layer), shared)
 
         last = segment.repeats - 1
-        x_BxLxD, outputs = jax.lax.scan(run, x_BxLxD, jnp.arange(last), unroll=self._without_gradient(last))
+        unroll = turns(self.unroll, self.remat, last, has_gradient=False)
+        x_BxLxD, outputs = jax.lax.scan(run, x_BxLxD, jnp.arange(last), unroll=unroll)
         shared = shared.replace(mask=shared.mask.of_queries(at_BxT), memory_BxSxD=x_BxLxD)
         x_BxTxD, output = run(_take(x_BxLxD, at_BxT), last, shared)
         return x_BxTxD, jax.tree.map(lambda before, last: jnp.concatenate([before, last[None]]), outputs, output)
-
-    @nn.nowrap
-    def _run(
-        self, segment: Segment, layer: Any, params: Any, per_layer: Any, count: int, x_BxLxD: jax.Array, shared: Shared
-    ) -> tuple[jax.Array, Output]:
-        """Runs `repeats` repetitions of a segment; `per_layer` has random keys and past of each."""
-        scan = functools.partial(jax.lax.scan, unroll=turns(self.unroll, self.remat, count))
-        if segment.shared or pipeline.stages() == 1:
-            per_layer = None if segment.shared else params, *per_layer
-            return scan(lambda x, xs: layer(x, xs, shared), x_BxLxD, per_layer, count)
-        return pipeline.run(layer, params, per_layer, x_BxLxD, shared, scan)
 
 
 UNROLLED = 24
 """Layers that "auto" unrolls at most: the time of compilation grows with them (12 of GPT-2: 26 s beside 9)."""
 
 
-def turns(unroll: int | Literal["auto"], remat: str, count: int) -> int:
+def turns(unroll: int | Literal["auto"], remat: str, count: int, has_gradient: bool = True) -> int:
     """Repetitions in one iteration of the loop over a segment.
 
     What the backward pass wants of each layer is copied into arrays of all layers, and out of them again. A TPU does so
@@ -274,14 +249,15 @@ def turns(unroll: int | Literal["auto"], remat: str, count: int) -> int:
       unroll: repetitions, or "auto".
       remat: of the stack.
       count: repetitions of the segment.
+      has_gradient: false if nothing is kept for a backward pass: then "auto" is 1.
 
     Returns:
       From 1 to `count`.
     """
     if unroll != "auto":
-        return min(unroll, count)
+        return max(min(unroll, count), 1)
     is_gpu, is_whole = compiler.platform() == "gpu", not mesh_axes("embed") and pipeline.stages() == 1
-    return count if is_gpu and is_whole and remat == "none" and count <= UNROLLED else 1
+    return count if has_gradient and is_gpu and is_whole and remat == "none" and count <= UNROLLED else 1
 
 
 def _take(x_BxLxD: jax.Array, at_BxT: jax.Array) -> jax.Array:
@@ -295,12 +271,28 @@ def _part(past: Past, index: int) -> Past:
     return past.replace(cache=cache, memory=memory)
 
 
+def _parts(segment: Segment, params: Any, per_layer: Any) -> Iterator[tuple[Any, Any, int]]:
+    """(parameters, inputs of each layer, repetitions) of each part of a segment; shared parameters are not scanned."""
+    first = 0
+    for part in [None] if segment.shared else parts.of(params):
+        count = segment.repeats if part is None else len(jax.tree.leaves(part)[0])
+        yield part, jax.tree.map(lambda x, at=slice(first, first + count): x[at], per_layer), count
+        first += count
+
+
 def _or_none(tree: Any) -> Any:
     return tree if jax.tree.leaves(tree) else None
 
 
+def _concatenated(*pieces: jax.Array) -> jax.Array:
+    """Joins arrays along the first axis."""
+    return jnp.concatenate(pieces)
+
+
 def _written(*pieces: jax.Array) -> jax.Array:
     """Joins arrays along the first axis, each as soon as it is there: a concatenation would hold all to the end."""
+    if len(pieces) == 1:
+        return pieces[0]
     joined, first = jnp.zeros((sum(map(len, pieces)), *pieces[0].shape[1:]), pieces[0].dtype), 0
     for piece in pieces:
         joined = jax.lax.dynamic_update_slice_in_dim(joined, piece, first, axis=0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jaxpt.models import kernels, weight_dropout
+from jaxpt.models import kernels, pallas_common
 from jaxpt.models.mask import Mask
 from jaxpt.models.positions import LearnedBias
 from jaxpt.parallel import compiler
@@ -119,7 +119,7 @@ def check_dropout(kernel):
 
     def plain(q, k, v, mask, bias, scale, dropout, dropout_key):
         seeds_BxHx1x1 = jax.random.bits(dropout_key, (2, H), jnp.uint32).astype(jnp.int32)[..., None, None]
-        keep = weight_dropout.kept(seeds_BxHx1x1, jnp.arange(140)[:, None], jnp.arange(200), dropout)
+        keep = pallas_common.kept(seeds_BxHx1x1, jnp.arange(140)[:, None], jnp.arange(200), dropout)
         weights = jax.nn.softmax(scale * jnp.einsum("BLHK,BSHK->BHLS", q, k) + bias)
         return jnp.einsum("BHLS,BSHK->BLHK", jnp.where(keep, weights / (1 - dropout), 0), v)
 

@@ -15,7 +15,7 @@ from jaxpt import config as configs
 from jaxpt import hf
 from jaxpt.errors import UserError
 from jaxpt.hf import convert
-from jaxpt.models.electra import Electra
+from jaxpt.models.bert import Bert
 from jaxpt.models.heads.replaced_token import ReplacedTokenHead
 from jaxpt.objectives import replaced_token
 from jaxpt.objectives.base import Vocabulary
@@ -175,7 +175,7 @@ def test_the_discriminator_sees_the_samples_and_not_the_targets():
         def spy(call, args, kwargs, context):
             out = call(*args, **kwargs)
             module, method = context.module, context.method_name
-            if isinstance(module, Electra) and method == "encode" and module.config.embed_dim == 32:
+            if isinstance(module, Bert) and method == "encode" and module.config.embed_dim == 32:
                 seen["encode"] = args[0]
             if isinstance(module, ReplacedTokenHead) and method == "__call__":
                 seen["scores"] = out

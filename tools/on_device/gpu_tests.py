@@ -10,7 +10,7 @@ from pathlib import Path
 
 import shared
 
-DRY_FILES = ("tests/models/test_weight_dropout.py", "tests/models/test_softmax.py")
+DRY_FILES = ("tests/models/test_pallas_common.py", "tests/models/test_softmax.py")
 
 
 def files() -> list[str]:

@@ -143,7 +143,7 @@ def reference(case: Case, given: Inputs) -> Run:
     import jax.numpy as jnp
 
     from jaxpt.models import kernels
-    from jaxpt.models.weight_dropout import kept
+    from jaxpt.models.pallas_common import kept
 
     def run(q: Any, k: Any, v: Any, table: Any) -> Any:
         q, k, v = (x.astype(jnp.float32) for x in (q, k, v))

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpt.models import weight_dropout
+from jaxpt.models import pallas_common
 
 pytestmark = pytest.mark.gpu
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 def test_dropped_weights_are_as_if_drawn(rate):
     """Of n draws of rate p a share differs from p by less than 4 √(p(1-p)/n), and one says nothing of another."""
     seeds, places = np.array([[1, 2], [-7, 1 << 30]], np.int32)[..., None, None], np.arange(256, dtype=np.int32)
-    keep = jax.jit(functools.partial(weight_dropout.kept, rate=rate))(seeds, places[:, None], places)
+    keep = jax.jit(functools.partial(pallas_common.kept, rate=rate))(seeds, places[:, None], places)
     keep = np.asarray(keep).astype(float) - (1 - rate)
     spread = np.sqrt(rate * (1 - rate))
 
@@ -34,4 +34,4 @@ def test_dropped_weights_are_as_if_drawn(rate):
 
 
 def test_docstrings():
-    assert doctest.testmod(weight_dropout)[0] == 0
+    assert doctest.testmod(pallas_common)[0] == 0

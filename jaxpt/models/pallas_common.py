@@ -1,12 +1,32 @@
-"""Which attention weights dropout keeps, by a hash: the same in both passes, in every tiling and on every device.
+"""What the attention kernels written in Pallas have in common: what is known at compilation, and dropout.
+
+Dropout keeps weights by a hash: the same in both passes, in every tiling and on every device.
 
 Shapes: L query length · S key length
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Heads, mask and dropout of a kernel's arguments."""
+
+    heads: int
+    causal: bool = False
+    window: int | None = None
+    """A query sees keys at a distance below this."""
+    dropout: float = 0.0
+    """Rate on the attention weights."""
+    interpret: bool = False
+    """Run by JAX, on any device."""
+    strided: bool = True
+    """The TPU can turn each row of a register one lane further than the row above (v4 cannot)."""
 
 
 def kept(seed: jax.Array, query: jax.Array, key: jax.Array, rate: float) -> jax.Array:
