@@ -165,7 +165,7 @@ def choose(
             **on_mesh,
         },
     }
-    lacking = {name: [what for what, is_met in of_name.items() if not is_met] for name, of_name in requirements.items()}
+    lacking = {name: [need for need, is_met in needs.items() if not is_met] for name, needs in requirements.items()}
     if implementation == "auto":
         # cuDNN supports a bias, but materialises its gradient as an array of all scores.
         fitting = [name for name, missing in lacking.items() if not missing and not (bias and name == "cudnn")]
