@@ -326,7 +326,7 @@ def prepare() -> None:
     network, rng = loaded.objective.loss.network(loaded.model), np.random.default_rng(0)
     flat = {}
     for path, param in stored.stored_params(network).items():
-        shape = param.unpadded_shape(loaded.model.vocab_size)
+        shape = param.unpadded
         flat[path] = np.pad(rng.normal(size=shape).astype(np.float32), [(0, a - b) for a, b in zip(param.shape, shape)])
     hf.save("hf", network, traverse_util.unflatten_dict(flat, sep="/"), shard_bytes=9000)
     tokenizers.train(texts, loaded.data.tokenizer, 90, "hf")

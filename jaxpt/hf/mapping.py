@@ -8,9 +8,11 @@ unexpected or mismatched tensor is an error.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +22,15 @@ from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.models.stored import Piece, StoredParam, finite, gather, stored_params
 
-TRANSFORMS = {"identity": lambda x: x, "transpose": np.transpose}  # each is its own inverse
+Transform = Literal["identity", "transpose"]
+TRANSFORMS: Mapping[Transform, Callable[[np.ndarray], np.ndarray]] = {
+    "identity": lambda x: x,
+    "transpose": np.transpose,
+}  # each is its own inverse
+
+
+PROJECTIONS = ("query", "key", "value", "output")
+"""Our names of the linear layers of attention."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +41,7 @@ class Row:
     """Path in the tree of the backbone or head, "a/b/c"; several are concatenated along their last axis."""
     theirs: str
     """Their name. If it contains {layer}, our parameter has a leading layers axis."""
-    transform: Literal["identity", "transpose"] = "identity"
+    transform: Transform = "identity"
     tied: tuple[str, ...] = ()
     """Names of tied tensors: written on request; when read they must be equal."""
     layers: tuple[int, ...] | None = None
@@ -116,25 +126,45 @@ class Found:
         return f"{_some(self.unexpected)} not in a {network.config.kind} of this configuration"
 
 
-def dense(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[Row, ...]:
-    """Rows of a `torch.nn.Linear`, with weights [out, in]."""
-    kernel = Row(f"{ours}/kernel", f"{theirs}.weight", "transpose", **more)
-    return (kernel, Row(f"{ours}/bias", f"{theirs}.bias", **more)) if bias else (kernel,)
-
-
-def conv1d(ours: str | tuple[str, ...], theirs: str) -> tuple[Row, ...]:
-    """Rows of OpenAI's `Conv1D`, with weights [in, out]; several of ours may be one of theirs."""
+def dense(
+    ours: str | tuple[str, ...], theirs: str, bias: bool = True, transform: Transform = "transpose", **more: Any
+) -> tuple[Row, ...]:
+    """Rows of a `torch.nn.Linear`, with weights [out, in]; several of ours may be one of theirs."""
     paths = (ours,) if isinstance(ours, str) else ours
-    return tuple(
-        Row(tuple(f"{path}/{mine}" for path in paths), f"{theirs}.{name}")
-        for mine, name in (("kernel", "weight"), ("bias", "bias"))
-    )
+    kernel = Row(tuple(f"{path}/kernel" for path in paths), f"{theirs}.weight", transform, **more)
+    return (kernel, Row(tuple(f"{path}/bias" for path in paths), f"{theirs}.bias", **more)) if bias else (kernel,)
 
 
-def layer_norm(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[Row, ...]:
-    """Rows of a LayerNorm."""
+conv1d = functools.partial(dense, transform="identity")
+"""Rows of OpenAI's `Conv1D`, with weights [in, out]."""
+
+
+def norm(ours: str, theirs: str, bias: bool = True, **more: Any) -> tuple[Row, ...]:
+    """Rows of a LayerNorm, without bias also of an RMSNorm."""
     scale = Row(f"{ours}/scale", f"{theirs}.weight", **more)
     return (scale, Row(f"{ours}/bias", f"{theirs}.bias", **more)) if bias else (scale,)
+
+
+def layer(ours: str, theirs: str, names: Mapping[str, str], bias: bool = True, **more: Any) -> tuple[Row, ...]:
+    """Rows of a layer's parts {our name: their name}: norms, whose names of ours end in "norm", and linear layers."""
+    rows = (
+        (norm if mine.endswith("norm") else dense)(f"{ours}/{mine}", f"{theirs}.{name}", bias, **more)
+        for mine, name in names.items()
+    )
+    return tuple(itertools.chain.from_iterable(rows))
+
+
+def vocabulary(theirs: str, is_tied: bool, *copies: str) -> tuple[Row, ...]:
+    """Rows of the token embeddings and of the projection `lm_head`, which is tied to them or has its own weights.
+
+    Args:
+      theirs: name of the embeddings.
+      is_tied: whether the projection is tied to them.
+      *copies: other names of the embeddings.
+    """
+    if is_tied:
+        return (Row("token_embed/table", theirs, tied=(*copies, "lm_head.weight")),)
+    return (Row("token_embed/table", theirs, tied=copies), *dense("head", "lm_head", bias=False))
 
 
 def params_of(table: Table, network: Network) -> Mapping[str, StoredParam]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError, shown
-from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm, with_heads
+from jaxpt.hf.mapping import HeadTable, Row, Table, dense, norm, with_heads
 
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
 """Their `problem_type`: what loss the class has."""
@@ -77,7 +77,7 @@ class Task:
         if options.pooler is not None:
             rows = [*dense("dense", self.pooler, options.pooler.use_bias)]
             if options.pooler.epsilon is not None:
-                rows += layer_norm("norm", self.norm, options.pooler.norm_bias)
+                rows += norm("norm", self.norm, options.pooler.norm_bias)
             heads = {"pooler": HeadTable(tuple(rows)), **heads}
         return with_heads(body, heads)
 

@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import flax.linen as nn
 import numpy as np
 from flax import traverse_util
 
@@ -24,17 +25,21 @@ class StoredParam:
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
-
-    def unpadded_shape(self, vocab_size: int) -> tuple[int, ...]:
-        """The shape without padding rows of the vocabulary."""
-        return tuple(vocab_size if axis == "vocab" else size for size, axis in zip(self.shape, self.axes, strict=True))
+    unpadded: tuple[int, ...]
+    """The shape without padding rows of the vocabulary."""
 
 
 @functools.lru_cache(maxsize=16)
 def stored_params(network: Network) -> Mapping[str, StoredParam]:
     """Shape and axes of each parameter by its path."""
+
+    def stored(box: nn.LogicallyPartitioned) -> StoredParam:
+        axes = zip(box.value.shape, box.names, strict=True)
+        unpadded = tuple(network.config.vocab_size if axis == "vocab" else size for size, axis in axes)
+        return StoredParam(box.value.shape, box.names, unpadded)
+
     flat = traverse_util.flatten_dict(network.abstract(), sep="/")
-    return types.MappingProxyType({path: StoredParam(box.value.shape, box.names) for path, box in flat.items()})
+    return types.MappingProxyType({path: stored(box) for path, box in flat.items()})
 
 
 def parameters(pieces: Iterator[Piece], expected: Mapping[str, StoredParam]) -> Iterator[tuple[str, np.ndarray]]:

@@ -28,7 +28,7 @@ def fresh(config, seed=0):
     network, flat = config if isinstance(config, Network) else whole(config), {}
     config = network.config
     for path, param in stored.stored_params(network).items():
-        unpadded = param.unpadded_shape(config.vocab_size)
+        unpadded = param.unpadded
         padding = [(0, full - size) for full, size in zip(param.shape, unpadded)]
         flat[path] = np.pad(rng.normal(size=unpadded).astype(np.float32), padding)
     return network, traverse_util.unflatten_dict(flat, sep="/")

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+
 from jaxpt.hf.families import bert
-from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer
 from jaxpt.hf.options import Family, Option
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.albert import AlbertConfig
 
-
-def _block(ours: str, theirs: str) -> tuple[Row, ...]:
-    return (
-        *dense(f"{ours}/attention/query", f"{theirs}.attention.query"),
-        *dense(f"{ours}/attention/key", f"{theirs}.attention.key"),
-        *dense(f"{ours}/attention/value", f"{theirs}.attention.value"),
-        *dense(f"{ours}/attention/output", f"{theirs}.attention.dense"),
-        *layer_norm(f"{ours}/attention_norm", f"{theirs}.attention.LayerNorm"),
-        *dense(f"{ours}/feed_forward/up", f"{theirs}.ffn"),
-        *dense(f"{ours}/feed_forward/down", f"{theirs}.ffn_output"),
-        *layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.full_layer_layer_norm"),
-    )
+BLOCK = {
+    "attention/query": "attention.query", "attention/key": "attention.key", "attention/value": "attention.value",
+    "attention/output": "attention.dense", "attention_norm": "attention.LayerNorm", "feed_forward/up": "ffn",
+    "feed_forward/down": "ffn_output", "feed_forward_norm": "full_layer_layer_norm",
+}  # fmt: skip
 
 
 def table(config: AlbertConfig) -> Table:
     """Weight table of ALBERT."""
-    group = "albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}"
+    groups = "albert.encoder.albert_layer_groups.{}.albert_layers.{}"
+    blocks = itertools.product(range(config.groups), range(config.inner_layers))
     return Table(
         rows=(
             *bert.embeddings("albert.embeddings"),
             *dense("embed_project", "albert.encoder.embedding_hidden_mapping_in"),
-            *(
-                row
-                for g in range(config.groups)
-                for i in range(config.inner_layers)
-                for row in _block(f"encoder/segment_{g}/block_{i}", group.format(group=g, inner=i))
-            ),
+            *(row for g, i in blocks for row in layer(f"encoder/segment_{g}/block_{i}", groups.format(g, i), BLOCK)),
         ),
         ignored=bert.IGNORED,
         prefix="albert.",

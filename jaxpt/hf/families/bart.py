@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import PROJECTIONS, Row, Table, layer, norm, vocabulary
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.bart import BartConfig
 
 
-def _stack(side: str, config: BartConfig) -> tuple[Row, ...]:
-    ours, theirs = f"{side}/segment_0/block_0", f"model.{side}.layers.{{layer}}"
-    attentions = {"attention": "self_attn"} | ({"cross_attention": "encoder_attn"} if side == "decoder" else {})
-    projections = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-    rows: list[Row] = [Row(f"{side}_positions/table", f"model.{side}.embed_positions.weight")]
-    for mine, name in attentions.items():
-        for part, other in projections.items():
-            rows += dense(f"{ours}/{mine}/{part}", f"{theirs}.{name}.{other}")
-        rows += layer_norm(f"{ours}/{mine}_norm", f"{theirs}.{name}_layer_norm")
-    rows += dense(f"{ours}/feed_forward/up", f"{theirs}.fc1")
-    rows += dense(f"{ours}/feed_forward/down", f"{theirs}.fc2")
-    rows += layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm")
-    rows += layer_norm(f"{side}_embed_norm", f"model.{side}.layernorm_embedding")
-    return (*rows, *(layer_norm(f"{side}_norm", f"model.{side}.layer_norm") if config.pre_norm else ()))
+def _attention(ours: str, theirs: str) -> dict[str, str]:
+    names = zip(PROJECTIONS, ("q_proj", "k_proj", "v_proj", "out_proj"))
+    return {f"{ours}/{mine}": f"{theirs}.{name}" for mine, name in names} | {f"{ours}_norm": f"{theirs}_layer_norm"}
+
+
+ENCODER = _attention("attention", "self_attn") | {
+    "feed_forward/up": "fc1", "feed_forward/down": "fc2", "feed_forward_norm": "final_layer_norm",
+}  # fmt: skip
+DECODER = ENCODER | _attention("cross_attention", "encoder_attn")
+
+
+def _stack(side: str, block: Mapping[str, str], config: BartConfig) -> tuple[Row, ...]:
+    return (
+        Row(f"{side}_positions/table", f"model.{side}.embed_positions.weight"),
+        *layer(f"{side}/segment_0/block_0", f"model.{side}.layers.{{layer}}", block),
+        *norm(f"{side}_embed_norm", f"model.{side}.layernorm_embedding"),
+        *(norm(f"{side}_norm", f"model.{side}.layer_norm") if config.pre_norm else ()),
+    )
 
 
 def table(config: BartConfig) -> Table:
     """Weight table of BART or mBART."""
-    tied = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+    copies = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     return Table(
         rows=(
-            Row("token_embed/table", "model.shared.weight", tied=tied),
-            *_stack("encoder", config),
-            *_stack("decoder", config),
+            *vocabulary("model.shared.weight", True, *copies),
+            *_stack("encoder", ENCODER, config),
+            *_stack("decoder", DECODER, config),
         ),
         ignored=(r"model\.(en|de)coder\.version",),
         prefix="model.",

@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer, norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import tasks
-from jaxpt.models.bert import BertConfig
 
-
-def encoder(theirs: str, ours: str = "encoder/segment_0/block_0") -> tuple[Row, ...]:
-    """Rows of the layers, shared by several encoders."""
-    return (
-        *dense(f"{ours}/attention/query", f"{theirs}.attention.self.query"),
-        *dense(f"{ours}/attention/key", f"{theirs}.attention.self.key"),
-        *dense(f"{ours}/attention/value", f"{theirs}.attention.self.value"),
-        *dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense"),
-        *layer_norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm"),
-        *dense(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
-        *dense(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
-        *layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm"),
-    )
+BLOCK = {
+    "attention/query": "attention.self.query", "attention/key": "attention.self.key",
+    "attention/value": "attention.self.value", "attention/output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm", "feed_forward/up": "intermediate.dense",
+    "feed_forward/down": "output.dense", "feed_forward_norm": "output.LayerNorm",
+}  # fmt: skip
+"""Names of a layer's parts."""
+OURS = "encoder/segment_0/block_0"
 
 
 def embeddings(theirs: str, types: bool = True) -> tuple[Row, ...]:
@@ -30,14 +24,14 @@ def embeddings(theirs: str, types: bool = True) -> tuple[Row, ...]:
     rows = (
         Row("token_embed/table", f"{theirs}.word_embeddings.weight"),
         Row("position_embed/table", f"{theirs}.position_embeddings.weight"),
-        *layer_norm("embed_norm", f"{theirs}.LayerNorm"),
+        *norm("embed_norm", f"{theirs}.LayerNorm"),
     )
     return (*rows, Row("type_embed/table", f"{theirs}.token_type_embeddings.weight")) if types else rows
 
 
 def masked_lm(dense_name: str, norm_name: str, bias: Row, tied: str) -> HeadTable:
     """Rows of a masked-LM head; `tied` is the name of the tied token embeddings."""
-    return HeadTable((*dense("dense", dense_name), *layer_norm("norm", norm_name), bias), (tied,))
+    return HeadTable((*dense("dense", dense_name), *norm("norm", norm_name), bias), (tied,))
 
 
 def options(**defaults: Any) -> tuple[Option, ...]:
@@ -71,14 +65,11 @@ IGNORED = (r".*\.position_ids", r".*embeddings\.token_type_ids")
 RENAMED = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 
 
-def table(config: BertConfig) -> Table:
-    """Weight table of BERT."""
-    return Table(
-        rows=(*embeddings("bert.embeddings"), *encoder("bert.encoder.layer.{layer}")),
-        ignored=IGNORED,
-        prefix="bert.",
-        renamed=RENAMED,
-    )
+def body(name: str, *more: Row, ignored: tuple[str, ...] = ()) -> Table:
+    """Weight table of a BERT whose class calls it `name`; `more` are rows of what stands before the layers."""
+    layers = layer(OURS, f"{name}.encoder.layer.{{layer}}", BLOCK)
+    rows = (*embeddings(f"{name}.embeddings"), *more, *layers)
+    return Table(rows, ignored=(*IGNORED, *ignored), prefix=f"{name}.", renamed=RENAMED)
 
 
 PREDICTIONS = "cls.predictions"
@@ -101,7 +92,7 @@ FAMILIES = (
             ("pooler",): "BertModel",
             (): "BertModel",
         },
-        table=table,
+        table=lambda config: body("bert"),
         heads=HEADS,
         tasks=tasks("Bert", classes=POOLED, choice=POOLED),
         options=options(),

@@ -6,31 +6,19 @@ from typing import Any
 
 from jaxpt.errors import UserError, shown
 from jaxpt.hf.families import bert
-from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import Row, Table, dense, layer, norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.deberta import DebertaConfig
 
 
-def _block(ours: str, layers: range, config: DebertaConfig) -> tuple[Row, ...]:
-    theirs, at = "deberta.encoder.layer.{layer}", {"layers": tuple(layers)}
-    names = {"query": "query_proj", "key": "key_proj", "value": "value_proj"}
+def _block(config: DebertaConfig) -> dict[str, str]:
+    """Names of a layer's parts."""
+    names = {f"attention/{name}": f"attention.self.{name}_proj" for name in ("query", "key", "value")}
     if not config.share_projections:
-        names |= {"position_key": "pos_key_proj"} if config.content_to_position else {}
-        names |= {"position_query": "pos_query_proj"} if config.position_to_content else {}
-    projections = (
-        row
-        for mine, name in names.items()
-        for row in dense(f"{ours}/attention/{mine}", f"{theirs}.attention.self.{name}", **at)
-    )
-    return (
-        *projections,
-        *dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense", **at),
-        *layer_norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm", **at),
-        *dense(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense", **at),
-        *dense(f"{ours}/feed_forward/down", f"{theirs}.output.dense", **at),
-        *layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm", **at),
-    )
+        names |= {"attention/position_key": "attention.self.pos_key_proj"} if config.content_to_position else {}
+        names |= {"attention/position_query": "attention.self.pos_query_proj"} if config.position_to_content else {}
+    return bert.BLOCK | names
 
 
 def table(config: DebertaConfig) -> Table:
@@ -39,7 +27,7 @@ def table(config: DebertaConfig) -> Table:
     positions = config.absolute_positions or config.mask_decoder
     rows = [
         Row("token_embed/table", f"{embeddings}.word_embeddings.weight"),
-        *layer_norm("embed_norm", f"{embeddings}.LayerNorm"),
+        *norm("embed_norm", f"{embeddings}.LayerNorm"),
     ]
     if positions:
         rows.append(Row("position_embed/table", f"{embeddings}.position_embeddings.weight"))
@@ -47,12 +35,13 @@ def table(config: DebertaConfig) -> Table:
         rows.append(Row("type_embed/table", f"{embeddings}.token_type_embeddings.weight"))
     if config.relative:
         rows.append(Row("relative_table", f"{encoder}.rel_embeddings.weight"))
-        rows += layer_norm("relative_norm", f"{encoder}.LayerNorm") if config.norm_relative else ()
+        rows += norm("relative_norm", f"{encoder}.LayerNorm") if config.norm_relative else ()
     if config.convolution:
         rows += dense("convolution", f"{encoder}.conv.conv")
-        rows += layer_norm("convolution/norm", f"{encoder}.conv.LayerNorm")
+        rows += norm("convolution/norm", f"{encoder}.conv.LayerNorm")
     for name, layers in config.parts().items():
-        rows += _block(f"{name}/segment_0/block_0", layers, config)
+        ours, theirs = f"{name}/segment_0/block_0", "deberta.encoder.layer.{layer}"
+        rows += layer(ours, theirs, _block(config), layers=tuple(layers))
     return Table(
         rows=tuple(rows),
         # The discriminator head of v3; an unused table of absolute positions.

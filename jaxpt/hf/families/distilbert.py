@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from jaxpt.hf.families import bert
-from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import Row, Table, layer
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.distilbert import DistilBertConfig
 
-OURS, THEIRS = "encoder/segment_0/block_0", "distilbert.transformer.layer.{layer}"
+BLOCK = {
+    "attention/query": "attention.q_lin", "attention/key": "attention.k_lin", "attention/value": "attention.v_lin",
+    "attention/output": "attention.out_lin", "attention_norm": "sa_layer_norm", "feed_forward/up": "ffn.lin1",
+    "feed_forward/down": "ffn.lin2", "feed_forward_norm": "output_layer_norm",
+}  # fmt: skip
 
 
 def table(config: DistilBertConfig) -> Table:
     """Weight table of DistilBERT."""
-    attention = {"query": "q_lin", "key": "k_lin", "value": "v_lin", "output": "out_lin"}
-    projections = (dense(f"{OURS}/attention/{mine}", f"{THEIRS}.attention.{name}") for mine, name in attention.items())
-    return Table(
-        rows=(
-            *bert.embeddings("distilbert.embeddings", types=False),
-            *(row for rows in projections for row in rows),
-            *layer_norm(f"{OURS}/attention_norm", f"{THEIRS}.sa_layer_norm"),
-            *dense(f"{OURS}/feed_forward/up", f"{THEIRS}.ffn.lin1"),
-            *dense(f"{OURS}/feed_forward/down", f"{THEIRS}.ffn.lin2"),
-            *layer_norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.output_layer_norm"),
-        ),
-        ignored=bert.IGNORED,
-        prefix="distilbert.",
-    )
+    layers = layer(bert.OURS, "distilbert.transformer.layer.{layer}", BLOCK)
+    rows = (*bert.embeddings("distilbert.embeddings", types=False), *layers)
+    return Table(rows, ignored=bert.IGNORED, prefix="distilbert.")
 
 
 FAMILIES = (

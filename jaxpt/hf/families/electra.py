@@ -10,15 +10,9 @@ from jaxpt.models.electra import ElectraConfig
 
 
 def table(config: ElectraConfig) -> Table:
-    """The table of one of the two models."""
-    return Table(
-        rows=(
-            *bert.embeddings("electra.embeddings"),
-            *(dense("embed_project", "electra.embeddings_project") if config.project_embeddings else ()),
-            *bert.encoder("electra.encoder.layer.{layer}"),
-        ),
-        ignored=bert.IGNORED,
-        prefix="electra.",
+    """Weight table of one of the two models."""
+    return bert.body(
+        "electra", *(dense("embed_project", "electra.embeddings_project") if config.project_embeddings else ())
     )
 
 

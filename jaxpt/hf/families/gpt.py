@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxpt.hf.mapping import Row, Table, conv1d, layer_norm
+from jaxpt.hf.mapping import Row, Table, conv1d, norm, vocabulary
 from jaxpt.hf.options import Family, Option
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.gpt import GPTConfig
@@ -15,14 +15,14 @@ def table(config: GPTConfig) -> Table:
     attention = tuple(f"{OURS}/attention/{name}" for name in ("query", "key", "value"))
     return Table(
         rows=(
-            Row("token_embed/table", "transformer.tokens_embed.weight", tied=("lm_head.weight",)),
+            *vocabulary("transformer.tokens_embed.weight", True),
             Row("position_embed/table", "transformer.positions_embed.weight"),
             *conv1d(attention, f"{THEIRS}.attn.c_attn"),
             *conv1d(f"{OURS}/attention/output", f"{THEIRS}.attn.c_proj"),
-            *layer_norm(f"{OURS}/attention_norm", f"{THEIRS}.ln_1"),
+            *norm(f"{OURS}/attention_norm", f"{THEIRS}.ln_1"),
             *conv1d(f"{OURS}/feed_forward/up", f"{THEIRS}.mlp.c_fc"),
             *conv1d(f"{OURS}/feed_forward/down", f"{THEIRS}.mlp.c_proj"),
-            *layer_norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.ln_2"),
+            *norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.ln_2"),
         ),
         ignored=(r"transformer\.h\.\d+\.attn\.bias", r"transformer\.position_ids"),
         prefix="transformer.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxpt.hf.mapping import Row, Table, conv1d, dense, layer_norm
+from jaxpt.hf.mapping import Row, Table, conv1d, norm, vocabulary
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.gpt2 import GPT2Config
@@ -15,18 +15,15 @@ def table(config: GPT2Config) -> Table:
     attention = tuple(f"{OURS}/attention/{name}" for name in ("query", "key", "value"))
     return Table(
         rows=(
-            Row(
-                "token_embed/table", "transformer.wte.weight", tied=("lm_head.weight",) if config.tie_embeddings else ()
-            ),
+            *vocabulary("transformer.wte.weight", config.tie_embeddings),
             Row("position_embed/table", "transformer.wpe.weight"),
-            *layer_norm(f"{OURS}/attention_norm", f"{THEIRS}.ln_1"),
+            *norm(f"{OURS}/attention_norm", f"{THEIRS}.ln_1"),
             *conv1d(attention, f"{THEIRS}.attn.c_attn"),
             *conv1d(f"{OURS}/attention/output", f"{THEIRS}.attn.c_proj"),
-            *layer_norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.ln_2"),
+            *norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.ln_2"),
             *conv1d(f"{OURS}/feed_forward/up", f"{THEIRS}.mlp.c_fc"),
             *conv1d(f"{OURS}/feed_forward/down", f"{THEIRS}.mlp.c_proj"),
-            *layer_norm("final_norm", "transformer.ln_f"),
-            *(() if config.tie_embeddings else dense("head", "lm_head", bias=False)),
+            *norm("final_norm", "transformer.ln_f"),
         ),
         ignored=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),
         prefix="transformer.",

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from jaxpt.errors import UserError
-from jaxpt.hf.mapping import Row, Table, dense
+from jaxpt.hf.mapping import PROJECTIONS, Table, layer, norm, vocabulary
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.llama import LlamaConfig
 
-OURS, THEIRS = "decoder/segment_0/block_0", "model.layers.{layer}"
+ATTENTION = {f"attention/{ours}": f"self_attn.{theirs}_proj" for ours, theirs in zip(PROJECTIONS, "qkvo")}
+FEED_FORWARD = {f"feed_forward/{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+NORMS = {"attention_norm": "input_layernorm", "feed_forward_norm": "post_attention_layernorm"}
 
 
 def table(config: LlamaConfig) -> Table:
     """Weight table of Llama."""
-    attention = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
-    feed_forward = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
-    rows: list[Row] = []
-    for ours, theirs in attention.items():
-        rows += dense(f"{OURS}/attention/{ours}", f"{THEIRS}.self_attn.{theirs}", config.attention_bias)
-    for ours, theirs in feed_forward.items():
-        rows += dense(f"{OURS}/feed_forward/{ours}", f"{THEIRS}.mlp.{theirs}", config.mlp_bias)
+    block = functools.partial(layer, "decoder/segment_0/block_0", "model.layers.{layer}")
     return Table(
         rows=(
-            Row(
-                "token_embed/table",
-                "model.embed_tokens.weight",
-                tied=("lm_head.weight",) if config.tie_embeddings else (),
-            ),
-            *rows,
-            Row(f"{OURS}/attention_norm/scale", f"{THEIRS}.input_layernorm.weight"),
-            Row(f"{OURS}/feed_forward_norm/scale", f"{THEIRS}.post_attention_layernorm.weight"),
-            Row("final_norm/scale", "model.norm.weight"),
-            *(() if config.tie_embeddings else dense("head", "lm_head", bias=False)),
+            *vocabulary("model.embed_tokens.weight", config.tie_embeddings),
+            *block(ATTENTION, config.attention_bias),
+            *block(FEED_FORWARD, config.mlp_bias),
+            *block(NORMS, bias=False),
+            *norm("final_norm", "model.norm", bias=False),
         ),
         ignored=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
         prefix="model.",

@@ -5,33 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from jaxpt.errors import UserError, shown
-from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer, norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.modernbert import ModernBertConfig
 
 
-def _fused(ours: tuple[str, ...], theirs: str, bias: bool, layers: tuple[int, ...]) -> tuple[Row, ...]:
-    """Rows of a projection that fuses several of ours."""
-    kernel = Row(tuple(f"{path}/kernel" for path in ours), f"{theirs}.weight", "transpose", layers=layers)
-    return (kernel, Row(tuple(f"{path}/bias" for path in ours), f"{theirs}.bias", layers=layers)) if bias else (kernel,)
-
-
 def _block(ours: str, numbers: range, config: ModernBertConfig) -> tuple[Row, ...]:
-    theirs, layers = "model.layers.{layer}", tuple(numbers)
+    theirs, at = "model.layers.{layer}", {"layers": tuple(numbers)}
     attention = tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value"))
     feed_forward = tuple(f"{ours}/feed_forward/{name}" for name in ("gate", "up"))
-
-    def norm(mine: str, name: str) -> tuple[Row, ...]:
-        return layer_norm(f"{ours}/{mine}", f"{theirs}.{name}", config.norm_bias, layers=layers)
-
+    norms = ({} if numbers[0] == 0 else {"attention_norm": "attn_norm"}) | {"feed_forward_norm": "mlp_norm"}
     return (
-        *_fused(attention, f"{theirs}.attn.Wqkv", config.attention_bias, layers),
-        *dense(f"{ours}/attention/output", f"{theirs}.attn.Wo", config.attention_bias, layers=layers),
-        *(() if layers == (0,) else norm("attention_norm", "attn_norm")),
-        *_fused(feed_forward, f"{theirs}.mlp.Wi", config.mlp_bias, layers),
-        *dense(f"{ours}/feed_forward/down", f"{theirs}.mlp.Wo", config.mlp_bias, layers=layers),
-        *norm("feed_forward_norm", "mlp_norm"),
+        *dense(attention, f"{theirs}.attn.Wqkv", config.attention_bias, **at),
+        *dense(f"{ours}/attention/output", f"{theirs}.attn.Wo", config.attention_bias, **at),
+        *dense(feed_forward, f"{theirs}.mlp.Wi", config.mlp_bias, **at),
+        *dense(f"{ours}/feed_forward/down", f"{theirs}.mlp.Wo", config.mlp_bias, **at),
+        *layer(ours, theirs, norms, config.norm_bias, **at),
     )
 
 
@@ -46,9 +36,9 @@ def table(config: ModernBertConfig) -> Table:
     return Table(
         rows=(
             Row("token_embed/table", "model.embeddings.tok_embeddings.weight"),
-            *layer_norm("embed_norm", "model.embeddings.norm", config.norm_bias),
+            *norm("embed_norm", "model.embeddings.norm", config.norm_bias),
             *blocks,
-            *layer_norm("final_norm", "model.final_norm", config.norm_bias),
+            *norm("final_norm", "model.final_norm", config.norm_bias),
         ),
         prefix="model.",
     )
@@ -57,7 +47,7 @@ def table(config: ModernBertConfig) -> Table:
 def _masked_lm(config: ModernBertConfig) -> HeadTable:
     rows = (
         *dense("dense", "head.dense", config.head_bias),
-        *layer_norm("norm", "head.norm", config.norm_bias),
+        *norm("norm", "head.norm", config.norm_bias),
         *((Row("bias", "decoder.bias"),) if config.vocab_bias else ()),
     )
     return HeadTable(rows, tied=("decoder.weight",))

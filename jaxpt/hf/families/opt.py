@@ -5,30 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from jaxpt.errors import UserError
-from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import Row, Table, layer, norm, vocabulary
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.opt import OPTConfig
 
-OURS, THEIRS = "decoder/segment_0/block_0", "model.decoder.layers.{layer}"
+BLOCK = {
+    "attention/query": "self_attn.q_proj", "attention/key": "self_attn.k_proj", "attention/value": "self_attn.v_proj",
+    "attention/output": "self_attn.out_proj", "attention_norm": "self_attn_layer_norm", "feed_forward/up": "fc1",
+    "feed_forward/down": "fc2", "feed_forward_norm": "final_layer_norm",
+}  # fmt: skip
 
 
 def table(config: OPTConfig) -> Table:
     """Weight table of OPT."""
-    attention = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-    projections = (dense(f"{OURS}/attention/{mine}", f"{THEIRS}.self_attn.{name}") for mine, name in attention.items())
-    tied = ("lm_head.weight",) if config.tie_embeddings else ()
     return Table(
         rows=(
-            Row("token_embed/table", "model.decoder.embed_tokens.weight", tied=tied),
+            *vocabulary("model.decoder.embed_tokens.weight", config.tie_embeddings),
             Row("position_embed/table", "model.decoder.embed_positions.weight"),
-            *(row for rows in projections for row in rows),
-            *layer_norm(f"{OURS}/attention_norm", f"{THEIRS}.self_attn_layer_norm"),
-            *dense(f"{OURS}/feed_forward/up", f"{THEIRS}.fc1"),
-            *dense(f"{OURS}/feed_forward/down", f"{THEIRS}.fc2"),
-            *layer_norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.final_layer_norm"),
-            *layer_norm("final_norm", "model.decoder.final_layer_norm"),
-            *(() if config.tie_embeddings else dense("head", "lm_head", bias=False)),
+            *layer("decoder/segment_0/block_0", "model.decoder.layers.{layer}", BLOCK),
+            *norm("final_norm", "model.decoder.final_layer_norm"),
         ),
         prefix="model.",
     )

@@ -5,23 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from jaxpt.hf.families import bert
-from jaxpt.hf.mapping import Row, Table
+from jaxpt.hf.mapping import Row
 from jaxpt.hf.options import Family, Option
 from jaxpt.hf.tasks import Task, tasks
-from jaxpt.models.roberta import RobertaConfig
-
-
-def table(config: RobertaConfig) -> Table:
-    """Weight table of RoBERTa."""
-    return Table(
-        rows=(
-            *bert.embeddings("roberta.embeddings"),
-            *bert.encoder("roberta.encoder.layer.{layer}"),
-        ),
-        ignored=(*bert.IGNORED, r"roberta\.pooler\..*"),  # some files have an unused pooler
-        prefix="roberta.",
-        renamed=bert.RENAMED,
-    )
 
 
 def _tasks(name: str) -> dict[str, Task]:
@@ -35,7 +21,7 @@ ROBERTA = Family(
     model_type="roberta",
     kind="roberta",
     classes={("masked_lm",): "RobertaForMaskedLM", (): "RobertaModel"},
-    table=table,
+    table=lambda config: bert.body("roberta", ignored=(r"roberta\.pooler\..*",)),  # some files have an unused pooler
     heads={
         "masked_lm": lambda config: bert.masked_lm(
             "lm_head.dense", "lm_head.layer_norm", Row("bias", "lm_head.bias", tied=("lm_head.decoder.bias",)),

@@ -7,36 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt.hf.mapping import Row, Table, dense
+from jaxpt.hf.mapping import PROJECTIONS, Row, Table, layer, norm, vocabulary
 from jaxpt.hf.options import Family, Option
 from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.t5 import T5Config
 
-
-def _attention(ours: str, theirs: str) -> tuple[Row, ...]:
-    names = {"query": "q", "key": "k", "value": "v", "output": "o"}
-    return tuple(row for mine, name in names.items() for row in dense(f"{ours}/{mine}", f"{theirs}.{name}", bias=False))
+BIAS = "0.SelfAttention.relative_attention_bias.weight"
 
 
 def _stack(side: str, config: T5Config) -> tuple[Row, ...]:
     """Rows of the encoder or decoder; their layer is a list of two or three sublayers, each with its norm."""
     ours, theirs = f"{side}/segment_0/block_0", f"{side}.block.{{layer}}.layer"
-    parts = {"attention": "SelfAttention"} | ({"cross_attention": "EncDecAttention"} if side == "decoder" else {})
-    rows: list[Row] = []
-    for i, (mine, name) in enumerate(parts.items()):
-        rows += _attention(f"{ours}/{mine}", f"{theirs}.{i}.{name}")
-        rows.append(Row(f"{ours}/{mine}_norm/scale", f"{theirs}.{i}.layer_norm.weight"))
-    last = len(parts)
+    attentions = {"attention": "0.SelfAttention"}
+    attentions |= {"cross_attention": "1.EncDecAttention"} if side == "decoder" else {}
     wide = {"up": "wi"} if config.feed_forward == "relu" else {"gate": "wi_0", "up": "wi_1"}
-    for mine, name in (wide | {"down": "wo"}).items():
-        rows += dense(f"{ours}/feed_forward/{mine}", f"{theirs}.{last}.DenseReluDense.{name}", bias=False)
-    rows.append(Row(f"{ours}/feed_forward_norm/scale", f"{theirs}.{last}.layer_norm.weight"))
-    bias = "0.SelfAttention.relative_attention_bias.weight"
+    last = f"{len(attentions)}.DenseReluDense"
+    names = {f"feed_forward/{mine}": f"{last}.{name}" for mine, name in (wide | {"down": "wo"}).items()}
+    names |= {f"{part}_norm": f"{i}.layer_norm" for i, part in enumerate((*attentions, "feed_forward"))}
+    for part, attention in attentions.items():
+        names |= {f"{part}/{mine}": f"{attention}.{name}" for mine, name in zip(PROJECTIONS, "qkvo")}
+    bias = Row(f"{side}_bias/table", f"{side}.block.0.layer.{BIAS}")
     if config.bias_per_layer:
-        rows.append(Row(f"{ours}/position_bias/table", f"{theirs}.{bias}"))
-    else:
-        rows.append(Row(f"{side}_bias/table", f"{side}.block.0.layer.{bias}"))
-    return (*rows, Row(f"{side}_norm/scale", f"{side}.final_layer_norm.weight"))
+        bias = Row(f"{ours}/position_bias/table", f"{theirs}.{BIAS}")
+    final_norm = norm(f"{side}_norm", f"{side}.final_layer_norm", bias=False)
+    return (*layer(ours, theirs, names, bias=False), bias, *final_norm)
 
 
 EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -46,14 +40,11 @@ EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tok
 def table(config: T5Config) -> Table:
     """Weight table of T5 with the options of `config`."""
     first, *copies = EMBEDDINGS
-    tied = (*copies, "lm_head.weight") if config.tie_embeddings else tuple(copies)
-    head = () if config.tie_embeddings else dense("head", "lm_head", bias=False)
     return Table(
         rows=(
-            Row("token_embed/table", first, tied=tied),
+            *vocabulary(first, config.tie_embeddings, *copies),
             *_stack("encoder", config),
             *_stack("decoder", config),
-            *head,
         ),
         # The first release had an unused bias table in cross-attention.
         ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
@@ -138,7 +129,7 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
 FAMILIES = (
     _family(
         "t5", "T5", "relu", infer=_infer_t5, write=_write,
-        supports=lambda config: _is_t5(config),
+        supports=_is_t5,
     ),
     # mT5's class never scales, UMT5's always.
     _family(

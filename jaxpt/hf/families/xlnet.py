@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from jaxpt.hf.mapping import Row, Table, dense, layer_norm
+from jaxpt.hf.mapping import Row, Table, layer
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.xlnet import XLNetConfig
 
+BLOCK = {
+    "attention_norm": "rel_attn.layer_norm", "feed_forward/up": "ff.layer_1", "feed_forward/down": "ff.layer_2",
+    "feed_forward_norm": "ff.layer_norm",
+}  # fmt: skip
 OURS, THEIRS = "encoder/segment_0/block_0", "transformer.layer.{layer}"
 
 
@@ -25,10 +29,7 @@ def table(config: XLNetConfig) -> Table:
             Row(f"{attention}/output/kernel", f"{theirs}.o", "transpose", shape=shape),
             *(Row(f"{attention}/{our}", f"{theirs}.{name}") for our, name in biases.items()),
             Row(f"{attention}/types", f"{theirs}.seg_embed", shape=(2, *heads)),
-            *layer_norm(f"{OURS}/attention_norm", f"{theirs}.layer_norm"),
-            *dense(f"{OURS}/feed_forward/up", f"{THEIRS}.ff.layer_1"),
-            *dense(f"{OURS}/feed_forward/down", f"{THEIRS}.ff.layer_2"),
-            *layer_norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.ff.layer_norm"),
+            *layer(OURS, THEIRS, BLOCK),
             Row("vocab_bias", "lm_loss.bias"),
         ),
         prefix="transformer.",
