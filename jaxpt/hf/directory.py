@@ -7,10 +7,11 @@ import functools
 import importlib
 import json
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from flax import traverse_util
 
@@ -18,6 +19,7 @@ from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError, shown
 from jaxpt.hf import files, foreign, mapping, tasks
 from jaxpt.hf.options import Family, from_json, to_json, with_origin
+from jaxpt.hf.table import Table
 from jaxpt.models import stored
 from jaxpt.models.network import Head, Network
 from jaxpt.models.stored import Piece
@@ -32,7 +34,7 @@ class Source:
     family: Family
     network: Network
     tensors: files.Tensors
-    table: mapping.Table
+    table: Table
     found: mapping.Found
     labels: tuple[str, ...] | None = None
     """Names of the logits of the fine-tuned class, if config.json has them."""
@@ -50,10 +52,9 @@ class Source:
     def dtypes(self) -> dict[str, np.dtype]:
         """{jaxpt path: dtype of its tensors}, without missing paths."""
         out = {}
-        for row in self.table.rows:
-            names = [n for n in self.found.names if n == row.theirs or _of_layer(row.theirs, n)]
-            if names:
-                out |= dict.fromkeys(row.paths, self.tensors.dtypes[self.found.names[names[0]]])
+        for entry in mapping.tensors_of(self.table, self.network):
+            if file_name := self.found.names.get(entry.name):
+                out |= dict.fromkeys(entry.row.paths, self.tensors.dtypes[file_name])
         return out
 
 
@@ -187,7 +188,7 @@ def load(
     source = open_directory(directory, partial=partial, ignore=ignore)
     params = stored.gather(source.pieces(), stored.stored_params(source.network))
     params = fill(source.network, params)
-    return source.network, params if dtype is None else _map(lambda x: np.asarray(x, dtype), params)
+    return source.network, params if dtype is None else jax.tree.map(lambda x: np.asarray(x, dtype), params)
 
 
 def fill(network: Network, params: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
@@ -201,8 +202,6 @@ def fill(network: Network, params: Mapping[str, Any], seed: int = 0) -> dict[str
     Returns:
       The complete tree.
     """
-    import jax
-
     have = traverse_util.flatten_dict(dict(params), sep="/")
     paths = list(traverse_util.flatten_dict(network.shapes(), sep="/"))
     lacking = [path for path in paths if path not in have]
@@ -350,11 +349,6 @@ def renamed_heads(source: Network, target: Network) -> dict[str, str]:
     return {mine[name]: yours[name] for name in mine.keys() & yours.keys() if mine[name] != yours[name]}
 
 
-def _of_layer(pattern: str, name: str) -> bool:
-    start, layered, end = pattern.partition("{layer}")
-    return bool(layered) and name.startswith(start) and name.endswith(end) and name[len(start) : -len(end)].isdecimal()
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     directory = path.parent
     if not directory.exists():
@@ -366,7 +360,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a JSON object")
     return content
-
-
-def _map(function: Callable[[np.ndarray], np.ndarray], tree: Any) -> Any:
-    return {k: _map(function, v) for k, v in tree.items()} if isinstance(tree, dict) else function(tree)

@@ -21,7 +21,7 @@ from jaxpt.config.explain import explain
 from jaxpt.config.kinds import strictly
 from jaxpt.config.plain import leaves, put
 from jaxpt.errors import UserError, printable, shown
-from jaxpt.hf.mapping import HeadTable, Table, with_heads
+from jaxpt.hf.table import HeadTable, Table, with_heads
 from jaxpt.hf.tasks import WORDS, Problem, Task, labels_from_json, labels_to_json, problem_from_json
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Head, Network

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from jaxpt.config import LoraConfig
 from jaxpt.errors import UserError, printable, shown
 from jaxpt.hf import directory as hf
 from jaxpt.hf import files, mapping
+from jaxpt.hf.table import Table
 from jaxpt.models import stored
 from jaxpt.models.network import Network
 from jaxpt.runtime import linear_regex
@@ -91,27 +92,25 @@ def write(
       UserError: an adapter is of no linear layer there, or of a module that is saved as a whole.
     """
     family = hf.family_of(network.config)
-    table, expected = family.table_of(network), stored.stored_params(network)
-    known = {path for row in table.rows for path in row.paths}
-    for path in factors:
-        if path not in known:
-            raise UserError(f"train.lora.targets: {path} is not in Hugging Face's class")
+    table = family.table_of(network)
+    entries = mapping.tensors_of(table, network)
+    if unknown := factors.keys() - {path for entry in entries for path in entry.row.paths}:
+        raise UserError(f"train.lora.targets: {min(unknown)} is not in Hugging Face's class")
     tensors: dict[str, np.ndarray] = {}
     parts: dict[str, int] = {}
-    for row in table.rows:
-        for name, index in modules(row, expected) if set(row.paths) & set(factors) else ():
-            held = [path for path in row.paths if path in factors and factors[path].held[index].all()]
-            if held:
-                _check_linear(row, expected, held[0])
-                a, b = _joined(row, [path in held for path in row.paths], factors, index, expected, network)
-                tensors |= {f"{PREFIX}{name}.lora_A.weight": a, f"{PREFIX}{name}.lora_B.weight": b}
-                parts[name] = len(held)
+    for entry in entries:
+        adapted = [path for path in entry.row.paths if path in factors and factors[path].held[entry.at].all()]
+        if adapted:
+            _check_linear(entry, adapted[0])
+            a, b = _joined(entry, adapted, factors)
+            tensors |= {f"{PREFIX}{entry.module}.lora_A.weight": a, f"{PREFIX}{entry.module}.lora_B.weight": b}
+            parts[entry.module] = len(adapted)
     if not parts:
         raise UserError("train.lora.targets: none of them is in Hugging Face's class")
-    whole = dict(_whole_modules(table, expected, network, trained, params))
-    saved = sorted({name.rpartition(".")[0] for name in whole})
+    saved = _whole_modules(entries, trained)
     if both := [name for name in saved if name in parts]:
         raise UserError(f"train.trainable: {both[0]} has a low-rank adapter, and is trained besides; peft has no such")
+    whole = dict(mapping.tensors(params, table, network, saved))
     tensors |= {f"{PREFIX}{name}": x for name, x in whole.items()}
     max_parts = max(parts.values())
     conv1d = any(row.transform == "identity" for row in table.rows if set(row.paths) & set(factors))
@@ -136,15 +135,9 @@ def write(
     files.write(out, announced, tensors.items(), stem=WEIGHTS.removesuffix(".safetensors"))
 
 
-def modules(row: mapping.Row, expected: Mapping[str, stored.StoredParam]) -> Iterator[tuple[str, Any]]:
-    """(their module, index into the layers of ours) of a row; the index of a parameter without layers is ()."""
-    for index, layer in enumerate(mapping.layers(row, expected)):
-        yield row.theirs.format(layer=layer).rpartition(".")[0], index if "{layer}" in row.theirs else ()
-
-
-def _check_linear(row: mapping.Row, expected: Mapping[str, stored.StoredParam], path: str) -> None:
-    axes = [axis for axis in expected[path].axes if axis != "layers"]
-    if not row.theirs.endswith(".weight") or row.shape is not None or axes[0] == "vocab" or len(axes) != 2:
+def _check_linear(entry: mapping.Tensor, path: str) -> None:
+    axes = [axis for axis in entry.params[0].axes if axis != "layers"]
+    if not entry.name.endswith(".weight") or entry.row.shape is not None or axes[0] == "vocab" or len(axes) != 2:
         raise UserError(
             f"train.lora.targets: {path} is no linear layer in Hugging Face's class, so peft has no such adapter; "
             "export without --adapter merges it"
@@ -152,45 +145,29 @@ def _check_linear(row: mapping.Row, expected: Mapping[str, stored.StoredParam], 
 
 
 def _joined(
-    row: mapping.Row,
-    chosen: list[bool],
-    factors: Mapping[str, Factors],
-    index: Any,
-    expected: Mapping[str, stored.StoredParam],
-    network: Network,
+    entry: mapping.Tensor, adapted: Sequence[str], factors: Mapping[str, Factors]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(lora_A [K · R, I], lora_B [O, K · R]) of one layer of a row, K of whose parts have an adapter."""
-    widths = [expected[path].unpadded_shape(network.config.vocab_size)[-1] for path in row.paths]
-    a = [factors[path].a[index].T for path, is_chosen in zip(row.paths, chosen) if is_chosen]
-    rank, at, column = len(a[0]), 0, 0
-    b = np.zeros((sum(widths), rank * len(a)), a[0].dtype)
-    for path, width, is_chosen in zip(row.paths, widths, chosen):
-        if is_chosen:
-            b[at : at + width, column : column + rank] = factors[path].b[index].T[:width]
+    """(lora_A [K · R, I], lora_B [O, K · R]) of a matrix of theirs, K of whose parts have an adapter."""
+    a = [factors[path].a[entry.at].T for path in adapted]
+    rank, row, column = len(a[0]), 0, 0
+    b = np.zeros((sum(entry.widths), rank * len(a)), a[0].dtype)
+    for path, width in zip(entry.row.paths, entry.widths):
+        if path in adapted:
+            b[row : row + width, column : column + rank] = factors[path].b[entry.at].T[:width]
             column += rank
-        at += width
+        row += width
     return np.ascontiguousarray(np.concatenate(a)), b
 
 
-def _whole_modules(
-    table: mapping.Table,
-    expected: Mapping[str, stored.StoredParam],
-    network: Network,
-    trained: Mapping[str, np.ndarray],
-    params: Mapping[str, Any],
-) -> Iterator[tuple[str, np.ndarray]]:
-    """All tensors of the modules of which something was trained besides the adapter."""
-    module_names = set()
-    for row in table.rows:
-        for name, index in modules(row, expected):
-            moved = [path for path in row.paths if path in trained and trained[path][index].all()]
-            if moved and (row.tied or not row.theirs.endswith((".weight", ".bias"))):
-                raise UserError(f"train.trainable: {moved[0]} is tied or no module of its own, peft cannot save it")
-            module_names |= {name} if moved else set()
-    rows = [row for row in table.rows if any(name in module_names for name, _ in modules(row, expected))]
-    yield from (
-        (n, x) for n, x in mapping.tensors(params, table, network, rows) if n.rpartition(".")[0] in module_names
-    )
+def _whole_modules(entries: Iterable[mapping.Tensor], trained: Mapping[str, np.ndarray]) -> list[str]:
+    """Names of the modules of which something was trained besides the adapter."""
+    names = set()
+    for entry in entries:
+        moved = [path for path in entry.row.paths if path in trained and trained[path][entry.at].all()]
+        if moved and (entry.tied or not entry.name.endswith((".weight", ".bias"))):
+            raise UserError(f"train.trainable: {moved[0]} is tied or no module of its own, peft cannot save it")
+        names |= {entry.module} if moved else set()
+    return sorted(names)
 
 
 # ---- from peft ------------------------------------------------------------------------------------------------------
@@ -276,28 +253,25 @@ def read(source: str | Path, network: Network) -> Adapter:
     """
     source = Path(source)
     settings, tensors = settings_of(source), files.Tensors(source, (WEIGHTS, "adapter_model.bin"))
-    table, expected = hf.family_of(network.config).table_of(network), stored.stored_params(network)
+    table = hf.family_of(network.config).table_of(network)
     adapted, others = _sorted(source, tensors)
     names = mapping.canonical_names([*(f"{name}.weight" for name in adapted), *others], table, network)
-    rows = {f"{name}.weight": (row, at) for row in table.rows for name, at in modules(row, expected)
-            if row.theirs.endswith(".weight")}  # fmt: skip
+    entries = {entry.name: entry for entry in mapping.tensors_of(table, network) if entry.name.endswith(".weight")}
     layer_factors: dict[str, dict[Any, tuple[np.ndarray, np.ndarray, float]]] = {}
     for name, in_file in names.items():
         if (module := in_file.removesuffix(".weight")) not in adapted or in_file in others:
             continue
-        if name not in rows:
+        if name not in entries:
             raise UserError(f"{source}: {module} is no linear layer of this {network.config.kind}")
-        row, at = rows[name]
-        _check_linear(row, expected, row.paths[0])
+        entry = entries[name]
+        _check_linear(entry, entry.row.paths[0])
         a, b = (stored.finite(f"{module}.lora_{x}", np.asarray(tensors[adapted[module][x]], np.float32)) for x in "AB")
-        widths = [expected[path].unpadded_shape(network.config.vocab_size)[-1] for path in row.paths]
-        rows_of_w = expected[row.paths[0]].unpadded_shape(network.config.vocab_size)[-2]
-        if a.shape[1:] != (rows_of_w,) or b.shape != (sum(widths), len(a)):
+        if a.shape[1:] != entry.joined_shape[:1] or b.shape != (sum(entry.widths), len(a)):
             raise UserError(f"{source}: {module}: lora_A {a.shape} and lora_B {b.shape} do not fit the model")
         if (rank := _of_module(settings, "rank_pattern", "r", module)) != len(a):
             raise UserError(f"{source}: {module}: lora_A has rank {len(a)}, but {CONFIG} says {shown(rank)}")
-        for path, (own_a, own_b) in _cut(row.paths, widths, a, b).items():
-            layer_factors.setdefault(path, {})[at] = own_a.T, own_b.T, _scale(settings, module, len(a))
+        for path, (own_a, own_b) in _cut(entry, a, b).items():
+            layer_factors.setdefault(path, {})[entry.at] = own_a.T, own_b.T, _scale(settings, module, len(a))
     if not layer_factors:
         raise UserError(f"{source}: has no low-rank adapter")
     _check_saved(source, settings, table, names)
@@ -305,7 +279,7 @@ def read(source: str | Path, network: Network) -> Adapter:
     if comparison.mismatched or comparison.unexpected:
         raise UserError(f"{source}: modules_to_save: {comparison.why(network)}")
     state = {name: tensors[key] for name, key in others.items()}
-    config, factors = _uniform(layer_factors, expected, settings)
+    config, factors = _uniform(layer_factors, stored.stored_params(network), settings)
     return Adapter(config, factors, tuple(mapping.pieces(state, comparison, table, network)))
 
 
@@ -340,7 +314,7 @@ def _scale(settings: Mapping[str, Any], module: str, rank: int) -> float:
     )
 
 
-def _check_saved(source: Path, settings: Mapping[str, Any], table: mapping.Table, names: Mapping[str, str]) -> None:
+def _check_saved(source: Path, settings: Mapping[str, Any], table: Table, names: Mapping[str, str]) -> None:
     """Raises UserError where a module is saved that their class ties to another, which peft leaves as it was."""
     tied = {row.theirs.rpartition(".")[0] for row in table.rows if row.tied and row.theirs in names}
     for name in () if settings.get("ensure_weight_tying") else settings.get("modules_to_save") or ():
@@ -351,15 +325,13 @@ def _check_saved(source: Path, settings: Mapping[str, Any], table: mapping.Table
             )
 
 
-def _cut(
-    paths: tuple[str, ...], widths: list[int], a: np.ndarray, b: np.ndarray
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _cut(entry: mapping.Tensor, a: np.ndarray, b: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """{our path: (lora_A, lora_B)} of a matrix of theirs; blocks that `write` made become what they were."""
-    pieces = dict(zip(paths, np.split(b, np.cumsum(widths)[:-1])))
+    pieces = dict(zip(entry.row.paths, np.split(b, np.cumsum(entry.widths)[:-1])))
     used = {path: np.flatnonzero(piece.any(0)) for path, piece in pieces.items()}
     blocks = {path: columns for path, columns in used.items() if len(columns)}
     of_block = {len(columns) for columns in blocks.values()}
-    if len(paths) > 1 and len(of_block) == 1 and sorted(np.concatenate([*blocks.values()])) == list(range(len(a))):
+    if len(pieces) > 1 and len(of_block) == 1 and sorted(np.concatenate([*blocks.values()])) == list(range(len(a))):
         return {path: (a[columns], pieces[path][:, columns]) for path, columns in blocks.items()}
     return {path: (a, piece) for path, piece in pieces.items()}
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError, shown
-from jaxpt.hf.mapping import HeadTable, Row, Table, dense, norm, with_heads
+from jaxpt.hf.table import HeadTable, Row, Table, dense, norm, with_heads
 
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
 """Their `problem_type`: what loss the class has."""

@@ -6,7 +6,8 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.hf.directory import family_of
-from jaxpt.hf.mapping import Row, Table, from_hf, to_hf
+from jaxpt.hf.mapping import from_hf, to_hf
+from jaxpt.hf.table import Row, Table
 from tests.models.helpers import ALL, V, drawn, whole
 
 

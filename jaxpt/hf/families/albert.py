@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from jaxpt.hf.families import bert
-from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer
 from jaxpt.hf.options import Family, Option
+from jaxpt.hf.table import HeadTable, Row, Table, dense, layer
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.albert import AlbertConfig
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxpt.hf.mapping import PROJECTIONS, Row, Table, layer, norm, vocabulary
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.table import PROJECTIONS, Row, Table, layer, norm, vocabulary
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.bart import BartConfig
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxpt.hf.mapping import HeadTable, Row, Table, dense, layer, norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.table import HeadTable, Row, Table, dense, layer, norm
 from jaxpt.hf.tasks import tasks
 
 BLOCK = {

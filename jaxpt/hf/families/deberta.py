@@ -6,8 +6,8 @@ from typing import Any
 
 from jaxpt.errors import UserError, shown
 from jaxpt.hf.families import bert
-from jaxpt.hf.mapping import Row, Table, dense, layer, norm
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.table import Row, Table, dense, layer, norm
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.deberta import DebertaConfig
 

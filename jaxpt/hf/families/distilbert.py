@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jaxpt.hf.families import bert
-from jaxpt.hf.mapping import Row, Table, layer
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.table import Row, Table, layer
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.distilbert import DistilBertConfig
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jaxpt.hf.families import bert
-from jaxpt.hf.mapping import HeadTable, Row, Table, dense
 from jaxpt.hf.options import Family, Option
+from jaxpt.hf.table import HeadTable, Row, Table, dense
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.electra import ElectraConfig
 

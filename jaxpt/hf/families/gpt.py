@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jaxpt.hf.mapping import Row, Table, conv1d, norm, vocabulary
 from jaxpt.hf.options import Family, Option
+from jaxpt.hf.table import Row, Table, conv1d, norm, vocabulary
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.gpt import GPTConfig
 

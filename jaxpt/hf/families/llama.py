@@ -6,8 +6,8 @@ import functools
 from typing import Any
 
 from jaxpt.errors import UserError
-from jaxpt.hf.mapping import PROJECTIONS, Table, layer, norm, vocabulary
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.table import PROJECTIONS, Table, layer, norm, vocabulary
 from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.llama import LlamaConfig
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jaxpt.errors import UserError
-from jaxpt.hf.mapping import Row, Table, layer, norm, vocabulary
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.table import Row, Table, layer, norm, vocabulary
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.opt import OPTConfig
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from jaxpt.hf.families import bert
-from jaxpt.hf.mapping import Row
 from jaxpt.hf.options import Family, Option
+from jaxpt.hf.table import Row
 from jaxpt.hf.tasks import Task, tasks
 
 

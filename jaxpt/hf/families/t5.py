@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt.hf.mapping import PROJECTIONS, Row, Table, layer, norm, vocabulary
 from jaxpt.hf.options import Family, Option
+from jaxpt.hf.table import PROJECTIONS, Row, Table, layer, norm, vocabulary
 from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.t5 import T5Config
 

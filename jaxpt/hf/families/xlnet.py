@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jaxpt.hf.mapping import Row, Table, layer
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
+from jaxpt.hf.table import Row, Table, layer
 from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.xlnet import XLNetConfig
 
