@@ -65,10 +65,7 @@ def import_weights(
       UserError: `out` exists, the model in `source` is not supported, a tensor is not finite, no tensor matches (with
         `partial`), or the outputs differ. `out` is then not created.
     """
-    source, out = Path(source), Path(out)
-    if out.exists():
-        raise UserError(f"{out}: already exists; choose a new directory")
-    disk.check_path(out)
+    source, out = Path(source), _new(out)
     source, low_rank = (_base_of(source, base), source) if peft.is_adapter(source) else (source, None)
     opened: Any = _opened(source, partial, ignore)
     adapter = None if low_rank is None else peft.read(low_rank, opened.network)
@@ -124,9 +121,7 @@ def export(
       UserError: `out` exists, there is no checkpoint, it is damaged or does not match config.yaml, a parameter is not
         finite, Hugging Face has no such architecture, or the outputs differ. `out` is then not created.
     """
-    out = Path(out)
-    if out.exists():
-        raise UserError(f"{out}: already exists; choose a new directory")
+    out = _new(out)
     run_dir, step = weights.locate(run)
     config, renamed = _of_task(configs.load(run_dir), task)
     _check_features(config)
@@ -164,9 +159,7 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     Raises:
       UserError: `out` exists, the run has no adapter, the checkpoint is damaged, or peft has no such adapter.
     """
-    out = Path(out)
-    if out.exists():
-        raise UserError(f"{out}: already exists; choose a new directory")
+    out = _new(out)
     run_dir, step = weights.locate(run)
     config = configs.load(run_dir)
     if config.train.lora is None:
@@ -221,9 +214,22 @@ def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], lis
     return exported_network, paths, [name for name in network.heads if name not in known]
 
 
+def _new(out: str | Path) -> Path:
+    """The path of a directory to create.
+
+    Raises:
+      UserError: something is there.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out}: already exists; choose a new directory")
+    disk.check_path(out)
+    return out
+
+
 @contextlib.contextmanager
 def _created(out: Path) -> Iterator[Path]:
-    """A directory beside `out`: it becomes `out` at the end of the block, or is removed.
+    """A directory that becomes `out` at the end of the block, or is removed.
 
     Raises:
       UserError: the disk is full.
@@ -247,21 +253,22 @@ def _check_features(config: Config) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
 class _Sums(Mapping[str, Any]):
     """The parameters of an `exported` network, read lazily."""
 
-    def __init__(self, saved: Mapping[str, Any], summands: Mapping[str, tuple[str, ...]]) -> None:
-        self._saved, self._summands = saved, summands
+    saved: Mapping[str, Any]
+    summands: Mapping[str, tuple[str, ...]]
 
     def __getitem__(self, path: str) -> Any:
-        first, *others = (self._saved[p] for p in self._summands[path])
+        first, *others = (self.saved[p] for p in self.summands[path])
         return sum(others, start=first)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._summands)
+        return iter(self.summands)
 
     def __len__(self) -> int:
-        return len(self._summands)
+        return len(self.summands)
 
 
 def _of_task(config: Config, name: str | None) -> tuple[Config, Callable[[str], str]]:

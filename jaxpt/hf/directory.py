@@ -18,12 +18,12 @@ from flax import traverse_util
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError, shown
 from jaxpt.hf import files, foreign, mapping, tasks
-from jaxpt.hf.options import Family, from_json, to_json, with_origin
+from jaxpt.hf.options import Family, from_json, to_json
+from jaxpt.hf.origin import written_back
 from jaxpt.hf.table import Table
 from jaxpt.models import stored
 from jaxpt.models.network import Head, Network
 from jaxpt.models.stored import Piece
-from jaxpt.runtime.disk import read_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,7 +285,7 @@ def write(
     options = {option.theirs for option in family.options}  # RoBERTa's pad_token_id defines its first position
     keys |= {key: value for key, value in (extra or {}).items() if key not in options}
     if origin is not None and origin.get("model_type") == family.model_type:
-        keys = with_origin(keys, origin, family, network)
+        keys = written_back(keys, origin, family, network)
     (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
     announced = mapping.announced(dtypes, table, network)
     files.write(directory, announced, mapping.tensors(params, table, network), shard_bytes)
@@ -322,33 +322,6 @@ def family_of(config: ModelConfig, model_type: str | None = None) -> Family:
     raise UserError(f"model.kind: {config.kind} of this configuration has no counterpart in transformers")
 
 
-def renamed_heads(source: Network, target: Network) -> dict[str, str]:
-    """Parameters of heads that two networks have at different paths, and Hugging Face's classes under one name.
-
-    ModernBERT's masked-LM head begins with the layer that is the pooler of its fine-tuned classes.
-
-    Args:
-      source: the network that parameters are taken from.
-      target: the network that they go to.
-
-    Returns:
-      {path in the source: path in the target}; {} for an architecture or heads that Hugging Face does not have.
-
-    Example:
-      >>> renamed_heads(masked_lm_network, classification_network)
-      {'heads/masked_lm/dense/kernel': 'heads/pooler/dense/kernel', 'heads/masked_lm/norm/scale': …}
-    """
-    if source.config.kind != target.config.kind:
-        return {}
-    try:
-        family = family_of(target.config)
-        tables = [family.table_of(network) for network in (source, target)]
-    except UserError:
-        return {}
-    mine, yours = ({row.theirs: row.paths[0] for row in t.rows if row.paths[0].startswith("heads/")} for t in tables)
-    return {mine[name]: yours[name] for name in mine.keys() & yours.keys() if mine[name] != yours[name]}
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     directory = path.parent
     if not directory.exists():
@@ -356,7 +329,4 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists() and not path.is_symlink():
         words = foreign.describe(directory) if directory.is_dir() else None
         raise UserError(f"{directory}: {words or 'no config.json; expected a Hugging Face directory'}")
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object")
-    return content
+    return files.read_object(path)

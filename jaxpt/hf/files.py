@@ -93,6 +93,18 @@ def _crc32(path: Path) -> str:
     return f"{checksum:08x}"
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The keys of a JSON file.
+
+    Raises:
+      UserError: it is no JSON object.
+    """
+    keys = read_json(path)
+    if not isinstance(keys, dict):
+        raise UserError(f"{path}: expected a JSON object, got {shown(keys)}")
+    return keys
+
+
 class Tensors(Mapping[str, np.ndarray]):
     """The tensors of a directory by name, read lazily.
 

@@ -22,7 +22,7 @@ from jaxpt.config.kinds import strictly
 from jaxpt.config.plain import leaves, put
 from jaxpt.errors import UserError, printable, shown
 from jaxpt.hf.table import HeadTable, Table, with_heads
-from jaxpt.hf.tasks import WORDS, Problem, Task, labels_from_json, labels_to_json, problem_from_json
+from jaxpt.hf.tasks import WORDS, Problem, Task, labels_to_json
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Head, Network
 
@@ -214,7 +214,7 @@ def from_json(
     options = {option.theirs: option for option in family.options}
     harmless = {*HARMLESS, *family.harmless, *ignore}
     for key, value in keys.items():
-        if key in options or value is None or any(above in harmless for above in _and_above(key)) or _is_rate(key):
+        if key in options or value is None or any(above in harmless for above in _and_above(key)) or is_rate(key):
             continue
         if key not in fixed:
             key = printable(key, 160)
@@ -227,8 +227,7 @@ def from_json(
         allowed = fixed[key] if isinstance(fixed[key], tuple) else (fixed[key],)
         if value not in allowed:
             raise UserError(f"config.json: {key}: {shown(value)} is not supported, only {_or(allowed)}")
-    fields = {option.ours: _ours(option, keys.get(option.theirs, option.default)) for option in family.options}
-    fields |= inferred
+    fields = fields_of(family, keys) | inferred
     cls = resolve(family.kind, "jaxpt.models", ModelConfig)
     try:
         return strictly(cls, fields)
@@ -259,7 +258,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-def _is_rate(key: str) -> bool:
+def is_rate(key: str) -> bool:
     """Whether a key is a rate of dropout: of training alone."""
     return "drop" in key
 
@@ -307,54 +306,9 @@ def to_json(
     return keys | labels_to_json(head, classes.outputs_of(network.heads), labels, problem)
 
 
-def with_origin(keys: Mapping[str, Any], origin: Mapping[str, Any], family: Family, network: Network) -> dict[str, Any]:
-    """The keys of config.json of a model that was read from another one.
-
-    Args:
-      keys: result of `to_json`, with the ids of special tokens.
-      origin: the content of the config.json that it was read from.
-      family: of both.
-      network: the backbone with its heads, as exported.
-
-    Returns:
-      The origin's keys where the model is unchanged: in its spelling, with its rates of dropout and its ids. Where it
-      is changed, `keys` with what else the origin has. The class, the dtype and the labels are in either case ours.
-    """
-    ours = {key: keys[key] for key in ("architectures", "dtype", *family.decided) if key in keys}
-    if not any(key.endswith("_token_id") and x is not None for key, x in origin.items()):
-        ours |= {key: x for key, x in keys.items() if key.endswith("_token_id") and x is not None}
-    carried = {key: x for key, x in origin.items() if key not in NOT_CARRIED}
-    if not _has_labels_of(keys, origin, network):
-        carried = {key: x for key, x in carried.items() if key not in LABELS}
-        ours |= {key: x for key, x in keys.items() if key in LABELS}
-    read = dict(leaves(family.read(dict(carried))))
-    theirs = {option.ours: _ours(option, read.get(option.theirs, option.default)) for option in family.options}
-    changed = {name for name, value in theirs.items() if value != getattr(network.config, name)}
-    if not changed:
-        return carried | ours
-    known = {option.theirs.partition(".")[0] for option in family.options} | set(family.fixed)
-    lost = {*known, *(family.dropouts if "dropout" in changed else ())}
-    others = {key: x for key, x in carried.items() if key in {*HARMLESS, *family.harmless} or _is_rate(key)}
-    return dict(keys) | {key: x for key, x in others.items() if key not in lost} | ours
-
-
-NOT_CARRIED = ("architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path")
-"""Keys that say how a directory was written: an export writes its own class and dtype."""
-LABELS = ("num_labels", "id2label", "label2id", "problem_type")
-
-
-def _has_labels_of(keys: Mapping[str, Any], origin: Mapping[str, Any], network: Network) -> bool:
-    """Whether the origin's labels are those of the model: the names, and the loss."""
-    head, outputs = classes.name_of(network.heads), classes.outputs_of(network.heads)
-    if head not in ("classes", "tags"):
-        return origin.get("architectures") == keys["architectures"]
-    try:
-        labels, problem = labels_from_json(head, outputs, origin), problem_from_json(head, outputs, origin)
-        theirs = labels_to_json(head, outputs, labels, problem)
-    except UserError:
-        return False
-    names = labels is not None or outputs == 2  # by default there are two
-    return names and theirs == {key: x for key, x in keys.items() if key in LABELS}
+def fields_of(family: Family, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """{our field: value} of the keys of config.json, which are dotted if nested."""
+    return {option.ours: _ours(option, keys.get(option.theirs, option.default)) for option in family.options}
 
 
 def _ours(option: Option, value: Any) -> Any:

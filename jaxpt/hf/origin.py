@@ -13,12 +13,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt.errors import UserError, shown
-from jaxpt.hf import files
-from jaxpt.runtime.disk import read_json, write_text
+from jaxpt.config.plain import leaves
+from jaxpt.errors import UserError
+from jaxpt.hf import files, options, tasks
+from jaxpt.models.heads import classes
+from jaxpt.models.network import Network
+from jaxpt.runtime.disk import write_text
 
 FOLDER = "hf"
 CONFIG, GENERATION = "config.json", "generation_config.json"
+NOT_CARRIED = ("architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path")
+"""Keys that say how a directory was written: an export writes its own class and dtype."""
+LABELS = ("num_labels", "id2label", "label2id", "problem_type")
 
 
 def keep(source: Path, run_dir: Path) -> None:
@@ -57,13 +63,7 @@ def read(folder: Path, name: str) -> dict[str, Any] | None:
     Raises:
       UserError: it is no JSON object.
     """
-    path = folder / name
-    if not path.is_file():
-        return None
-    keys = read_json(path)
-    if not isinstance(keys, dict):
-        raise UserError(f"{path}: expected a JSON object, got {shown(keys)}")
-    return keys
+    return files.read_object(folder / name) if (folder / name).is_file() else None
 
 
 def carry(source: str | Path, run_dir: Path, *, eos: int | None, start: Sequence[int], same_tokenizer: bool) -> None:
@@ -107,3 +107,52 @@ def _as_trained(keys: Mapping[str, Any], eos: int | None, start: Sequence[int]) 
     if start and keys.get("forced_bos_token_id") not in (None, *start[1:2]):
         keys["forced_bos_token_id"] = None
     return keys
+
+
+def written_back(
+    keys: Mapping[str, Any], origin: Mapping[str, Any], family: options.Family, network: Network
+) -> dict[str, Any]:
+    """The keys of config.json of a model that was read from another one.
+
+    Args:
+      keys: result of `to_json`, with the ids of special tokens.
+      origin: the content of the config.json that it was read from.
+      family: of both.
+      network: the backbone with its heads, as exported.
+
+    Returns:
+      The origin's keys where the model is unchanged: in its spelling, with its rates of dropout and its ids. Where it
+      is changed, `keys` with what else the origin has. The class, the dtype and the labels are in either case ours.
+    """
+    ours = {key: keys[key] for key in ("architectures", "dtype", *family.decided) if key in keys}
+    if not any(key.endswith("_token_id") and x is not None for key, x in origin.items()):
+        ours |= {key: x for key, x in keys.items() if key.endswith("_token_id") and x is not None}
+    carried = {key: x for key, x in origin.items() if key not in NOT_CARRIED}
+    if not _has_labels_of(keys, origin, network):
+        carried = {key: x for key, x in carried.items() if key not in LABELS}
+        ours |= {key: x for key, x in keys.items() if key in LABELS}
+    read = dict(leaves(family.read(dict(carried))))
+    theirs = options.fields_of(family, read)
+    changed = {name for name, value in theirs.items() if value != getattr(network.config, name)}
+    if not changed:
+        return carried | ours
+    known = {option.theirs.partition(".")[0] for option in family.options} | set(family.fixed)
+    lost = {*known, *(family.dropouts if "dropout" in changed else ())}
+    others = {
+        key: x for key, x in carried.items() if key in {*options.HARMLESS, *family.harmless} or options.is_rate(key)
+    }
+    return dict(keys) | {key: x for key, x in others.items() if key not in lost} | ours
+
+
+def _has_labels_of(keys: Mapping[str, Any], origin: Mapping[str, Any], network: Network) -> bool:
+    """Whether the origin's labels are those of the model: the names, and the loss."""
+    head, outputs = classes.name_of(network.heads), classes.outputs_of(network.heads)
+    if head not in ("classes", "tags"):
+        return origin.get("architectures") == keys["architectures"]
+    try:
+        labels, problem = tasks.labels_from_json(head, outputs, origin), tasks.problem_from_json(head, outputs, origin)
+        theirs = tasks.labels_to_json(head, outputs, labels, problem)
+    except UserError:
+        return False
+    names = labels is not None or outputs == 2  # by default there are two
+    return names and theirs == {key: x for key, x in keys.items() if key in LABELS}

@@ -28,7 +28,6 @@ from jaxpt.hf.table import Table
 from jaxpt.models import stored
 from jaxpt.models.network import Network
 from jaxpt.runtime import linear_regex
-from jaxpt.runtime.disk import read_json
 from jaxpt.train.lora import Factors
 
 PREFIX = "base_model.model."
@@ -185,9 +184,7 @@ def settings_of(source: Path) -> dict[str, Any]:
       UserError: it is of another kind than W + s · A · B.
     """
     file = source / CONFIG
-    settings = read_json(file)
-    if not isinstance(settings, dict):
-        raise UserError(f"{file}: expected a JSON object")
+    settings = files.read_object(file)
     if settings.get("peft_type") != "LORA":
         raise UserError(f"{file}: peft_type: {shown(settings.get('peft_type'))} is not supported, only 'LORA'")
     _check_numbers(file, settings)

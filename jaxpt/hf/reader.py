@@ -10,14 +10,14 @@ import numpy as np
 
 from jaxpt.config import Config
 from jaxpt.data.calls import Vocabulary
+from jaxpt.errors import UserError
 from jaxpt.hf import generation, origin
-from jaxpt.hf.directory import open_directory, read_config, renamed_heads
+from jaxpt.hf.directory import family_of, open_directory, read_config
+from jaxpt.models.network import Network
 from jaxpt.models.stored import parameters, stored_params
 from jaxpt.objectives.formats import text_format
 from jaxpt.objectives.labelled import LabelledLoss
 from jaxpt.train.foreign import Opened
-
-renamed = renamed_heads
 
 
 def reads(path: Path) -> bool:
@@ -34,6 +34,33 @@ def labels(path: Path) -> tuple[str, ...] | None:
     """Names of the classes of a fine-tuned model in their order; None if it has none."""
     named = json.loads((path / "config.json").read_text(encoding="utf-8")).get("id2label") or {}
     return tuple(named[key] for key in sorted(named, key=int)) or None
+
+
+def renamed(source: Network, target: Network) -> dict[str, str]:
+    """Parameters of heads that two networks have at different paths, and Hugging Face's classes under one name.
+
+    ModernBERT's masked-LM head begins with the layer that is the pooler of its fine-tuned classes.
+
+    Args:
+      source: the network that parameters are taken from.
+      target: the network that they go to.
+
+    Returns:
+      {path in the source: path in the target}; {} for an architecture or heads that Hugging Face does not have.
+
+    Example:
+      >>> renamed(masked_lm_network, classification_network)
+      {'heads/masked_lm/dense/kernel': 'heads/pooler/dense/kernel', 'heads/masked_lm/norm/scale': …}
+    """
+    if source.config.kind != target.config.kind:
+        return {}
+    try:
+        family = family_of(target.config)
+        tables = [family.table_of(network) for network in (source, target)]
+    except UserError:
+        return {}
+    mine, yours = ({row.theirs: row.paths[0] for row in t.rows if row.paths[0].startswith("heads/")} for t in tables)
+    return {mine[name]: yours[name] for name in mine.keys() & yours.keys() if mine[name] != yours[name]}
 
 
 def open(path: Path, partial: bool) -> Opened:

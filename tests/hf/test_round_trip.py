@@ -12,7 +12,8 @@ import pytest
 import jaxpt
 from jaxpt.hf import convert, origin
 from jaxpt.hf.directory import families, family_of
-from jaxpt.hf.options import NOT_CARRIED, from_json, to_json, with_origin
+from jaxpt.hf.options import from_json, to_json
+from jaxpt.hf.origin import NOT_CARRIED, written_back
 from jaxpt.hf.tasks import labels_from_json, problem_from_json
 from jaxpt.models.heads import classes
 from tests import grids
@@ -54,7 +55,7 @@ def exported(given, network, family, **more):
     head, outputs = classes.name_of(network.heads), classes.outputs_of(network.heads)
     labels, problem = labels_from_json(head, outputs, given), problem_from_json(head, outputs, given)
     keys = to_json(family, network, labels, problem) | {"dtype": "float32"}
-    return with_origin(keys, given, family_of(network.config, family.model_type), network)
+    return written_back(keys, given, family_of(network.config, family.model_type), network)
 
 
 @pytest.mark.parametrize("model_type", sorted(families()))
@@ -109,8 +110,8 @@ def test_ids_of_an_origin_that_names_none():
     name, network = next(networks("gpt2"))
     given = {"model_type": "gpt2", "architectures": [name], "eos_token_id": None}
     keys = to_json(family, network) | {"dtype": "float32", "eos_token_id": 9}
-    assert with_origin(keys, given, family, network)["eos_token_id"] == 9
-    assert with_origin(keys, given | {"bos_token_id": 2}, family, network)["eos_token_id"] is None
+    assert written_back(keys, given, family, network)["eos_token_id"] == 9
+    assert written_back(keys, given | {"bos_token_id": 2}, family, network)["eos_token_id"] is None
 
 
 def test_no_rate_of_dropout_is_refused():

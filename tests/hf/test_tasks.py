@@ -9,7 +9,7 @@ from flax import traverse_util
 
 from jaxpt import hf
 from jaxpt.errors import UserError
-from jaxpt.hf import directory, files
+from jaxpt.hf import directory, files, reader
 from jaxpt.hf.tasks import WORDS, labels_from_json
 from jaxpt.models import stored
 from jaxpt.models.heads import classes, masked_lm
@@ -180,7 +180,7 @@ def test_layers_of_pretraining_heads_that_are_poolers():
         family = directory.family_of(config)
         pretrained = family.network(config, [head for head in family.heads if head != "replaced_token"])
         found[name] = {
-            head: directory.renamed_heads(pretrained, Network(config.build(), classes.declare(config, head, 2)))
+            head: reader.renamed(pretrained, Network(config.build(), classes.declare(config, head, 2)))
             for head in family.tasks
         }
     modern = found.pop("modernbert")
@@ -188,4 +188,4 @@ def test_layers_of_pretraining_heads_that_are_poolers():
     assert modern == {head: {f"heads/masked_lm/{x}": f"heads/pooler/{x}" for x in names} for head in modern}
     assert not any(renamed for of_heads in found.values() for renamed in of_heads.values())
     other = fresh(EVERY["bert"]())[0]
-    assert directory.renamed_heads(other, tuned("modernbert", "classes")[0]) == {}
+    assert reader.renamed(other, tuned("modernbert", "classes")[0]) == {}
