@@ -7,13 +7,14 @@
 
 Of one layer, of several, or of the mean of all of them ("mix"), as ELMo without its learned weights.
 
+A text that is longer than the model's positions loses its end.
+
 Shapes: B rows · L length · D width of the model · K chosen layers · N tokens of a text · W words
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -71,6 +72,18 @@ def states(
     return layers[jnp.array(layer)].astype(jnp.float32)
 
 
+def check_layer(network: Network, params: Any, layer: Layer) -> None:
+    """Raises UserError if the model has no such layer.
+
+    Args:
+      network: backbone and heads.
+      params: its parameters, or their shapes.
+      layer: see `Layer`.
+    """
+    one_B = jnp.ones(1, jnp.int32)
+    jax.eval_shape(lambda p: states(network.bind(p), one_B[:, None], one_B, layer=layer), params)
+
+
 def pool(
     states_BxLxD: jax.Array, lengths_B: jax.Array, pooling: Pooling, *, cls: str = "first", normalize: bool = False
 ) -> jax.Array:
@@ -102,9 +115,7 @@ def pool(
     else:
         last_Bx1x1 = jnp.maximum(lengths_B - 1, 0)[:, None, None]
         pooled = jnp.take_along_axis(states_BxLxD, last_Bx1x1, axis=1)[:, 0]
-    if not normalize:
-        return pooled
-    return pooled * jax.lax.rsqrt(jnp.maximum(jnp.square(pooled).sum(-1, keepdims=True), 1e-24))
+    return _unit(pooled, normalize)
 
 
 def tokens_of(offsets_Nx2: np.ndarray, spans_Wx2: np.ndarray) -> np.ndarray:
@@ -125,16 +136,88 @@ def tokens_of(offsets_Nx2: np.ndarray, spans_Wx2: np.ndarray) -> np.ndarray:
     return np.stack([first, np.maximum(first, np.searchsorted(offsets_Nx2[:, 0], spans_Wx2[:, 1]))], -1)
 
 
+class Rows(NamedTuple):
+    """Texts as the model reads them, with its special tokens, truncated from the right to its positions."""
+
+    tokens: list[list[int]]
+    types: list[list[int]]
+    """Token types."""
+    cls: Literal["first", "last"] | None
+    """Where CLS is."""
+    is_cut: list[bool]
+    """Which texts were truncated."""
+    spans: list[np.ndarray]
+    """(first token, one behind the last) of the words that are averaged: int64 [W, 2]; [] without words."""
+    numbers: list[np.ndarray]
+    """Which of a text's words these are; those beyond the positions, or without a token, are missing."""
+
+
 class Embeddings(NamedTuple):
     """Vectors in the given order."""
 
     vectors: list[np.ndarray]
-    """float32 [D] of each text, or [tokens, D] if pooling is none, special tokens included; of several layers
-    [K, …]."""
-    truncated: int
-    """Number of texts that were truncated from the right to the model's positions."""
-    special: tuple[int, int] = (0, 0)
-    """Number of special tokens before and after each text."""
+    """float32 [D] of each text, [tokens, D] if pooling is none, special tokens included, [W, D] of words; of several
+    layers [K, …]."""
+    rows: Rows
+
+    @property
+    def truncated(self) -> int:
+        """Number of texts that were truncated."""
+        return sum(self.rows.is_cut)
+
+    def by_layer(self) -> np.ndarray:
+        """The vectors of all texts, or of all words one after the other, of each layer: [K, N, D]."""
+        joined = np.concatenate(self.vectors, -2) if self.rows.spans else np.stack(self.vectors, -2)
+        return joined.reshape(-1, *joined.shape[-2:])
+
+
+def lay(
+    network: Network,
+    objective: Objective,
+    vocabulary: Vocabulary,
+    texts: Sequence[Sequence[int]],
+    *,
+    spans: Sequence[np.ndarray] | None = None,
+    bos: int | None = None,
+    language: int | None = None,
+) -> Rows:
+    """Rows of texts.
+
+    Args:
+      network: backbone and heads.
+      objective: the objective that the network was trained with.
+      vocabulary: vocabulary of the run.
+      texts: ids of each text, without special tokens that the format adds ([CLS], EOS of an encoder's input).
+      spans: (first token, one behind the last) of each text's words, int [W, 2].
+      bos: the id that begins a decoder's text.
+      language: the language's token (mBART).
+
+    Returns:
+      The rows.
+
+    Raises:
+      UserError: an id is not in the vocabulary, or a text is empty and the model adds no tokens.
+    """
+    config = network.config
+    batching.check_ids("text", texts, config.vocab_size)
+    layout = text_format(objective, config, vocabulary, mode="NLU", language=language)
+    rows = Rows([], [], layout.cls, [], [], [])
+    for number, ids in enumerate(texts):
+        is_opened = config.family == "decoder" and bos is not None and list(ids[:1]) != [bos]
+        before = [bos] if is_opened else list(layout.before)
+        room = None if config.position_limit is None else config.position_limit - len(before) - len(layout.after)
+        row = [*before, *ids[:room], *layout.after]
+        if not row:
+            raise UserError(f"text {number}: has no tokens, at least 1 is needed")
+        rows.tokens.append(row)
+        rows.types.append(layout.token_types(len(row)))
+        rows.is_cut.append(room is not None and len(ids) > room)
+        if spans is not None:
+            tokens_Wx2 = np.reshape(spans[number], (-1, 2)).astype(np.int64)
+            has_tokens_W = (tokens_Wx2[:, 1] <= len(ids[:room])) & (tokens_Wx2[:, 0] < tokens_Wx2[:, 1])
+            rows.numbers.append(np.flatnonzero(has_tokens_W))
+            rows.spans.append(tokens_Wx2[has_tokens_W] + len(before))
+    return rows
 
 
 def embed(
@@ -147,63 +230,91 @@ def embed(
     pooling: Pooling = "mean",
     layer: Layer = -1,
     normalize: bool = False,
-    language: int | None = None,
     max_tokens: int | None = None,
-) -> Embeddings:
-    """Embeddings of texts; a vector does not depend on the other texts.
+    stop: Callable[[], bool] = lambda: False,
+    **reading: Any,
+) -> Embeddings | None:
+    """Embeddings of texts, or of their words; a vector does not depend on the other texts.
 
     Args:
       network: backbone and heads.
       params: its parameters.
-      objective: the objective that the network was trained with.
-      vocabulary: vocabulary of the run.
-      texts: ids of each text, without special tokens that the format adds ([CLS], EOS of an encoder's input).
-      pooling: see the table in the module docstring.
+      objective: as of `lay`.
+      vocabulary: as of `lay`.
+      texts: as of `lay`.
+      pooling: see the table in the module docstring; a word's vector is the mean over its tokens.
       layer: see `Layer`.
       normalize: divide each vector by its L2 norm.
-      language: the language's token (mBART).
       max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
+      stop: asked between batches.
+      **reading: `spans`, `bos` and `language` of `lay`.
 
     Returns:
-      The vectors, and the number of truncated texts.
+      The vectors, and the rows that were read; None if stopped.
 
     Raises:
-      UserError: pooling: cls without a CLS token, a layer that the model does not have, or an empty text of a model
-        that adds no tokens.
+      UserError: pooling: cls without a CLS token, a layer that the model does not have, or as `lay`.
     """
     config = network.config
     if pooling not in POOLINGS:
         raise UserError(f"pooling: {pooling} is not known; {', '.join(POOLINGS)} are")
     if isinstance(layer, str) and layer not in ("all", "mix"):
         raise UserError(f"layer: {layer} is not known; a number, several, all or mix are")
-    batching.check_ids("text", texts, config.vocab_size)
-    layout = text_format(objective, config, vocabulary, mode="NLU", language=language)
-    if pooling == "cls" and (config.family != "encoder" or layout.cls is None):
+    rows = lay(network, objective, vocabulary, texts, **reading)
+    if pooling == "cls" and (config.family != "encoder" or rows.cls is None):
         raise UserError(f"pooling: cls needs an encoder with [CLS], and model.kind: {config.kind} has none; use mean")
-    room = None if config.position_limit is None else config.position_limit - len(layout.wrap([]))
-    rows = [layout.wrap(ids[:room]) for ids in texts]
-    for item, row in enumerate(rows):
-        if not row:
-            raise UserError(f"text {item}: has no tokens, at least 1 is needed")
-    sizes = [(batching.bucket(len(row), config.position_limit),) for row in rows]
     # A list is no key of a compiled program.
     which = tuple(layer) if isinstance(layer, Sequence) and not isinstance(layer, str) else layer
-    static = (network, pooling, layout.cls, which, normalize)
-    embeddings: list[Any] = [None] * len(rows)
-    for (length,), chosen, batch in batching.batches(sizes, sum, config.vocab_size, max_tokens):
-        tokens, lengths = batching.padded_with_lengths([rows[i] for i in chosen], batch, length)
-        types, _ = batching.padded_with_lengths([layout.token_types(len(rows[i])) for i in chosen], batch, length)
-        pooled = batching.run(_embed, static, params, tokens, lengths, types)
+    static = (network, "words" if rows.spans else pooling, rows.cls, which, normalize)
+    spans = rows.spans or [np.zeros((0, 2), np.int64)] * len(texts)
+    sizes = [
+        (batching.bucket(len(row), config.position_limit), batching.power_of_two(len(words)) if rows.spans else 0)
+        for row, words in zip(rows.tokens, spans)
+    ]
+    vectors: list[Any] = [None] * len(sizes)
+    for (length, words), chosen, places in batching.batches(sizes, lambda x: x[0], config.vocab_size, max_tokens):
+        tokens, lengths = batching.padded_with_lengths([rows.tokens[i] for i in chosen], places, length)
+        types, _ = batching.padded_with_lengths([rows.types[i] for i in chosen], places, length)
+        spans_BxWx2 = np.zeros((places, words, 2), np.int32)
         for b, i in enumerate(chosen):
-            embeddings[i] = pooled[b, ..., : len(rows[i]), :] if pooling == "none" else pooled[b]
-    truncated = sum(room is not None and len(ids) > room for ids in texts)
-    return Embeddings(embeddings, truncated, (len(layout.before), len(layout.after)))
+            spans_BxWx2[b, : len(spans[i])] = spans[i]
+        pooled = batching.run(_embed, static, params, tokens, lengths, types, spans_BxWx2)
+        for b, i in enumerate(chosen):
+            count = len(spans[i]) if rows.spans else len(rows.tokens[i]) if pooling == "none" else None
+            vectors[i] = pooled[b] if count is None else pooled[b, ..., :count, :]
+        if stop():
+            return None
+    return Embeddings(vectors, rows)
 
 
 def _embed(
-    network: Network, pooling: Pooling, cls: str | None, layer: Layer, normalize: bool, params: Any,
-    tokens_BxL: jax.Array, lengths_B: jax.Array, types_BxL: jax.Array,
+    network: Network, pooling: str, cls: str | None, layer: Layer, normalize: bool, params: Any,
+    tokens_BxL: jax.Array, lengths_B: jax.Array, types_BxL: jax.Array, spans_BxWx2: jax.Array,
 ) -> jax.Array:  # fmt: skip
     hidden = states(network.bind(params), tokens_BxL, lengths_B, types_BxL, layer)
-    pooled = functools.partial(pool, lengths_B=lengths_B, pooling=pooling, cls=cls or "first", normalize=normalize)
+
+    def pooled(states_BxLxD: jax.Array) -> jax.Array:
+        if pooling == "words":
+            return _unit(_of_words(states_BxLxD, lengths_B, spans_BxWx2), normalize)
+        return pool(states_BxLxD, lengths_B, pooling, cls=cls or "first", normalize=normalize)
+
     return pooled(hidden) if hidden.ndim == 3 else jax.vmap(pooled, out_axes=1)(hidden)
+
+
+def _of_words(states_BxLxD: jax.Array, lengths_B: jax.Array, spans_BxWx2: jax.Array) -> jax.Array:
+    """Means over the tokens of each word: [B, W, D], 0 for an empty span."""
+    at_L = jnp.arange(states_BxLxD.shape[1])
+    states_BxLxD = jnp.where((at_L < lengths_B[:, None])[..., None], states_BxLxD, 0)
+    start_BxWx1, end_BxWx1 = spans_BxWx2[..., :1], spans_BxWx2[..., 1:]
+    is_in_BxWxL = ((at_L >= start_BxWx1) & (at_L < end_BxWx1)).astype(jnp.float32)
+    sums = jnp.einsum("bwl,bld->bwd", is_in_BxWxL, states_BxLxD, precision="highest")
+    return sums / jnp.maximum(end_BxWx1 - start_BxWx1, 1)
+
+
+def _unit(vectors: jax.Array, normalize: bool) -> jax.Array:
+    """Vectors divided by their L2 norm, if wanted."""
+    return (
+        vectors * jax.lax.rsqrt(jnp.maximum(jnp.square(vectors).sum(-1, keepdims=True), 1e-24))
+        if normalize
+        else vectors
+    )

@@ -7,14 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxpt.config import ModelConfig
+from jaxpt.config import Config, ModelConfig
 from jaxpt.data import chat_template
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled.text_pairs import separator_ids
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.decode import embed
+from jaxpt.decode.embed import Embeddings, Rows
 from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
+from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.objectives.formats import Format, text_format
 from jaxpt.objectives.text_to_text import TextToText
@@ -25,7 +28,7 @@ _BOS_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
 
 
 @dataclasses.dataclass(frozen=True)
-class Reader:
+class PromptEncoder:
     """From texts to ids, for one model."""
 
     model: ModelConfig
@@ -91,6 +94,18 @@ class Reader:
         """A decoder's text after BOS, where its tokenizer puts one and the text has none."""
         return list(ids) if self.bos is None or list(ids[:1]) == [self.bos] else [self.bos, *ids]
 
+    def embed(self, network: Network, params: Any, ids: Sequence[Sequence[int]], **options: Any) -> Embeddings | None:
+        """Vectors of texts, with BOS and the language of this model; see `jaxpt.decode.embed`."""
+        return embed.embed(network, params, self.objective, self.vocabulary, ids, **self._reading, **options)
+
+    def lay(self, network: Network, ids: Sequence[Sequence[int]], spans: Sequence[Any] | None = None) -> Rows:
+        """The rows of which `embed` makes vectors."""
+        return embed.lay(network, self.objective, self.vocabulary, ids, spans=spans, **self._reading)
+
+    @property
+    def _reading(self) -> dict[str, Any]:
+        return {"bos": self.bos, "language": self.language}
+
     def format(self, mode: Literal["NLU", "NLG", "S2S"] | None = None) -> Format:
         """The special tokens around a text."""
         return text_format(self.objective, self.model, self.vocabulary, mode=mode, language=self.language)
@@ -115,6 +130,13 @@ class Reader:
             layout, blank = self.format("NLU" if has_sentinel else "S2S"), [] if has_sentinel else [v.first_sentinel]
         start = layout.decoder_start if self.start is None else [self.start]
         return Prompt([*start, *blank], layout.wrap([*ids, *blank]))
+
+
+def of_run(config: Config, tokenizer: Tokenizer) -> PromptEncoder:
+    """The prompt encoder of a run, whose tokenizer is in its directory."""
+    bos, languages = bos_of(tokenizer, tokenizer_folder(config.run_dir)), tokenizer.vocabulary.languages
+    language = languages[0] if len(languages) == 1 else None
+    return PromptEncoder(config.model, config.objective, tokenizer, bos, language)
 
 
 def bos_of(tokenizer: Tokenizer, folder: Path) -> int | None:

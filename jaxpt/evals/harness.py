@@ -58,17 +58,11 @@ class Harness(Evaluator):
             (eval_task, examples(eval_task, self.shots, self.limit, self.data, self.seed)) for eval_task in tasks
         ]
         constant = {eval_task.name: baselines.baselines(eval_task, of_task) for eval_task, of_task in task_examples}
-        folder, languages = prompts.tokenizer_folder(config.run_dir), data.tokenizer.vocabulary.languages
-        reader = prompts.Reader(
-            config.model, config.objective, data.tokenizer, prompts.bos_of(data.tokenizer, folder),
-            languages[0] if len(languages) == 1 else None,
-        )  # fmt: skip
+        reader = prompts.of_run(config, data.tokenizer)
         run_dir, size = Path(config.run_dir), config.model.vocab_size
         named = next((eos for reader in foreign.readers() if (eos := reader.eos(run_dir, size))), ())
-        texts, ends = (
-            predictors.Generation(setup),
-            prompts.eos_of(data.tokenizer, folder, named),
-        )
+        texts = predictors.Generation(setup)
+        ends = prompts.eos_of(data.tokenizer, prompts.tokenizer_folder(run_dir), named)
 
         def build_model(params: Any) -> NetworkModel:
             return NetworkModel(
@@ -114,7 +108,9 @@ def line_of(one: task.HarnessTask, values: Values, constant: Mapping[str, Values
     return f"{one.name}: {summary}" + (f" ({trivial})" if trivial else "")
 
 
-def _complete(texts: predictors.Generation, params: Any, reader: prompts.Reader, ends: tuple[int, ...]) -> Complete:
+def _complete(
+    texts: predictors.Generation, params: Any, reader: prompts.PromptEncoder, ends: tuple[int, ...]
+) -> Complete:
     """Writes answers by the run's own programs; what follows a stop string is cut off."""
 
     def complete(prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[str]) -> list[str]:

@@ -22,15 +22,14 @@ import numpy as np
 import optax
 
 from jaxpt import config as configs
-from jaxpt.config import Config
 from jaxpt.config.studies import Probe
 from jaxpt.data import tables
 from jaxpt.data.tables.reading import where
 from jaxpt.data.tables.rows import Row, column, label
-from jaxpt.decode import prompts
+from jaxpt.decode import embed, prompts
 from jaxpt.decode.embed import tokens_of
 from jaxpt.errors import UserError
-from jaxpt.evals.features import Features, Rows, lay
+from jaxpt.models.network import Network
 from jaxpt.runtime.disk import write_text
 from jaxpt.train import checkpoint, state
 from jaxpt.train.display import say
@@ -50,11 +49,10 @@ class LinearProbe(Evaluator, Probe):
     kind: Literal["probe"] = "probe"
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
-        task = task_of(self, data.tokenizer, setup.config)
-        accuracies = _accuracies(setup.for_evaluation(), task, self)
+        task = task_of(self, data.tokenizer, setup)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            layer_accuracies = accuracies(params, stop)
+            layer_accuracies = _accuracies(setup, params, task, self, stop)
             if layer_accuracies is None:
                 return None
             layers = (
@@ -68,7 +66,11 @@ class LinearProbe(Evaluator, Probe):
 class Task(NamedTuple):
     """Labelled texts or words: (training, test)."""
 
-    rows: tuple[Rows, Rows]
+    reader: prompts.PromptEncoder
+    texts: tuple[list[list[int]], list[list[int]]]
+    """Ids of each text."""
+    spans: tuple[Sequence[np.ndarray] | None, Sequence[np.ndarray] | None]
+    """Tokens of each text's words."""
     labels: tuple[np.ndarray, np.ndarray]
     """int [N] each; −1 for labels that do not occur in training."""
     classes: int
@@ -85,59 +87,51 @@ class Labelled(NamedTuple):
     """Of each text one, or one of each word."""
 
 
-def task_of(settings: Probe, tokenizer: Tokenizer, config: Config) -> Task:
+def task_of(settings: Probe, tokenizer: Tokenizer, setup: Setup) -> Task:
     """Reads the files of a probe.
 
     Args:
       settings: the files, their text and label fields.
       tokenizer: the run's.
-      config: the run's.
+      setup: the run's.
 
     Returns:
       What the classifier is trained and tested on.
 
     Raises:
-      UserError: a file cannot be read, or `data.length` has no room for a word.
+      UserError: a file cannot be read, the model's positions have no room for a word, or it has no such layer.
     """
-    laid = [_laid(read(path, settings, max_words), tokenizer, config) for path, max_words in (
-        (settings.path, settings.max_words), (settings.test_path, None)
-    )]  # fmt: skip
-    (rows, units, names), (test_rows, test_units, test_names) = laid
-    numbers = {name: n for n, name in enumerate(sorted(set(names)))}
-    labels = tuple(np.array([numbers.get(name, -1) for name in of_file]) for of_file in (names, test_names))
-    max_ranges = max(rows.ranges.shape[1], test_rows.ranges.shape[1])  # one program reads both
-    both = tuple(
-        split_rows._replace(ranges=_widened(split_rows.ranges, max_ranges)) for split_rows in (rows, test_rows)
+    embed.check_layer(setup.network, setup.for_evaluation().shapes.params, settings.layer)
+    reader = prompts.of_run(setup.config, tokenizer)
+    files = ((settings.path, settings.max_words), (settings.test_path, None))
+    ids, spans, units, names = zip(
+        *(_laid(read(path, settings, max_words), reader, setup.network) for path, max_words in files)
     )
-    baseline = _most_frequent((units, names), test_units)
-    hits = [guess == name for guess, name in zip(baseline, test_names, strict=True)]
-    return Task(both, labels, len(numbers), float(np.mean(hits)))
+    numbers = {name: n for n, name in enumerate(sorted(set(names[0])))}
+    labels = tuple(np.array([numbers.get(name, -1) for name in of_file]) for of_file in names)
+    baseline = _most_frequent((units[0], names[0]), units[1])
+    hits = [guess == name for guess, name in zip(baseline, names[1], strict=True)]
+    return Task(reader, ids, spans, labels, len(numbers), float(np.mean(hits)))
 
 
-def _laid(labelled: Labelled, tokenizer: Tokenizer, config: Config) -> tuple[Rows, list[str], list[str]]:
-    """The rows, and of each range that they have what it is of and its label; texts are all of one kind."""
-    bos = prompts.bos_of(tokenizer, prompts.tokenizer_folder(config.run_dir))
+def _laid(
+    labelled: Labelled, reader: prompts.PromptEncoder, network: Network
+) -> tuple[list[list[int]], list[np.ndarray] | None, list[str], list[str]]:
+    """(ids of each text, tokens of its words, what each vector is of, its label); texts are all of one kind."""
     if labelled.spans is None:
-        rows = lay(tokenizer.encode_batch(labelled.texts), config, tokenizer.vocabulary, bos=bos)
-        has_range = rows.ranges[:, 0, 1] > 0  # an empty text of a decoder has no token: its mean is 0
-        rows.ranges[~has_range, 0] = (0, 1)
-        return rows, [""] * len(labelled.texts), [name for (name,) in labelled.labels]
-    encoded = tokenizer.encode_with_offsets(labelled.texts)
-    words = [tokens_of(encoding.offsets, spans) for encoding, spans in zip(encoded, labelled.spans)]
-    rows = lay([encoding.ids for encoding in encoded], config, tokenizer.vocabulary, words=words, bos=bos)
+        ids = reader.tokenizer.encode_batch(labelled.texts)
+        return ids, None, [""] * len(ids), [name for (name,) in labelled.labels]
+    encoded = reader.tokenizer.encode_with_offsets(labelled.texts)
+    ids = [encoding.ids for encoding in encoded]
+    tokens = [tokens_of(encoding.offsets, spans) for encoding, spans in zip(encoded, labelled.spans)]
     units, names = [], []
-    for text, spans, labels, ranges in zip(labelled.texts, labelled.spans, labelled.labels, rows.ranges):
-        for (start, end), name, (first, stop) in zip(spans, labels, ranges):
-            if first < stop:  # words beyond the length have no features
-                units.append(text[start:end])
-                names.append(name)
+    rows = reader.lay(network, ids, tokens)
+    for text, spans, labels, numbers in zip(labelled.texts, labelled.spans, labelled.labels, rows.numbers):
+        units += [text[start:end] for start, end in spans[numbers]]  # words beyond the positions have no vector
+        names += [labels[number] for number in numbers]
     if not names:
-        raise UserError(f"data.length: {config.data.length} has no room for a word")
-    return rows, units, names
-
-
-def _widened(ranges_NxWx2: np.ndarray, max_ranges: int) -> np.ndarray:
-    return np.pad(ranges_NxWx2, [(0, 0), (0, max_ranges - ranges_NxWx2.shape[1]), (0, 0)])
+        raise UserError(f"the model's {network.config.position_limit} positions have no room for a word")
+    return ids, tokens, units, names
 
 
 def _most_frequent(train: tuple[Sequence[str], Sequence[str]], units: Sequence[str]) -> list[str]:
@@ -154,22 +148,20 @@ def _most_frequent(train: tuple[Sequence[str], Sequence[str]], units: Sequence[s
     return [counts[unit].most_common(1)[0][0] if unit in counts else overall for unit in units]
 
 
-def _accuracies(setup: Setup, task: Task, settings: Probe) -> Callable[[Any, Callable[[], bool]], list[float] | None]:
-    """Compiles the probe; returns a function from parameters to the test accuracy of each layer (None if stopped)."""
-    features = Features(setup, settings.layer, task.rows[0].ranges.shape[1])
-    y_train, y_test = task.labels
-    x = jax.ShapeDtypeStruct((len(y_train), features.width), jnp.float32)
-    fit = _fit.lower(x, jax.ShapeDtypeStruct(y_train.shape, jnp.int32), task.classes, settings.l2).compile()
-
-    def accuracies(params: Any, stop: Callable[[], bool] = lambda: False) -> list[float] | None:
-        split_features = [features(params, rows, stop) for rows in task.rows]
-        if any(states is None for states in split_features):
+def _accuracies(
+    setup: Setup, params: Any, task: Task, settings: Probe, stop: Callable[[], bool] = lambda: False
+) -> list[float] | None:
+    """The test accuracy of the probe of each layer; None if stopped."""
+    features = []
+    for ids, spans in zip(task.texts, task.spans):
+        with setup.use():
+            embeddings = task.reader.embed(setup.network, params, ids, layer=settings.layer, spans=spans, stop=stop)
+        if embeddings is None:
             return None
-        layers = zip(*split_features)
-        guesses = (classify(train, y_train, test, task.classes, settings.l2, fit) for train, test in layers)
-        return [float((guess == y_test).mean()) for guess in guesses]
-
-    return accuracies
+        features.append(embeddings.by_layer())
+    y_train, y_test = task.labels
+    guesses = (classify(train, y_train, test, task.classes, settings.l2) for train, test in zip(*features))
+    return [float((guess == y_test).mean()) for guess in guesses]
 
 
 def probe(path: str, settings: Probe) -> dict[str, Any]:
@@ -191,11 +183,11 @@ def probe(path: str, settings: Probe) -> dict[str, Any]:
 
     run_dir, step = checkpoint.find(path, None)
     config = configs.load(run_dir)
-    task = task_of(settings, tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind), config)
     setup = state.setup(config)
-    accuracies = _accuracies(setup.for_evaluation(), task, settings)
+    task = task_of(settings, tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind), setup)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    trained, untrained = accuracies(reader.restore_params(setup, step)), accuracies(setup.to_model(setup.init()))
+    trained = _accuracies(setup, reader.restore_params(setup, step), task, settings)
+    untrained = _accuracies(setup, setup.to_model(setup.init()), task, settings)
     reader.close()
     means: dict[str, Any] = {"accuracy": trained[-1], "untrained": untrained[-1], "most_frequent": task.baseline}
     if settings.layer == "all":
@@ -237,7 +229,6 @@ def classify(
     x_test: np.ndarray,
     classes: int,
     l2: float,
-    fit: Callable[..., Any] | None = None,
 ) -> np.ndarray:
     """Multinomial logistic regression by L-BFGS on standardised features.
 
@@ -249,7 +240,6 @@ def classify(
       x_test: float [M, D].
       classes: number of classes.
       l2: coefficient of the penalty.
-      fit: `_fit` compiled for these shapes, of (x, y, l2).
 
     Returns:
       The class of each test row, int [M].
@@ -261,7 +251,7 @@ def classify(
     """
     centre, scale = x_train.mean(0), x_train.std(0) + 1e-6
     x, y = ((x_train - centre) / scale).astype(np.float32), y_train.astype(np.int32)
-    weights = jax.device_get(fit(x, y, l2) if fit else _fit(x, y, classes, l2))
+    weights = jax.device_get(_fit(x, y, classes, l2))
     return (((x_test - centre) / scale) @ weights["w"] + weights["b"]).argmax(1)
 
 
@@ -287,13 +277,13 @@ def _fit(x: jax.Array, y: jax.Array, classes: int, l2: float) -> dict[str, jax.A
 # ---- labelled texts -------------------------------------------------------------------------------------------------
 
 
-def read(path: str, settings: Probe, most: int | None = None) -> Labelled:
+def read(path: str, settings: Probe, max_words: int | None = None) -> Labelled:
     """Texts or words of a file, with their labels.
 
     Args:
       path: the file.
       settings: its fields.
-      most: words at most; of texts there are as many as the file has.
+      max_words: words at most; of texts there are as many as the file has.
 
     Returns:
       What the file has.
@@ -320,7 +310,7 @@ def read(path: str, settings: Probe, most: int | None = None) -> Labelled:
         labelled.spans.append(np.stack([ends - [len(word) for word in texts], ends], -1))
         labelled.labels.append(labels)
         words += len(texts)
-        if most is not None and words >= most:
+        if max_words is not None and words >= max_words:
             break
     return labelled
 

@@ -14,9 +14,8 @@ import numpy as np
 from jaxpt.data import tables
 from jaxpt.data.tables.reading import where
 from jaxpt.data.tables.rows import NUMBER, column, label, text
-from jaxpt.decode import prompts
+from jaxpt.decode import embed, prompts
 from jaxpt.errors import UserError
-from jaxpt.evals.features import Features, lay
 from jaxpt.metrics.regression import pearson, spearman
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -43,17 +42,17 @@ class SentenceSimilarity(Evaluator):
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         if self.pooling == "cls" and setup.config.model.family != "encoder":
             raise UserError(f"evals.{self.called}.pooling: cls needs an encoder with [CLS]; use mean or last")
-        pairs, setup = read(self.path, self.columns), setup.for_evaluation()
+        pairs, reader = read(self.path, self.columns), prompts.of_run(setup.config, data.tokenizer)
         ids = data.tokenizer.encode_batch([*pairs.first, *pairs.second])
-        bos = prompts.bos_of(data.tokenizer, prompts.tokenizer_folder(setup.config.run_dir))
-        rows = lay(ids, setup.config, data.tokenizer.vocabulary, self.pooling, bos=bos)
-        features = Features(setup, self.layer, 1)
+        embed.check_layer(setup.network, setup.for_evaluation().shapes.params, self.layer)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            vectors_KxUxD = features(params, rows, stop)
-            if vectors_KxUxD is None:
+            options = {"pooling": self.pooling, "layer": self.layer, "stop": stop}
+            with setup.use():
+                embeddings = reader.embed(setup.network, params, ids, **options)
+            if embeddings is None:
                 return None
-            layers = [correlations(*np.split(of_layer, 2), pairs.scores) for of_layer in vectors_KxUxD]
+            layers = [correlations(*np.split(of_layer, 2), pairs.scores) for of_layer in embeddings.by_layer()]
             metrics = dict(layers[-1])
             if self.layer == "all":
                 metrics |= {f"layer_{n}": of_layer["spearman"] for n, of_layer in enumerate(layers)}

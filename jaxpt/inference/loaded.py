@@ -26,7 +26,7 @@ from jaxpt.decode.embed import Layer, Pooling
 from jaxpt.decode.engine import Engine, Generated, Prompt
 from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place
-from jaxpt.decode.prompts import Reader
+from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.decode.stop_strings import StopStrings
 from jaxpt.errors import UserError
 from jaxpt.inference import filling, opening, words
@@ -105,7 +105,7 @@ class Loaded:
         """Places the parameters on the devices; `load` calls it."""
         self.path, self.objective, self.tokenizer = opened.path, opened.objective, opened.tokenizer
         self.language, self._opened = opened.language, dataclasses.replace(opened, params={})
-        self.reader = Reader(
+        self.reader = PromptEncoder(
             opened.network.config, opened.objective, opened.tokenizer, opened.bos, opened.language, opened.start
         )
         if dtype not in (None, *DTYPES):

@@ -13,11 +13,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxpt.decode import embed as embeddings
 from jaxpt.decode.embed import Embeddings, Layer, Pooling, tokens_of
 from jaxpt.errors import UserError
 
@@ -90,7 +89,8 @@ def pooled(
     Raises:
       UserError: no such layer or pooling.
     """
-    return _states(model, model.tokenizer.encode_batch(list(texts)), pooling, layer, normalize)
+    ids = model.tokenizer.encode_batch(list(texts))
+    return _embed(model, ids, pooling=pooling, layer=layer, normalize=normalize)
 
 
 def embed(
@@ -116,48 +116,25 @@ def embed(
       UserError: no such layer, or a tokenizer that does not say which characters a token stands for.
     """
     encoded = model.tokenizer.encode_with_offsets(list(texts))
-    hidden_states = _states(model, [encoding.ids for encoding in encoded], "none", layer)
-    before, after = hidden_states.special
-    words_by_text = []
-    for number, (text, (ids, offsets), states) in enumerate(zip(texts, encoded, hidden_states.vectors, strict=True)):
-        first = before + len(_opened(model, ids)) - len(ids)  # the tokens before the text
-        num_tokens = states.shape[-2] - first - after
-        states, is_cut = states[..., first : first + num_tokens, :], num_tokens < len(ids)
-        if unit == "token" and spans is None:
-            vectors = np.ascontiguousarray(states)
-            names = model.tokenizer.tokens(ids[:num_tokens])
-            words_by_text.append(Words(names, offsets[:num_tokens], vectors, np.arange(num_tokens), is_cut))
-            continue
-        word_spans = words_of(text) if spans is None else spans[number]
-        words_by_text.append(_averaged(text, np.reshape(word_spans, (-1, 2)).astype(np.int64), offsets, states, is_cut))
-    return words_by_text
+    if unit == "token" and spans is None:
+        tokens = [np.arange(len(encoding.ids))[:, None] + [0, 1] for encoding in encoded]
+        names = [model.tokenizer.tokens(encoding.ids) for encoding in encoded]
+        spans = [encoding.offsets for encoding in encoded]
+    else:
+        spans = [np.reshape(words_of(text) if spans is None else spans[n], (-1, 2)) for n, text in enumerate(texts)]
+        names = [[text[start:end] for start, end in words] for text, words in zip(texts, spans)]
+        tokens = [tokens_of(encoding.offsets, words.astype(np.int64)) for encoding, words in zip(encoded, spans)]
+    embeddings = _embed(model, [encoding.ids for encoding in encoded], layer=layer, spans=tokens)
+    rows = embeddings.rows
+    return [
+        Words([names[n][i] for i in numbers], np.asarray(spans[n], np.int64)[numbers], vectors, numbers, rows.is_cut[n])
+        for n, (numbers, vectors) in enumerate(zip(rows.numbers, embeddings.vectors))
+    ]
 
 
-def _averaged(text: str, spans_Wx2: np.ndarray, offsets_Nx2: np.ndarray, states_NxD: np.ndarray, is_cut: bool) -> Words:
-    """Means over the tokens of each word; words that are not all there are left out."""
-    tokens_Wx2 = tokens_of(offsets_Nx2, spans_Wx2)
-    numbers = np.flatnonzero((tokens_Wx2[:, 1] <= states_NxD.shape[-2]) & (tokens_Wx2[:, 0] < tokens_Wx2[:, 1]))
-    spans_Wx2, tokens_Wx2 = spans_Wx2[numbers], tokens_Wx2[numbers]
-    # Odd bounds are between a word and the next: reduceat sums up to the next bound, and needs one behind the end.
-    ended = np.concatenate([states_NxD, np.zeros_like(states_NxD[..., :1, :])], -2)
-    sums = np.add.reduceat(ended, tokens_Wx2.ravel(), -2)[..., ::2, :] if len(numbers) else ended[..., :0, :]
-    vectors = sums / (tokens_Wx2[:, 1] - tokens_Wx2[:, 0])[:, None].astype(np.float32)
-    return Words([text[start:end] for start, end in spans_Wx2], spans_Wx2, vectors, numbers, is_cut)
-
-
-def _states(
-    model: Loaded, ids: Sequence[list[int]], pooling: Pooling, layer: Layer, normalize: bool = False
-) -> Embeddings:
+def _embed(model: Loaded, ids: Sequence[list[int]], **options: Any) -> Embeddings:
     with model.current():
-        return embeddings.embed(
-            model.network, model.params, model.objective, model.vocabulary,
-            [_opened(model, text_ids) for text_ids in ids],
-            pooling=pooling, layer=layer, normalize=normalize, language=model.language,
-        )  # fmt: skip
-
-
-def _opened(model: Loaded, ids: list[int]) -> list[int]:
-    return model.reader.opened(ids) if model.family == "decoder" else ids
+        return model.reader.embed(model.network, model.params, ids, **options)
 
 
 def normalized(vectors: np.ndarray) -> np.ndarray:

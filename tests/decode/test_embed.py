@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpt.decode.embed import embed, pool
+from jaxpt.decode.embed import embed, lay, pool
 from jaxpt.errors import UserError
 from tests import grids
 from tests.decode.helpers import OBJECTIVES, network, texts
@@ -91,3 +91,28 @@ def test_bad_input_is_one_line():
     ]:
         with pytest.raises(UserError, match=message):
             embed(*network(name), wrong, **options)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_words_are_means_over_their_tokens(name):
+    """Those without a token, or beyond the positions, are missing; BOS and [CLS] move none."""
+    given, (short, long) = network(name), texts(5, 40)
+    spans = [np.array([[0, 2], [2, 2], [2, 5]]), np.array([[0, 1], [38, 40]])]
+    found = embed(*given, [short, long], layer="all", spans=spans, bos=9)
+    assert [numbers.tolist() for numbers in found.rows.numbers] == [[0, 2], [0]] and found.truncated == 1
+    states = layers(name, short if name == "bert" else [9, *short])[:, 1:]
+    wanted = np.stack([states[:, :2].mean(1), states[:, 2:5].mean(1)], 1)
+    np.testing.assert_allclose(found.vectors[0], wanted, atol=3e-6)
+    assert found.by_layer().shape == (len(wanted), 3, wanted.shape[-1])
+
+
+def test_special_tokens_are_those_of_pretraining():
+    def laid(name, text, **options):
+        made, _, objective, vocabulary = network(name)
+        return lay(made, objective, vocabulary, [text], **options).tokens[0]
+
+    assert laid("bert", [5, 6]) == [2, 5, 6, 3] and laid("bert", []) == [2, 3]
+    assert laid("t5", [5, 6]) == [5, 6, 1] and laid("bart", [5, 6]) == [3, 5, 6, 1]
+    assert laid("gpt2", [5, 6]) == [5, 6]
+    assert laid("gpt2", [5, 6], bos=9) == laid("gpt2", [9, 5, 6], bos=9) == [9, 5, 6]
+    assert laid("bert", texts(40)[0], bos=9) == [2, *texts(40)[0][:30], 3]

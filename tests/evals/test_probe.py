@@ -6,41 +6,18 @@ import json
 import re
 import types
 
-import jax
 import numpy as np
 import pytest
 
-from jaxpt import config as configs
 from jaxpt.config.studies import Probe
 from jaxpt.data.tokenizers.base import Encoded
 from jaxpt.errors import UserError
-from jaxpt.evals import features, probe
-from jaxpt.evals.features import lay
+from jaxpt.evals import probe
 from jaxpt.objectives.base import Vocabulary
 from jaxpt.train import state
 from tests import families
-from tests.models.helpers import drawn
 
 SETTINGS = Probe(path="a", test_path="b")
-
-BART = {"kind": "bart", "vocab_size": 50, "layers": 1, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32}
-
-
-@pytest.mark.parametrize("family", families.FAMILIES)
-def test_padding_does_not_count(family):
-    network = families.network(families.config(family))
-    params = drawn(network)
-    tokens = np.full((3, 12), -1, np.int32)
-    tokens[0, :5], tokens[1, :12], tokens[2, :5] = [7, 8, 9, 10, 11], range(20, 32), [7, 8, 9, 10, 12]
-    ranges = np.array([[[0, 5], [1, 3]], [[0, 12], [0, 0]], [[0, 5], [4, 5]]], np.int32)
-    bound = network.bind(params)
-    read = bound.decode if family == "gpt2" else bound.encode
-    alone = np.asarray(jax.jit(lambda ids: read(ids, layers=True).layers)(tokens[:1, :5]))
-    for layer, wanted in ((-1, alone[-1:, 0]), ("all", alone[:, 0]))[: 1 + (family == "bert")]:
-        found = np.asarray(features.means(network, layer, params, tokens, 0 * tokens, ranges))
-        wanted = np.stack([wanted.mean(1), wanted[:, 1:3].mean(1)], 1)
-        np.testing.assert_allclose(found[:, 0], wanted, atol=1e-5)
-        assert found.shape == (len(wanted), 3, 2, 32) and np.abs(found[-1, 0, 0] - found[-1, 2, 0]).max() > 1e-3
 
 
 def test_the_classifier_finds_what_is_linear_and_no_more():
@@ -52,30 +29,6 @@ def test_the_classifier_finds_what_is_linear_and_no_more():
     parity = (x[:, 0] * x[:, 1] > 0).astype(int)
     guess = probe.classify(x[:400], parity[:400], x[400:], 3, 1e-3)
     assert (guess == parity[400:]).mean() < 0.65
-
-
-def test_rows_are_laid_as_in_pretraining():
-    bert, t5, gpt2 = Vocabulary(50, cls=2, sep=3), Vocabulary(50, eos=1), Vocabulary(50, eos=49, bos=49)
-    texts = [[5, 6, 7, 8], []]
-
-    def laid(family, vocabulary, length, **options):
-        config = families.config(family)
-        return lay(texts, config.model_copy(update={"data": config.data.model_copy(update={"length": length})}),
-                   vocabulary, **options)  # fmt: skip
-
-    found = laid("bert", bert, 5)
-    assert found.tokens.tolist() == [[2, 5, 6, 7, 3], [2, 3, -1, -1, -1]] and not found.types.any()
-    assert found.ranges.tolist() == [[[0, 5]], [[0, 2]]]
-    found = laid("t5", t5, 6, pooling="last")
-    assert found.tokens.tolist() == [[5, 6, 7, 8, 1, -1], [1, -1, -1, -1, -1, -1]]
-    assert found.ranges.tolist() == [[[4, 5]], [[0, 1]]]
-    assert laid("gpt2", gpt2, 3).tokens.tolist() == [[5, 6, 7], [-1, -1, -1]]
-    assert laid("gpt2", gpt2, 3, bos=49).tokens.tolist() == [[49, 5, 6], [49, -1, -1]]
-    bart = configs.build({**families.tree("t5", objective={"kind": "bart"}, data={"length": 6}), "model": BART})
-    assert lay(texts[:1], bart, Vocabulary(50, bos=0, eos=2, mask=4)).tokens.tolist() == [[0, 5, 6, 7, 8, 2]]
-    words = [np.array([[0, 1], [1, 1], [1, 3], [3, 4]]), np.zeros((0, 2))]
-    found = laid("bert", bert, 5, words=words).ranges  # a word without a token, and one beyond the end
-    assert found.tolist() == [[[1, 2], [0, 0], [2, 4], [0, 0]], [[0, 0]] * 4]
 
 
 def test_files(tmp_path):
@@ -153,7 +106,7 @@ def tagging(tmp_path):
 def test_words_have_labels_and_a_baseline_of_their_own(tmp_path):
     """A word that was not trained on gets the most frequent label."""
     settings = Probe(**tagging(tmp_path))
-    task = probe.task_of(settings, Letters(), families.config("bert"))
+    task = probe.task_of(settings, Letters(), state.setup(families.config("bert")))
     assert task.classes == 3 and len(task.labels[0]) == 48 and len(task.labels[1]) == 60
     assert task.baseline in (0.8, 1.0)  # all but the zebra, which is what is most frequent
     lines = probe.lines("run", settings, task, [0.5, 0.6, 0.7], [0.1, 0.2, 0.3])

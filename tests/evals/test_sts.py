@@ -1,5 +1,6 @@
 """Similarity of sentences: cosine against scores, beside SciPy by hand; files; the command and the evaluator agree."""
 
+import dataclasses
 import doctest
 import re
 import types
@@ -48,6 +49,12 @@ def test_the_evaluator(tmp_path):
     one = every.model_copy(update={"layer": 1}).prepare(setup, data)(params, {}, lambda: False).metrics
     assert one["spearman"] == pytest.approx(metrics["layer_1"], abs=1e-6)
     assert every.prepare(setup, data)(params, {}, lambda: True) is None
+    shorter = dataclasses.replace(setup, config=setup.config.model_copy(
+        update={"data": setup.config.data.model_copy(update={"length": 8})}
+    ))  # fmt: skip
+    assert every.prepare(shorter, data)(params, {}, lambda: False).metrics == metrics, "positions are the limit"
+    with pytest.raises(UserError, match="layer: 9 is not one of the model's"):
+        every.model_copy(update={"layer": 9}).prepare(setup, data)
 
 
 @pytest.mark.slow

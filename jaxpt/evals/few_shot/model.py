@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxpt.decode import embed, likelihood
+from jaxpt.decode import likelihood
 from jaxpt.decode.engine import Prompt
 from jaxpt.decode.likelihood import Likelihood
-from jaxpt.decode.prompts import Reader
+from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot.scoring import Scored
 from jaxpt.evals.few_shot.task import HarnessTask
@@ -46,7 +46,7 @@ class NetworkModel:
         self,
         network: Network,
         params: Any,
-        reader: Reader,
+        reader: PromptEncoder,
         complete: Complete | None = None,
         *,
         form: Literal["plain", "span"] | None = None,
@@ -152,13 +152,8 @@ class NetworkModel:
     def embeddings(self, texts: Sequence[str]) -> np.ndarray:
         """See `scoring.Model`: the mean of the last layer's states."""
         ids = self._reader.tokenizer.encode_batch(list(texts))
-        if self._network.config.family == "decoder":
-            ids = [self._reader.opened(text_ids) for text_ids in ids]
         with self._current():
-            embeddings = embed.embed(
-                self._network, self._params, self._reader.objective, self._reader.vocabulary, ids,
-                language=self._reader.language,
-            )  # fmt: skip
+            embeddings = self._reader.embed(self._network, self._params, ids)
         self.truncated += embeddings.truncated
         return np.stack(embeddings.vectors)
 
