@@ -71,7 +71,7 @@ def loglikelihood(
     word_starts: np.ndarray | None = None,
     language: int | None = None,
     max_tokens: int | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Likelihoods:
     """Log-likelihoods of continuations given contexts.
 

@@ -62,9 +62,9 @@ class Item(NamedTuple):
 
 
 def score_rows(
-    network: Network, params: Any, objective: Objective, layout: Format, rows: Sequence[Row], max_tokens: int | None,
-    progress: Callable[[float], None] | None = None,
-) -> list[Found]:  # fmt: skip
+    network: Network, params: Any, objective: Objective, layout: Format, rows: Sequence[Row],
+    max_tokens: int | None = None, progress: Callable[[float], Any] = lambda share: None,
+) -> list[Found] | None:  # fmt: skip
     """The log-probabilities of each row's targets. Equal rows are scored once; rows that read the same share that.
 
     Args:
@@ -74,10 +74,10 @@ def score_rows(
       layout: how its texts begin and end.
       rows: as `loglikelihood` makes them for the network's family.
       max_tokens: tokens in a batch on each device.
-      progress: called after each batch with the share of the rows that are scored.
+      progress: called after each batch with the share of the rows that are scored; True stops.
 
     Returns:
-      For each row (float32 [targets], bool [targets]).
+      For each row (float32 [targets], bool [targets]); None if stopped.
     """
     numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
     distinct = list(numbers)
@@ -104,8 +104,8 @@ def score_rows(
                 at = b, slice(first, first := first + len(distinct[number].targets))
                 scores[number] = log_probs[at], is_best[at]
                 scored += 1
-        if progress is not None:
-            progress(scored / len(distinct))
+        if progress(scored / len(distinct)):
+            return None
     return [scores[numbers[row]] for row in rows]
 
 

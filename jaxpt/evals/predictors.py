@@ -16,10 +16,11 @@ from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode.batching import LEAST, power_of_two
 from jaxpt.decode.engine import Engine, Prompt
 from jaxpt.decode.options import Options
+from jaxpt.decode.packed import Row, score_rows
 from jaxpt.decode.programs import Place
 from jaxpt.errors import UserError
-from jaxpt.evals.target_scores import Scored, TargetScores
 from jaxpt.models.heads import classes
+from jaxpt.objectives.formats import Format
 from jaxpt.objectives.text_to_text import Decoding, TextToText
 from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train.state import Setup
@@ -174,14 +175,11 @@ class TextPredictor:
         self._setup, self._tokenizer = setup, tokenizer
         self._objective: TextToText = setup.config.objective
         self._words = self._label_words() if self._objective.decide_by == "likelihood" else []
-        self._scores = TargetScores(setup) if other is None else other._scores
         self._texts = Generation(setup) if other is None else other._texts
 
     def compile(self, records: Sequence[Record]) -> None:
-        """Compiles what these examples need: for generation all but what depends on how long the answers are."""
-        if self._words:
-            self._scores.compile([row for record in records for row in self._rows(record)])
-        else:
+        """Compiles what these examples need for generation, but for what depends on how long the answers are."""
+        if not self._words:
             self._texts.compile([self._prompt(record) for record in records], self._options())
 
     def __call__(
@@ -219,13 +217,13 @@ class TextPredictor:
         if self._words:
             task = self._setup.config.task
             return [task.loss([output[None]], target) for (output,), target in zip(outputs, targets, strict=True)]
-        log_probs = self._scores(params, [self._with_target(record) for record in records])
+        log_probs = target_log_probs(self._setup, params, [self._with_target(record) for record in records])
         return [-float(x.mean(dtype=np.float64)) for x in log_probs]
 
     def _likelihoods(self, params: Any, records: Sequence[Record], stop: Callable[[], bool]) -> list[np.ndarray] | None:
         """Σ log p of the tokens of each label word and its end; divided by their number with `normalize`."""
         rows = [row for record in records for row in self._rows(record)]
-        log_probs = self._scores(params, rows, stop)
+        log_probs = target_log_probs(self._setup, params, rows, stop)
         if log_probs is None:
             return None
         totals = np.array([x.sum(dtype=np.float64) for x in log_probs]).reshape(len(records), len(self._words))
@@ -247,16 +245,16 @@ class TextPredictor:
                 )
         return ids
 
-    def _rows(self, record: Record) -> list[Scored]:
+    def _rows(self, record: Record) -> list[Row]:
         """The example with each label word."""
         prompt = self._prompt(record)
-        return [Scored(prompt.tokens, word, prompt.encoder) for word in self._words]
+        return [row_of(prompt, word) for word in self._words]
 
-    def _with_target(self, record: Record) -> Scored:
+    def _with_target(self, record: Record) -> Row:
         """The example with its own target."""
         prompt, before = self._prompt(record), self._objective.ends(self._tokenizer.vocabulary)[0]
         ids = record["tokens"][record["prefix"] :] if "tokens" in record else record["targets"][len(before) :]
-        return Scored(prompt.tokens, ids.tolist(), prompt.encoder)
+        return row_of(prompt, ids.tolist())
 
     def _options(self) -> Options:
         decoding, eos = self._objective.decoding, self._tokenizer.vocabulary.eos
@@ -267,6 +265,37 @@ class TextPredictor:
             return Prompt(record["tokens"][: record["prefix"]].tolist())
         start = self._objective.decoder_start(self._tokenizer.vocabulary)
         return Prompt(list(start), record["inputs"].tolist())
+
+
+def row_of(prompt: Prompt, targets: Sequence[int]) -> Row:
+    """What is scored: targets after a prompt."""
+    return Row(tuple(prompt.tokens), tuple(targets), tuple(prompt.encoder or ()))
+
+
+def target_log_probs(
+    setup: Setup, params: Any, rows: Sequence[Row], stop: Callable[[], bool] = lambda: False
+) -> list[np.ndarray] | None:
+    """The log-probability of each target token, on a run's mesh; programs are compiled when they are first needed.
+
+    Args:
+      setup: the run, for evaluation; of a decoder or an encoder-decoder.
+      params: the run's parameters.
+      rows: the same in all processes.
+      stop: asked between batches, in all processes.
+
+    Returns:
+      For each row float32 [targets], in nats; None if stopped.
+    """
+    network, objective = setup.network.with_model(remat="none"), setup.config.objective
+    layout = Format(prefix_lm=_has_prefix(setup))
+    with setup.use():
+        scores = score_rows(network, params, objective, layout, rows, progress=lambda share: stop())
+    return None if scores is None else [log_probs for log_probs, _ in scores]
+
+
+def _has_prefix(setup: Setup) -> bool:
+    """True if a decoder reads the prompt in both directions."""
+    return "decoder_prefix" in setup.config.objective.batches.features(setup.config.data.length)
 
 
 class Generation:
@@ -317,9 +346,8 @@ class Generation:
         if self._engine is None:
             place = Place(self._setup.mesh, tuple(self._setup.table.items()))
             shapes = self._setup.placed_shapes().params
-            config = self._setup.config
-            is_prefix = "decoder_prefix" in config.objective.batches.features(config.data.length)
-            self._engine = Engine(self._setup.network, shapes, place, batch_size=_GENERATED, prefix=is_prefix)
+            prefix = _has_prefix(self._setup)
+            self._engine = Engine(self._setup.network, shapes, place, batch_size=_GENERATED, prefix=prefix)
         return self._engine
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jaxpt.config import PositiveInt
 from jaxpt.decode.engine import Prompt
+from jaxpt.decode.packed import Row
 from jaxpt.errors import UserError
 from jaxpt.evals import predictors
-from jaxpt.evals.target_scores import Scored, TargetScores
 from jaxpt.objectives.seq2seq import Seq2Seq
 from jaxpt.objectives.text_to_text import Decoding
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
@@ -45,12 +45,10 @@ class SeqioTask(Evaluator):
         options = predictors.search_options(
             self.decoding, self.decoding.max_new_tokens or targets_length, vocabulary.eos
         )
-        texts, targets = predictors.Generation(setup), TargetScores(setup)
+        texts = predictors.Generation(setup)
         for task in tasks.values():
             if task.wants_predictions:
                 texts.compile(_prompts(task, vocabulary.pad), options)
-            if task.wants_scores:
-                targets.compile(_scored(task, vocabulary.pad))
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             metrics: dict[str, float] = {}
@@ -59,7 +57,7 @@ class SeqioTask(Evaluator):
                 if task.wants_predictions:
                     ids = texts(params, _prompts(task, vocabulary.pad), options, stop)
                 if task.wants_scores and ids is not None:
-                    log_probs = targets(params, _scored(task, vocabulary.pad), stop)
+                    log_probs = predictors.target_log_probs(setup, params, _scored(task, vocabulary.pad), stop)
                 if ids is None or log_probs is None:
                     return None
                 of_task = task.measure(ids, [float(x.sum(dtype="float64")) for x in log_probs], vocabulary.eos)
@@ -74,6 +72,7 @@ def _prompts(task: TaskMetrics, start: int) -> list[Prompt]:
     return [Prompt([start], example.inputs) for example in task.examples]
 
 
-def _scored(task: TaskMetrics, start: int) -> list[Scored]:
+def _scored(task: TaskMetrics, start: int) -> list[Row]:
     """Each example with its targets."""
-    return [Scored([start], example.targets, example.inputs) for example in task.examples]
+    prompts = _prompts(task, start)
+    return [predictors.row_of(prompt, example.targets) for prompt, example in zip(prompts, task.examples)]

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from jaxpt.config import DistributedConfig
+from jaxpt.decode import batching
 from jaxpt.decode.engine import Engine, Prompt
 from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place
 from jaxpt.errors import UserError
-from jaxpt.evals import predictors, target_scores
+from jaxpt.evals import predictors
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.opening import Opened
 from jaxpt.objectives.text_to_text import Decoding
@@ -135,7 +136,7 @@ def test_neither_batches_nor_devices_change_a_likelihood(monkeypatch):
     setup, params, predictor = made("t5")
     of_rows = records(setup.config, WORDS, LABELLED, has_targets=False)
     wanted = predictor(params, of_rows)
-    monkeypatch.setattr(target_scores, "ROWS", 2)
+    monkeypatch.setitem(batching.MAX_TOKENS, "cpu", 256)
     setup, sharded, predictor = made("t5", devices=2)
     np.testing.assert_allclose(predictor(sharded, of_rows), wanted, rtol=1e-5)
 

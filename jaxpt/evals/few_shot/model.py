@@ -67,7 +67,7 @@ class NetworkModel:
         self._network, self._params, self._reader, self._complete = network, params, reader, complete
         self._form, self._unit, self._current = form, unit, current
         self.truncated = 0
-        self.progress: Callable[[float], None] | None = None
+        self.progress: Callable[[float], None] = lambda share: None
 
     @property
     def says(self) -> str:
