@@ -184,7 +184,8 @@ def padded_with_lengths(rows: Sequence[Sequence[int]], batch: int, length: int) 
 def run(function: Callable[..., Any], static: tuple[Any, ...], params: Any, *arrays: np.ndarray) -> Any:
     """Compiles and runs `function(*static, params, *arrays)`; compiled once for each static value and shape.
 
-    On a mesh the rows are sharded over the axes of the batch.
+    On a mesh the rows are sharded over the axes of the batch. Where `params` are shapes with shardings, the program is
+    compiled for later calls, and the result is zeros.
 
     Args:
       function: a pure function, defined at the top of a module.
@@ -195,7 +196,15 @@ def run(function: Callable[..., Any], static: tuple[Any, ...], params: Any, *arr
     Returns:
       The result with NumPy leaves, the same in all processes.
     """
-    return jax.tree.map(to_host, _compiled(function, static, compiler.platform())(params, *map(sharded, arrays)))
+    jitted, programs = _compiled(function, static, compiler.platform())
+    arrays = tuple(map(sharded, arrays))
+    leaves, structure = jax.tree.flatten(params)
+    key = (structure, *((x.shape, x.dtype, getattr(x, "sharding", None)) for x in (*leaves, *arrays)))
+    if key not in programs:
+        programs[key] = jitted.lower(params, *arrays).compile()
+    if isinstance(leaves[0], jax.ShapeDtypeStruct):
+        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jitted.eval_shape(params, *arrays))
+    return jax.tree.map(to_host, programs[key](params, *arrays))
 
 
 def sharded(x: np.ndarray) -> np.ndarray | jax.Array:
@@ -214,8 +223,9 @@ def sharded(x: np.ndarray) -> np.ndarray | jax.Array:
 
 
 @functools.lru_cache(256)
-def _compiled(function: Callable[..., Any], static: tuple[Any, ...], platform: str) -> Any:
-    return compiler.jit(functools.partial(function, *static))
+def _compiled(function: Callable[..., Any], static: tuple[Any, ...], platform: str) -> tuple[Any, dict[Any, Any]]:
+    """The function to compile, and its programs by the shapes and shardings of their arguments."""
+    return compiler.jit(functools.partial(function, *static)), {}
 
 
 def check_ids(name: str, rows: Sequence[Sequence[int]], vocab_size: int) -> None:

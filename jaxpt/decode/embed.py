@@ -72,18 +72,6 @@ def states(
     return layers[jnp.array(layer)].astype(jnp.float32)
 
 
-def check_layer(network: Network, params: Any, layer: Layer) -> None:
-    """Raises UserError if the model has no such layer.
-
-    Args:
-      network: backbone and heads.
-      params: its parameters, or their shapes.
-      layer: see `Layer`.
-    """
-    one_B = jnp.ones(1, jnp.int32)
-    jax.eval_shape(lambda p: states(network.bind(p), one_B[:, None], one_B, layer=layer), params)
-
-
 def pool(
     states_BxLxD: jax.Array, lengths_B: jax.Array, pooling: Pooling, *, cls: str = "first", normalize: bool = False
 ) -> jax.Array:
@@ -238,7 +226,7 @@ def embed(
 
     Args:
       network: backbone and heads.
-      params: its parameters.
+      params: its parameters; where they are shapes, the programs are compiled.
       objective: as of `lay`.
       vocabulary: as of `lay`.
       texts: as of `lay`.

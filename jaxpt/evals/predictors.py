@@ -178,8 +178,10 @@ class TextPredictor:
         self._texts = Generation(setup) if other is None else other._texts
 
     def compile(self, records: Sequence[Record]) -> None:
-        """Compiles what these examples need for generation, but for what depends on how long the answers are."""
-        if not self._words:
+        """Compiles what these examples need: for generation all but what depends on how long the answers are."""
+        if self._words:
+            self._likelihoods(self._setup.placed_shapes().params, records, lambda: False)
+        else:
             self._texts.compile([self._prompt(record) for record in records], self._options())
 
     def __call__(
@@ -275,11 +277,11 @@ def row_of(prompt: Prompt, targets: Sequence[int]) -> Row:
 def target_log_probs(
     setup: Setup, params: Any, rows: Sequence[Row], stop: Callable[[], bool] = lambda: False
 ) -> list[np.ndarray] | None:
-    """The log-probability of each target token, on a run's mesh; programs are compiled when they are first needed.
+    """The log-probability of each target token, on a run's mesh.
 
     Args:
       setup: the run, for evaluation; of a decoder or an encoder-decoder.
-      params: the run's parameters.
+      params: the run's parameters; where they are shapes, the programs are compiled.
       rows: the same in all processes.
       stop: asked between batches, in all processes.
 

@@ -26,8 +26,8 @@ from jaxpt.config.studies import Probe
 from jaxpt.data import tables
 from jaxpt.data.tables.reading import where
 from jaxpt.data.tables.rows import Row, column, label
-from jaxpt.decode import embed, prompts
-from jaxpt.decode.embed import tokens_of
+from jaxpt.decode import prompts
+from jaxpt.decode.embed import Layer, tokens_of
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.runtime.disk import write_text
@@ -50,6 +50,8 @@ class LinearProbe(Evaluator, Probe):
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         task = task_of(self, data.tokenizer, setup)
+        setup = setup.for_evaluation()
+        _features(setup, setup.placed_shapes().params, task, self.layer)  # compiles
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             layer_accuracies = _accuracies(setup, params, task, self, stop)
@@ -99,9 +101,8 @@ def task_of(settings: Probe, tokenizer: Tokenizer, setup: Setup) -> Task:
       What the classifier is trained and tested on.
 
     Raises:
-      UserError: a file cannot be read, the model's positions have no room for a word, or it has no such layer.
+      UserError: a file cannot be read, or the model's positions have no room for a word.
     """
-    embed.check_layer(setup.network, setup.for_evaluation().shapes.params, settings.layer)
     reader = prompts.of_run(setup.config, tokenizer)
     files = ((settings.path, settings.max_words), (settings.test_path, None))
     ids, spans, units, names = zip(
@@ -148,17 +149,26 @@ def _most_frequent(train: tuple[Sequence[str], Sequence[str]], units: Sequence[s
     return [counts[unit].most_common(1)[0][0] if unit in counts else overall for unit in units]
 
 
+def _features(
+    setup: Setup, params: Any, task: Task, layer: Layer, stop: Callable[[], bool] = lambda: False
+) -> list[np.ndarray] | None:
+    """Features [K, N, D] of the training and of the test set; None if stopped."""
+    features = []
+    for ids, spans in zip(task.texts, task.spans):
+        with setup.use():
+            embeddings = task.reader.embed(setup.network, params, ids, layer=layer, spans=spans, stop=stop)
+        if embeddings is None:
+            return None
+        features.append(embeddings.by_layer())
+    return features
+
+
 def _accuracies(
     setup: Setup, params: Any, task: Task, settings: Probe, stop: Callable[[], bool] = lambda: False
 ) -> list[float] | None:
     """The test accuracy of the probe of each layer; None if stopped."""
-    features = []
-    for ids, spans in zip(task.texts, task.spans):
-        with setup.use():
-            embeddings = task.reader.embed(setup.network, params, ids, layer=settings.layer, spans=spans, stop=stop)
-        if embeddings is None:
-            return None
-        features.append(embeddings.by_layer())
+    if (features := _features(setup, params, task, settings.layer, stop)) is None:
+        return None
     y_train, y_test = task.labels
     guesses = (classify(train, y_train, test, task.classes, settings.l2) for train, test in zip(*features))
     return [float((guess == y_test).mean()) for guess in guesses]

@@ -49,6 +49,8 @@ class SeqioTask(Evaluator):
         for task in tasks.values():
             if task.wants_predictions:
                 texts.compile(_prompts(task, vocabulary.pad), options)
+            if task.wants_scores:
+                predictors.target_log_probs(setup, setup.placed_shapes().params, _scored(task, vocabulary.pad))
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             metrics: dict[str, float] = {}

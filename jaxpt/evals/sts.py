@@ -14,7 +14,8 @@ import numpy as np
 from jaxpt.data import tables
 from jaxpt.data.tables.reading import where
 from jaxpt.data.tables.rows import NUMBER, column, label, text
-from jaxpt.decode import embed, prompts
+from jaxpt.decode import prompts
+from jaxpt.decode.embed import Embeddings
 from jaxpt.errors import UserError
 from jaxpt.metrics.regression import pearson, spearman
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
@@ -44,13 +45,16 @@ class SentenceSimilarity(Evaluator):
             raise UserError(f"evals.{self.called}.pooling: cls needs an encoder with [CLS]; use mean or last")
         pairs, reader = read(self.path, self.columns), prompts.of_run(setup.config, data.tokenizer)
         ids = data.tokenizer.encode_batch([*pairs.first, *pairs.second])
-        embed.check_layer(setup.network, setup.for_evaluation().shapes.params, self.layer)
+        setup = setup.for_evaluation()
+
+        def embed(params: Any, stop: Callable[[], bool] = lambda: False) -> Embeddings | None:
+            with setup.use():
+                return reader.embed(setup.network, params, ids, pooling=self.pooling, layer=self.layer, stop=stop)
+
+        embed(setup.placed_shapes().params)  # compiles
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            options = {"pooling": self.pooling, "layer": self.layer, "stop": stop}
-            with setup.use():
-                embeddings = reader.embed(setup.network, params, ids, **options)
-            if embeddings is None:
+            if (embeddings := embed(params, stop)) is None:
                 return None
             layers = [correlations(*np.split(of_layer, 2), pairs.scores) for of_layer in embeddings.by_layer()]
             metrics = dict(layers[-1])
