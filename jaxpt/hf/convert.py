@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt.config import Config, ModelConfig, ObjectiveConfig
+from jaxpt.config import Config
 from jaxpt.data import tokenizers
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.data.tokenizers import vocabulary_files
-from jaxpt.errors import UserError, printable, shown
+from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
 from jaxpt.hf import files as hf_files
-from jaxpt.hf import imported, llama2c, origin, peft, reader, vocabularies
-from jaxpt.hf.verify import Difference, verify
+from jaxpt.hf import imported, origin, peft, reader, vocabularies
+from jaxpt.hf.verify import report_differences, verify
 from jaxpt.models import stored
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
@@ -66,8 +66,8 @@ def import_weights(
         `partial`), or the outputs differ. `out` is then not created.
     """
     source, out = Path(source), _new(out)
-    source, low_rank = (_base_of(source, base), source) if peft.is_adapter(source) else (source, None)
-    opened: Any = _opened(source, partial, ignore)
+    source, low_rank = (imported.base_of(source, base), source) if peft.is_adapter(source) else (source, None)
+    opened: Any = imported.open_source(source, partial, ignore)
     adapter = None if low_rank is None else peft.read(low_rank, opened.network)
     with _created(out) as temporary:
         model = opened.network.config
@@ -91,7 +91,7 @@ def import_weights(
     count = opened.network.count_params()
     report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}"
            + ("" if low_rank is None else f", low-rank adapter of {low_rank}"))  # fmt: skip
-    for line in (*_partial_report(opened, lacking), *_rates_report(source, model)):
+    for line in imported.report_lines(source, opened, lacking):
         report(line)
     run = shlex.quote(str(out))
     if config.task is not None:
@@ -303,30 +303,6 @@ def _labels(config: Config) -> dict[str, Any]:
     return {"labels": getattr(task, "shown", None) or None, "problem": imported.PROBLEMS.get(task.kind)}
 
 
-def _base_of(adapter: Path, base: str | Path | None) -> Path:
-    """Directory of the model that an adapter is for."""
-    named = base or peft.settings_of(adapter).get("base_model_name_or_path")
-    if named is None or not Path(named).is_dir():
-        raise UserError(f"{adapter}: its base model {named or ''} is no directory here; name it with --base DIR")
-    return Path(named)
-
-
-def _opened(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
-    """Opens the source, with the heads of the imported run's objective."""
-    if source.exists() and not source.is_dir():
-        return llama2c.open_file(source)
-    opened = hf.open_directory(source, partial=partial, ignore=ignore)
-    model, heads = opened.network.config, opened.network.heads
-    if classes.name_of(heads) is not None:
-        return opened
-    settings = imported.objective_of(model, heads)
-    objective = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
-    objective_heads = objective.loss.heads(model)
-    if set(objective_heads) == set(heads):
-        return opened
-    return hf.open_directory(source, partial=partial, ignore=ignore, heads=objective_heads)
-
-
 def _vocabulary(config: Config, run_dir: Path) -> Vocabulary:
     settings = config.data.tokenizer
     kind = settings.kind if "." in settings.kind else None  # the files themselves may name no code
@@ -354,45 +330,3 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
     if config.model.kind == "bart" and not config.model.pre_norm:  # mBART's is a language
         ids |= {"decoder_start": eos, "forced_bos": bos}
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}
-
-
-def _partial_report(opened: Any, lacking: Sequence[str]) -> Iterator[str]:
-    """Report lines of a partial import."""
-    for outcome, names in (
-        ("initialised at random", lacking),
-        ("skipped, of another shape", opened.found.mismatched),
-        ("skipped, unknown", opened.found.unexpected),
-    ):
-        if names:
-            yield printable(f"{outcome}: {', '.join(names)}", 10_000)
-
-
-def _rates_report(source: Path, model: ModelConfig) -> Iterator[str]:
-    """Report lines about rates of dropout that are others than the one of ours."""
-    if not source.is_dir():
-        return
-    keys, family = hf.read_config(source)
-    others = {key: keys[key] for key in family.dropouts if keys.get(key, model.dropout) != model.dropout}
-    for key, rate in others.items():
-        yield f"{key}: {shown(rate)} is kept for the export; training here has one rate, model.dropout: {model.dropout}"
-
-
-def report_differences(differences: Mapping[str, Difference], report: Report) -> None:
-    """Says how far the outputs are apart.
-
-    Args:
-      differences: result of `verify`.
-      report: called with lines for the user.
-
-    Raises:
-      UserError: one of them is more than rounding.
-    """
-    for name, difference in differences.items():
-        report(
-            f"  {name:14} max difference {difference.largest:.2e}, max value {difference.scale:.3g} (relative "
-            f"{difference.relative:.1e})"
-        )
-    wrong = [name for name, difference in differences.items() if not difference.equal]
-    if wrong:
-        raise UserError(f"the outputs differ from Hugging Face's: {', '.join(wrong)}")
-    report("outputs equal Hugging Face's within rounding")

@@ -1,15 +1,17 @@
-"""The configuration of an imported model: the objective of its family, or the task of a fine-tuned class."""
+"""What is imported, and its configuration: the objective of its family, or the task of a fine-tuned class."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt.config import Config, LoraConfig, ModelConfig
+from jaxpt.config import Config, LoraConfig, ModelConfig, ObjectiveConfig
 from jaxpt.config.files import origin_of, override
-from jaxpt.errors import UserError
-from jaxpt.hf.directory import Source
+from jaxpt.errors import UserError, printable, shown
+from jaxpt.hf import directory as hf
+from jaxpt.hf import llama2c, peft
 from jaxpt.hf.tasks import Problem
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
@@ -25,6 +27,30 @@ MOST_CHOICES = 4
 """`task.most_choices` of an imported class, whose weights do not say it: SWAG's."""
 
 
+def base_of(adapter: Path, base: str | Path | None) -> Path:
+    """Directory of the model that an adapter is for."""
+    named = base or peft.settings_of(adapter).get("base_model_name_or_path")
+    if named is None or not Path(named).is_dir():
+        raise UserError(f"{adapter}: its base model {named or ''} is no directory here; name it with --base DIR")
+    return Path(named)
+
+
+def open_source(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
+    """Opens the source, with the heads of the imported run's objective."""
+    if source.exists() and not source.is_dir():
+        return llama2c.open_file(source)
+    opened = hf.open_directory(source, partial=partial, ignore=ignore)
+    model, heads = opened.network.config, opened.network.heads
+    if classes.name_of(heads) is not None:
+        return opened
+    settings = objective_of(model, heads)
+    objective = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
+    objective_heads = objective.loss.heads(model)
+    if set(objective_heads) == set(heads):
+        return opened
+    return hf.open_directory(source, partial=partial, ignore=ignore, heads=objective_heads)
+
+
 def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
     """Default objective of an imported model, by its kind, family or heads."""
     if "replaced_token" in heads:
@@ -36,7 +62,7 @@ def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
     )
 
 
-def task_of(source: Source) -> dict[str, Any] | None:
+def task_of(source: hf.Source) -> dict[str, Any] | None:
     """The task of a fine-tuned class, with the names of columns that the kind has by default.
 
     Args:
@@ -109,3 +135,25 @@ def recipe(
     if overrides and config.objective.loss.network(config.model).shapes() != network.shapes():
         raise UserError(f"command line: {' '.join(overrides)}: the model has other parameters than the imported one")
     return config
+
+
+def report_lines(source: Path, opened: Any, lacking: Sequence[str]) -> Iterator[str]:
+    """What an import skipped or drew at random, and rates of dropout that are others than the one of ours.
+
+    Args:
+      source: what was imported.
+      opened: result of `open_source`.
+      lacking: parameters that were initialised at random.
+    """
+    for outcome, names in (
+        ("initialised at random", lacking),
+        ("skipped, of another shape", opened.found.mismatched),
+        ("skipped, unknown", opened.found.unexpected),
+    ):
+        if names:
+            yield printable(f"{outcome}: {', '.join(names)}", 10_000)
+    if source.is_dir():
+        (keys, family), ours = hf.read_config(source), opened.network.config.dropout
+        for key in family.dropouts:
+            if (rate := keys.get(key, ours)) != ours:
+                yield f"{key}: {shown(rate)} is kept for the export; training here has one rate, model.dropout: {ours}"

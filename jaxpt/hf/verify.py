@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -247,3 +247,24 @@ def verify(directory: str | Path, network: Network | None = None, params: Any = 
     with torch.no_grad():
         other = compare(torch_model, inputs)
     return differences(compiler.jit(lambda params: run(params, inputs))(params), other, inputs)
+
+
+def report_differences(differences: Mapping[str, Difference], report: Callable[[str], None]) -> None:
+    """Says how far the outputs are apart.
+
+    Args:
+      differences: result of `verify`.
+      report: called with lines for the user.
+
+    Raises:
+      UserError: one of them is more than rounding.
+    """
+    for name, difference in differences.items():
+        report(
+            f"  {name:14} max difference {difference.largest:.2e}, max value {difference.scale:.3g} (relative "
+            f"{difference.relative:.1e})"
+        )
+    wrong = [name for name, difference in differences.items() if not difference.equal]
+    if wrong:
+        raise UserError(f"the outputs differ from Hugging Face's: {', '.join(wrong)}")
+    report("outputs equal Hugging Face's within rounding")

@@ -168,15 +168,15 @@ def test_what_config_json_says_of_the_vocabulary_is_kept(name, texts, tmp_path):
 
 def test_what_is_said_of_differences():
     said, found = [], {"hidden": Difference(1e-6, 2.0), "logits": Difference(1e-6, 2.0)}
-    convert.report_differences(found, said.append)
+    verify.report_differences(found, said.append)
     assert said[-1] == "outputs equal Hugging Face's within rounding" and len(said) == 3
     found["logits"] = Difference(0.5, 2.0)
     with pytest.raises(UserError, match=r"^the outputs differ from Hugging Face's: logits$"):
-        convert.report_differences(found, said.append)
+        verify.report_differences(found, said.append)
     assert "logits" in said[-1] and said[-1].endswith("max difference 5.00e-01, max value 2 (relative 2.5e-01)")
     for value in (float("nan"), float("inf")):
         with pytest.raises(UserError, match=r": hidden$"):
-            convert.report_differences({"hidden": Difference(value, 2.0)}, said.append)
+            verify.report_differences({"hidden": Difference(value, 2.0)}, said.append)
 
 
 @pytest.mark.parity
