@@ -132,7 +132,11 @@ class ModelConfig(Frozen):
             return TaskHead("decoder", "last", drops_out=False, use_bias=False)
         if self.family == "encoder_decoder":
             return TaskHead("decoder", "eos", PoolerOptions(drops_out=True))
-        return TaskHead("encoder", "first", PoolerOptions())
+        return TaskHead("encoder", "first", self.pooler(name))
+
+    def pooler(self, name: HeadName) -> PoolerOptions:
+        """An encoder's layer before the logits of whole texts: of the head "classes", or of "choice"."""
+        return PoolerOptions()
 
 
 class ObjectiveConfig(Frozen):

@@ -8,7 +8,6 @@ Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows i
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,32 +16,12 @@ import jax
 import jax.numpy as jnp
 from pydantic import model_validator
 
-from jaxpt.config import (
-    Fraction,
-    HeadName,
-    Layers,
-    ModelConfig,
-    NonNegativeInt,
-    PoolerOptions,
-    PositiveFloat,
-    Size,
-    TaskHead,
-)  # fmt: skip
+from jaxpt.config import Fraction, Layers, ModelConfig, NonNegativeInt, PositiveFloat, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import LanguageModel, check_heads, compute_dtype
 from jaxpt.models.cache import KeyValues, stored
-from jaxpt.models.layers import (
-    Activation,
-    Dense,
-    Dropout,
-    Embed,
-    FeedForward,
-    Initializer,
-    LayerNorm,
-    SmallEmbed,
-    constrain,
-)  # fmt: skip
+from jaxpt.models.layers import Activation, Dense, Dropout, Embed, FeedForward, LayerNorm, SmallEmbed, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
 from jaxpt.models.positions import LearnedPositions
@@ -100,15 +79,6 @@ class BertConfig(ModelConfig):
         """Options of the masked-LM head."""
         return {"width": self.table_dim, "activation": self.activation, "epsilon": self.epsilon}
 
-    def pooler(self, name: HeadName) -> PoolerOptions:
-        """The layer before the logits of whole texts: of the head "classes", or of "choice"."""
-        return PoolerOptions()
-
-    def task_head(self, name: HeadName) -> TaskHead:
-        """As in `ModelConfig`, with the pooler of this architecture."""
-        head = super().task_head(name)
-        return head if head.pooler is None else dataclasses.replace(head, pooler=self.pooler(name))
-
     def segments(self) -> tuple[Segment, ...]:
         """The layers."""
         return (Segment((functools.partial(Block, self),), self.layers),)
@@ -122,7 +92,7 @@ class Block(nn.Module):
     """Attention and feed-forward, each x ← LN(x + f(x)); keys and values come from `shared.memory_BxSxD` if given."""
 
     config: BertConfig
-    init: Initializer = INIT
+    init: nn.initializers.Initializer = INIT
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:

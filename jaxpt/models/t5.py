@@ -112,18 +112,9 @@ class Block(nn.Module):
         # Scores are not divided by √head_dim: the query initialiser is scaled instead.
         query_init = nn.initializers.variance_scaling(1.0 / c.head_dim, "fan_in", "normal")
         attention = functools.partial(
-            Attention,
-            c.heads,
-            c.head_dim,
-            dtype,
-            INIT,
-            INIT,
-            query_init,
-            use_bias=False,
-            scale=1.0,
-            dropout=c.dropout,
-            implementation=c.attention,
-        )
+            Attention, c.heads, c.head_dim, dtype, INIT, INIT, query_init, use_bias=False, scale=1.0,
+            dropout=c.dropout, implementation=c.attention,
+        )  # fmt: skip
         feed_forward = FeedForward(
             c.mlp_dim, ACTIVATION[c.feed_forward], INIT, INIT, dtype,
             gated=c.feed_forward != "relu", use_bias=False, dropout=c.dropout, name="feed_forward",
