@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.data.tokenizers import declared, vocabulary_files
-from jaxpt.data.tokenizers.base import SPECIALS, Tokenizer
+from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -247,18 +247,8 @@ def special_tokens(folder: Path | None, tokenizer: Tokenizer) -> dict[str, str]:
         it, where the tokenizer says all.
       tokenizer: gives the tokens of which they say nothing.
     """
-    v = tokenizer.vocabulary
-    specials = tokenizer.specials if folder is None else declared.read(folder).specials
-    tokens: dict[str, str] = {}
-    for part in SPECIALS:
-        i = getattr(v, part)
-        ours = None if i is None else tokenizer.tokens([i])[0]
-        if part == "pad" and ours not in SPECIALS["pad"]:  # a vocabulary without padding gives some id
-            ours = None
-        token = specials[part] and specials[part].content if part in specials else ours
-        if token is not None:
-            tokens[f"{part}_token"] = token
-    return tokens
+    tokens = tokenizer.special_tokens(None if folder is None else declared.read(folder).specials)
+    return {f"{part}_token": token.content for part, token in tokens.items() if token is not None}
 
 
 def check(messages: Sequence[Message]) -> None:

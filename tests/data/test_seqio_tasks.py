@@ -7,7 +7,7 @@ from jaxpt.data import seqio_tasks
 from jaxpt.data._tf import from_generator, seqio, tf
 from jaxpt.data.calls import Call, Transforms, Vocabulary
 from jaxpt.data.preprocessors.batched import one_record
-from jaxpt.data.records.work import make_shard
+from jaxpt.data.records.cache import make_shard
 from jaxpt.data.seqio_tasks import Offline, bind, key, resolve
 from jaxpt.data.sources.opening import open_source
 from jaxpt.errors import UserError

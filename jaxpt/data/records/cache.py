@@ -8,12 +8,13 @@ for it, wherever the disk has locks.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -22,14 +23,16 @@ from typing import Any
 
 from jaxpt.data._tf import tf
 from jaxpt.data.progress import Progress, work_line
-from jaxpt.data.records.beam import make_shards
 from jaxpt.data.records.mirror import fetch
-from jaxpt.data.records.shard import is_intact
+from jaxpt.data.records.shard import is_intact, write_shard
 from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name
-from jaxpt.data.records.work import Work, WorkSpec, make_shard
+from jaxpt.data.seqio_tasks import Documents, Offline, Pieces
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk
 from jaxpt.runtime.spawning import without_script
+
+Job = tuple[int, Pieces, Path]
+"""Number, documents and file of a shard."""
 
 _POLL = 0.3  # seconds
 _SMALL = 1 << 20  # bytes of text in a shard, or of unknown size
@@ -37,7 +40,7 @@ _STARTUP = 5.0  # seconds that processes take to start: less work than that is d
 
 
 def build(
-    spec: WorkSpec,
+    spec: Offline,
     directory: Path,
     identity: dict[str, Any],
     say: Progress,
@@ -83,7 +86,7 @@ def _whole(directory: Path, verify: bool) -> Store | None:
 
 
 def _build(
-    spec: WorkSpec,
+    spec: Offline,
     directory: Path,
     identity: dict[str, Any],
     say: Progress,
@@ -103,7 +106,7 @@ def _build(
         say.update(f"preparing {spec.name}: {about}{len(missing)} shards, {workers} processes{existing}")
     jobs = [(n, shards[n], directory / names[n]) for n in missing]
     if beam is not None and jobs:
-        make_shards(spec, jobs, beam)
+        _in_beam(spec, jobs, beam)
         jobs = []
     elif workers == 1 or all(shard.size < _SMALL for _, shard, _ in jobs):
         jobs = _one_by_one(spec.name, work, jobs, say, float("inf") if workers == 1 else _STARTUP)
@@ -147,12 +150,42 @@ def _lock(directory: Path, say: Progress) -> Iterator[None]:
         os.close(handle)
 
 
+def make_shard(
+    work: Documents, number: int, shard: Pieces, path: Path, report: Callable[[int], None] = lambda records: None
+) -> int:
+    """Writes one shard.
+
+    Args:
+      work: open source and vocabulary.
+      number: which shard.
+      shard: its run of documents.
+      path: its file.
+      report: called with the number of records so far.
+
+    Returns:
+      The number of records.
+
+    Raises:
+      UserError: the documents are not as they should be, or the disk is full.
+    """
+
+    def counts() -> dict[str, Any]:
+        if work.failure is not None:  # the data set ended there
+            raise work.failure
+        return work.counts()
+
+    try:
+        return write_shard(work.dataset(number, shard), path, counts, report)
+    except tf.errors.OpError:
+        if work.failure is not None:
+            raise work.failure from None
+        raise
+
+
 # ---- in this process ------------------------------------------------------------------------------------------------
 
 
-def _one_by_one(
-    name: str, work: Work, jobs: list[tuple[int, Any, Path]], say: Progress, seconds: float
-) -> list[tuple[int, Any, Path]]:
+def _one_by_one(name: str, work: Documents, jobs: list[Job], say: Progress, seconds: float) -> list[Job]:
     """Does so many seconds of the work; gives what is left."""
     begun, total, records = time.monotonic(), sum(shard.size for _, shard, _ in jobs), 0
 
@@ -169,7 +202,7 @@ def _one_by_one(
 # ---- in processes of their own --------------------------------------------------------------------------------------
 
 
-def _in_parallel(spec: WorkSpec, jobs: list[tuple[int, Any, Path]], say: Progress, workers: int) -> None:
+def _in_parallel(spec: Offline, jobs: list[Job], say: Progress, workers: int) -> None:
     context = multiprocessing.get_context("spawn")
     # For each job the bytes read and the records made; the last cell asks the workers to stop.
     cells = context.Array("q", 2 * len(jobs) + 1, lock=False)
@@ -198,10 +231,10 @@ class _Stopped(Exception):
     """Another process failed, or the user stopped the work."""
 
 
-_worker: tuple[Work, Any]
+_worker: tuple[Documents, Any]
 
 
-def _start_worker(spec: WorkSpec, cells: Any) -> None:
+def _start_worker(spec: Offline, cells: Any) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the first process too, which says it in order
     threading.Thread(target=_follow_parent, daemon=True).start()
@@ -217,7 +250,7 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-def _work_on(slot: int, number: int, shard: Any, path: Path) -> None:
+def _work_on(slot: int, number: int, shard: Pieces, path: Path) -> None:
     work, cells = _worker
     before = work.consumed
 
@@ -230,3 +263,37 @@ def _work_on(slot: int, number: int, shard: Any, path: Path) -> None:
         make_shard(work, number, shard, path, report)
     except tf.errors.OpError as error:  # these do not travel between processes
         raise RuntimeError(str(error)) from None
+
+
+# ---- by Apache Beam --------------------------------------------------------------------------------------------------
+
+
+def _in_beam(spec: Offline, jobs: Sequence[Job], options: Sequence[str]) -> None:
+    """Runs a pipeline whose elements are the shards to its end.
+
+    All workers and this machine share the directory of the cache (a mounted file system).
+    """
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ModuleNotFoundError:
+        raise UserError("--beam needs Apache Beam: pip install 'jaxpt[beam]'") from None
+    work = [(number, shard, os.path.abspath(path)) for number, shard, path in jobs]
+    with beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
+        _ = pipeline | beam.Create(work) | beam.Reshuffle() | beam.Map(functools.partial(_make_in_beam, spec))
+    lost = [path for _, _, path in work if not os.path.exists(path)]
+    if lost:
+        raise UserError(f"--beam: {lost[0]} is not there: workers and this machine must share data.cache_dir")
+
+
+_opened: dict[str, Documents] = {}
+
+
+def _make_in_beam(spec: Offline, job: tuple[int, Pieces, str]) -> None:
+    """One shard, on a worker, which opens sources and vocabulary once."""
+    number, shard, path = job
+    if (key := repr(spec)) not in _opened:
+        _opened.clear()
+        _opened[key] = spec.open()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    make_shard(_opened[key], number, shard, Path(path))

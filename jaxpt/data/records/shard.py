@@ -34,7 +34,7 @@ def write_shard(
     path: Path,
     counts: Callable[[], dict[str, Any]] = dict,
     report: Callable[[int], None] = lambda records: None,
-) -> None:
+) -> int:
     """Writes a data set of records as one shard; it appears under its name when it is whole.
 
     Memory holds 256 records at a time: columns grow in unnamed files, which vanish with the process.
@@ -44,6 +44,9 @@ def write_shard(
       path: the shard's file.
       counts: called at the end; JSON values kept in the file.
       report: called with the number of records written so far.
+
+    Returns:
+      The number of records.
 
     Raises:
       UserError: the disk is full.
@@ -60,6 +63,7 @@ def write_shard(
         meta = {"records": records, "features": features, "counts": counts()}
         with disk.whole_file(path) as file:
             _assemble(file, [array for column in columns.values() for array in column.arrays()], meta)
+        return records
     except OSError as error:
         if reason := disk.full(error):
             raise UserError(

@@ -246,16 +246,15 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
     """What a store says of itself, None where there is none that can be read."""
     try:
         manifest = json.loads((directory / "manifest.json").read_text("utf-8"))
-        return manifest if manifest_is_whole(manifest) else None
     except (OSError, ValueError):
         return None
+    return manifest if manifest_is_whole(manifest) else None
 
 
 def manifest_is_whole(manifest: Any) -> bool:
     """True if a manifest has this format and a right checksum."""
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        return False
-    return manifest.get("crc32") == _manifest_crc(manifest)
+    has_format = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    return has_format and manifest.get("crc32") == _manifest_crc(manifest)
 
 
 def _manifest_crc(manifest: dict[str, Any]) -> str:
@@ -276,11 +275,9 @@ def damaged(directory: Path, manifest: dict[str, Any], check: bool | None = None
     """
     if check is None:
         check = sum(shard["size"] for shard in manifest["shards"]) <= CHECKED_BYTES
-    return sorted(s["file"] for s in manifest["shards"] if not _file_is_intact(directory / s["file"], s, check))
 
+    def is_whole(path: Path, size: int, crc: str) -> bool:
+        return path.is_file() and path.stat().st_size == size and (not check or is_intact(path, crc))
 
-def _file_is_intact(path: Path, entry: dict[str, Any], check: bool) -> bool:
-    try:
-        return path.stat().st_size == entry["size"] and (not check or is_intact(path, entry["crc32"]))
-    except OSError:
-        return False
+    shards = manifest["shards"]
+    return sorted(s["file"] for s in shards if not is_whole(directory / s["file"], s["size"], s["crc32"]))

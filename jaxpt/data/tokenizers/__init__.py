@@ -118,8 +118,7 @@ def _with_declared(tokenizer: Tokenizer, declaration: declared.Declared, file: P
     if specials:
         tokenizer.name_specials(specials)
     elif file.suffix == ".json":
-        ids = {part: getattr(tokenizer.vocabulary, part) for part in SPECIALS if part != "pad"}
-        names = [f"{part} {tokenizer.tokens([i])[0]}" for part, i in ids.items() if i is not None]
+        names = [f"{part} {token.content}" for part, token in tokenizer.special_tokens().items() if part != "pad"]
         lines.append(f"{file}: no file names special tokens; taken by their usual names: {', '.join(names) or 'none'}")
     if declaration.flag("add_eos_token"):
         lines.append(f"{declaration.folder}: add_eos_token: the end of a text is put where the objective puts it")

@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import tokenizers as library
+from tokenizers import models
+
 from jaxpt.errors import UserError, shown
 
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -131,15 +134,12 @@ class Finder:
     def __init__(self, tokens: Sequence[AddedToken], normalizer: Any = None) -> None:
         """Takes tokens with their ids, and the step that normalizes a text before those are looked for that are
         `normalized`."""
-        from tokenizers import AddedToken as RustToken
-        from tokenizers import Tokenizer, models
-
         # The library finds the tokens; its model gives id 0 to any text between them.
-        self._rust = Tokenizer(models.WordLevel({"": 0}, unk_token=""))
+        self._rust = library.Tokenizer(models.WordLevel({"": 0}, unk_token=""))
         if normalizer is not None:
             self._rust.normalizer = normalizer
-        flags = ({flag: getattr(token, flag) for flag in _FLAGS if flag != "special"} for token in tokens)
-        self._rust.add_tokens([RustToken(token.content, **token_flags) for token, token_flags in zip(tokens, flags)])
+        plain = (dataclasses.replace(token, special=False).tree() for token in tokens)
+        self._rust.add_tokens([library.AddedToken(**tree) for tree in plain])
         self._ids = {self._rust.token_to_id(token.content): token.id for token in tokens}
 
     def __call__(self, text: str) -> list[Match]:

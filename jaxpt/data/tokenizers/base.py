@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -150,6 +151,20 @@ class Tokenizer(abc.ABC):
         if "pad" in ids:
             ids["pad"] = ids["pad"] or 0  # a vocabulary without padding gives some id
         self.vocabulary = dataclasses.replace(self.vocabulary, **ids)
+
+    def special_tokens(self, named: Mapping[str, AddedToken | None] | None = None) -> dict[str, AddedToken | None]:
+        """The special tokens by their part: {"bos": <s>, "pad": None, …}.
+
+        Args:
+          named: what files say of them; by default what `name_specials` was told. The vocabulary says the other parts;
+            padding counts only under a usual name, as every vocabulary has some id for it.
+        """
+        ids = {part: getattr(self.vocabulary, part) for part in SPECIALS}
+        tokens = {part: self.tokens([i])[0] for part, i in ids.items() if i is not None}
+        if tokens["pad"] not in SPECIALS["pad"]:
+            del tokens["pad"]
+        own = {part: AddedToken(token, special=True) for part, token in tokens.items()}
+        return {**own, **(self.specials if named is None else named)}
 
     def token_id(self, token: str) -> int | None:
         """The id of a token as it is written; None where the vocabulary does not have it."""
@@ -309,18 +324,26 @@ def any_of(tokens: Iterable[str]) -> str:
     return f"({'|'.join(map(re.escape, sorted(tokens, key=len, reverse=True)))})"
 
 
-def behind(vocabulary_size: int, added: Mapping[str, int]) -> int:
-    """How many of the last ids are those of added tokens; sentinels are none.
+def vocabulary_of(
+    size: int, added: Mapping[str, int], sentinels: int, sentinels_end: int, **ids: int | None
+) -> Vocabulary:
+    """The ids of a vocabulary, some of whose last ones may be those of added tokens; sentinels are none.
+
+    Args:
+      size: how many ids there are.
+      added: ids of the tokens that were added.
+      sentinels: how many sentinels there are.
+      sentinels_end: the id behind them.
+      **ids: further fields.
 
     Example:
-      >>> behind(104, {"<s>": 1, "<extra_id_0>": 101, "<a>": 102, "<b>": 103})
+      >>> vocabulary_of(104, {"<s>": 1, "<extra_id_0>": 101, "<a>": 102, "<b>": 103}, 1, 102).behind
       2
     """
-    by_id = {i: token for token, i in added.items() if not re.fullmatch(r"<extra_id_\d+>", token)}
-    count = 0
-    while vocabulary_size - 1 - count in by_id:
-        count += 1
-    return count
+    tokens = {i for token, i in added.items() if not re.fullmatch(r"<extra_id_\d+>", token)}
+    behind = next(count for count in itertools.count() if size - 1 - count not in tokens)
+    end = sentinels_end if sentinels and sentinels_end != size - behind else None
+    return Vocabulary(size, sentinels=sentinels, added=tuple(added.items()), behind=behind, sentinels_end=end, **ids)
 
 
 def _trimmed(text: str, offsets_Nx2: np.ndarray) -> np.ndarray:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import tokenizers as library
+from tokenizers import models, pre_tokenizers, trainers
+
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import rust_tokenizers
@@ -32,10 +35,7 @@ class BPETokenizer(rust_tokenizers.RustTokenizer):
     def train(
         cls, texts: Sequence[str], config: TokenizerConfig, vocab_size: int, languages: Sequence[str] = ()
     ) -> Tokenizer:
-        from tokenizers import Tokenizer as Rust
-        from tokenizers import models, pre_tokenizers, trainers
-
-        rust = Rust(models.BPE())
+        rust = library.Tokenizer(models.BPE())
         rust.normalizer, rust.pre_tokenizer = rust_tokenizers.gpt2_steps(config.lowercase)
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(

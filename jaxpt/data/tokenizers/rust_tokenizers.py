@@ -10,11 +10,12 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
+import tokenizers as library
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import added_tokens, scripts, vocabulary_files
 from jaxpt.data.tokenizers.added_tokens import AddedToken
-from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer, behind
+from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer, vocabulary_of
 from jaxpt.data.tokenizers.declared import class_name
 from jaxpt.errors import UserError
 
@@ -53,48 +54,41 @@ class RustTokenizer(Tokenizer):
         }
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         added_ids = {token: tokenizer.token_to_id(token) for token in self.added}
-        self.vocabulary = Vocabulary(
-            size=size, sentinels=sentinels, added=tuple(added_ids.items()), behind=behind(size, added_ids),
-            sentinels_end=sentinels_end if sentinels and sentinels_end != size - behind(size, added_ids) else None,
+        self.vocabulary = vocabulary_of(
+            size, added_ids, sentinels, sentinels_end,
             **(ids | {"pad": ids["pad"] or 0, "eod": tokenizer.token_to_id("<eod>")}),
         )  # fmt: skip
 
     def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
         # Not special for the library, which then reads them in every text. `save` says that they are.
-        rust = self._extended([AddedToken(token) for token in tokens], replace=True)
-        if rust is None:
-            raise UserError("data.tokenizer.add_tokens: tokens cannot be added to a vocabulary with gaps in its ids")
-        added = dict.fromkeys((*self.added, *tokens))
-        return self._like(rust, tuple(added))
+        return self._extended([AddedToken(token) for token in tokens], tuple(tokens))
 
     def with_declared(self, tokens: Sequence[AddedToken]) -> Tokenizer:
-        rust = self._extended(tokens, replace=False)
-        if rust is None:
-            raise UserError(f"{tokens[0].content!r}: tokens cannot be added to a vocabulary with gaps in its ids")
-        return self._like(rust, self.added)
+        return self._extended(tokens)
 
-    def _like(self, rust: Any, added: Sequence[str]) -> RustTokenizer:
-        v = self.vocabulary
-        return RustTokenizer(rust, self.kind, v.sentinels, v.sentinel_ids.stop, added)
-
-    def _extended(self, tokens: Sequence[AddedToken], replace: bool) -> Any:
-        """The library's tokenizer with further tokens; None where it gives one another id.
+    def _extended(self, tokens: Sequence[AddedToken], added: Sequence[str] = ()) -> RustTokenizer:
+        """The tokenizer with further tokens.
 
         Args:
           tokens: those with an id must be numbered.
-          replace: whether they count before those of the same name that the library adds already.
-        """
-        from tokenizers import Tokenizer as Rust
+          added: those of them that are of `with_tokens`; they count before those that the library adds already.
 
+        Raises:
+          UserError: the library gives one another id.
+        """
         tree, size = _tree(self), self.vocabulary.size
         known = {token["content"]: token for token in tree["added_tokens"]}
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         for token in added_tokens.numbered(tokens, ids, size):
-            if replace or token.content not in known:
+            if added or token.content not in known:
                 known[token.content] = {"id": token.id, **token.tree()}
         tree["added_tokens"] = sorted(known.values(), key=lambda token: token["id"])
-        rust = Rust.from_str(json.dumps(tree))
-        return rust if all(rust.token_to_id(token["content"]) == token["id"] for token in known.values()) else None
+        rust, v = library.Tokenizer.from_str(json.dumps(tree)), self.vocabulary
+        if any(rust.token_to_id(token["content"]) != token["id"] for token in known.values()):
+            where = "data.tokenizer.add_tokens" if added else repr(tokens[0].content)
+            raise UserError(f"{where}: tokens cannot be added to a vocabulary with gaps in its ids")
+        all_added = tuple(dict.fromkeys((*self.added, *added)))
+        return RustTokenizer(rust, self.kind, v.sentinels, v.sentinel_ids.stop, all_added)
 
     def token_id(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
@@ -107,33 +101,22 @@ class RustTokenizer(Tokenizer):
         return [(e.ids, np.array(e.offsets, np.int64)) for e in encodings]
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        return self._encode_special(text).ids if special else super().encode(text)
+        return self._with_specials.encode(text, add_special_tokens=False).ids if special else super().encode(text)
 
     def encode_rendered(self, text: str) -> Encoded:
-        encoding = self._encode_special(text)
+        encoding = self._with_specials.encode(text, add_special_tokens=False)
         return Encoded(encoding.ids, np.array(encoding.offsets, np.int64).reshape(-1, 2))
-
-    def _encode_special(self, text: str) -> Any:
-        """The library finds the special tokens: it knows which white space beside them belongs to them."""
-        added = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
-        if not added >= self._written().keys():
-            return self._with_specials.encode(text, add_special_tokens=False)
-        self._tokenizer.encode_special_tokens = False
-        try:
-            return self._tokenizer.encode(text, add_special_tokens=False)
-        finally:
-            self._tokenizer.encode_special_tokens = True
 
     @functools.cached_property
     def _with_specials(self) -> Any:
-        """A copy of the library's tokenizer that finds also those special tokens that it does not add itself."""
-        from tokenizers import AddedToken as RustToken
-        from tokenizers import Tokenizer as Rust
-
-        rust, named = Rust.from_str(self._tokenizer.to_str()), {t.content: t for t in self.specials.values() if t}
-        written = (self._tokenizer.id_to_token(i) for i in self._written().values())
-        tokens = (named.get(token, AddedToken(token)) for token in written)
-        rust.add_special_tokens([RustToken(**token.tree()) for token in tokens])
+        """A copy of the library's tokenizer that finds special tokens, also those that the library does not add: it
+        knows which white space beside them belongs to them."""
+        rust = library.Tokenizer.from_str(self._tokenizer.to_str())
+        written = {self._tokenizer.id_to_token(i) for i in self._written().values()}
+        if not written <= {token.content for token in rust.get_added_tokens_decoder().values()}:
+            named = {token.content: token for token in self.specials.values() if token}
+            tokens = (named.get(token, AddedToken(token)) for token in sorted(written))
+            rust.add_special_tokens([library.AddedToken(**token.tree()) for token in tokens])
         return rust
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -172,13 +155,10 @@ class RustTokenizer(Tokenizer):
             files["vocab.json"] = json.dumps(vocab, ensure_ascii=False)
             files["merges.txt"] = "#version: 0.2\n" + "".join(f"{m}\n" for m in merges)
         name = self._class_of(tree, vocab)
-        # Named always: the classes that take all from tokenizer.json know no special token by themselves.
-        ids = {part: getattr(self.vocabulary, part) for part in SPECIALS if part not in self.specials}
-        named = {part: self._tokenizer.id_to_token(i) for part, i in ids.items() if i is not None}
         settings: dict[str, Any] = {"do_lower_case": self.lowercase, **self.carried}
         settings |= {vocabulary_files.ADDED: list(self.added)} if self.added else {}
-        settings |= {f"{part}_token": token for part, token in named.items() if token in SPECIALS[part]}
-        settings |= {f"{part}_token": token and token.named() for part, token in self.specials.items()}
+        # Named always: the classes that take all from tokenizer.json know no special token by themselves.
+        settings |= {f"{part}_token": token and token.named() for part, token in self.special_tokens().items()}
         written = vocabulary_files.settings_file(name, settings, self.chat_templates)
         vocabulary_files.write(directory, files | {vocabulary_files.SETTINGS: written})
 
@@ -213,14 +193,12 @@ def read(path: Path, settings: Mapping[str, Any] = MappingProxyType({})) -> Rust
       UserError: of another kind than WordPiece, BPE and SentencePiece's unigram model, or with sentinels elsewhere than
         at its end.
     """
-    from tokenizers import Tokenizer as Rust
-
     tree = json.loads(path.read_text("utf-8"))
     override(tree, settings)
     ids = {token["content"]: token["id"] for token in tree.get("added_tokens", ())}
     for token in tree.get("added_tokens", ()):  # sentinels are read in running text, as T5 does
         token["special"] = token["special"] and not token["content"].startswith("<extra_id_")
-    rust = Rust.from_str(json.dumps(tree))
+    rust = library.Tokenizer.from_str(json.dumps(tree))
     kinds = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "sentencepiece"}
     model = type(rust.model).__name__
     if model not in kinds:
@@ -270,10 +248,7 @@ def wordpiece(
       chinese_chars: whether each Chinese character is a word.
       unk: the token of words that have no pieces.
     """
-    from tokenizers import Tokenizer as Rust
-    from tokenizers import decoders, models
-
-    rust = Rust(models.WordPiece(vocab, unk_token=unk, max_input_chars_per_word=100))
+    rust = library.Tokenizer(models.WordPiece(vocab, unk_token=unk, max_input_chars_per_word=100))
     rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase, strip_accents, chinese_chars)
     rust.decoder = decoders.WordPiece()
     rust.add_special_tokens([t for t in BERT_SPECIALS if t in vocab])
@@ -281,8 +256,6 @@ def wordpiece(
 
 
 def bert_steps(lowercase: bool, strip_accents: bool | None = None, chinese_chars: bool = True) -> tuple[Any, Any]:
-    from tokenizers import normalizers, pre_tokenizers
-
     steps = {"lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": chinese_chars}
     return normalizers.BertNormalizer(**steps), pre_tokenizers.BertPreTokenizer()
 
@@ -305,10 +278,7 @@ def bpe(
       special: special tokens, where files or a class name them. By default those with the usual names; where no piece
         ends a text (RoBERTa: </s>), <|endoftext|> is added.
     """
-    from tokenizers import Tokenizer as Rust
-    from tokenizers import decoders, models, processors
-
-    rust = Rust(models.BPE(vocab, merges))
+    rust = library.Tokenizer(models.BPE(vocab, merges))
     rust.normalizer, rust.pre_tokenizer = gpt2_steps(lowercase, add_prefix_space)
     rust.decoder = decoders.ByteLevel()
     known = [token for token in special or (*BPE_SPECIALS, END_OF_TEXT) if token in vocab]
@@ -322,10 +292,7 @@ def bpe(
 
 def openai_gpt(vocab: dict[str, int], merges: list[tuple[str, str]], unk: str = "<unk>") -> RustTokenizer:
     """GPT-1's tokenizer over a vocabulary: BERT's words in lower case, whose last pieces end with "</w>"."""
-    from tokenizers import Tokenizer as Rust
-    from tokenizers import decoders, models
-
-    rust = Rust(models.BPE(vocab, merges, unk_token=unk, end_of_word_suffix="</w>"))
+    rust = library.Tokenizer(models.BPE(vocab, merges, unk_token=unk, end_of_word_suffix="</w>"))
     rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase=True)
     rust.decoder = decoders.BPEDecoder(suffix="</w>")
     rust.add_special_tokens([unk] if unk in vocab else [])
@@ -333,8 +300,6 @@ def openai_gpt(vocab: dict[str, int], merges: list[tuple[str, str]], unk: str = 
 
 
 def gpt2_steps(lowercase: bool, add_prefix_space: bool = False) -> tuple[Any, Any]:
-    from tokenizers import normalizers, pre_tokenizers
-
     fold = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
     return fold if lowercase else None, pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
 

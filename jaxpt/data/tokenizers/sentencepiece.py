@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import sentencepiece
+from sentencepiece import sentencepiece_pb2
+from tokenizers import PreTokenizedString, Regex
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers import added_tokens, declared, scripts, sentencepiece_rust, vocabulary_files
+from jaxpt.data.tokenizers import added_tokens, declared, scripts, vocabulary_files
+from jaxpt.data.tokenizers import sentencepiece_models as models
 from jaxpt.data.tokenizers.added_tokens import AddedToken, Finder
-from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Encoded, Tokenizer, behind
+from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Encoded, Tokenizer, vocabulary_of
 from jaxpt.data.tokenizers.sentencepiece_styles import PLAIN, STYLES, XLM_R_STARTS, Style, style_of
 from jaxpt.errors import UserError
 
@@ -50,8 +54,6 @@ class SentencePieceTokenizer(Tokenizer):
     def train(
         cls, texts: Sequence[str], config: TokenizerConfig, vocab_size: int, languages: Sequence[str] = ()
     ) -> Tokenizer:
-        import sentencepiece
-
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -108,47 +110,35 @@ class SentencePieceTokenizer(Tokenizer):
         """
         self.path, self.style, self._model, self.added = path, style, model, tuple(added)
         name = path or "tokenizer"
-        proto = _parsed(model, name)
-        if option := sentencepiece_rust.unknown_option(proto):
+        proto = models.parsed(model, name)
+        if option := models.unknown_option(proto):
             raise UserError(f"{name}: a SentencePiece model of {option} is not known; wants unigram or bpe")
         if style.first and (starts := [p.piece for p in proto.pieces[:3]]) != XLM_R_STARTS:
             raise UserError(f"{name}: wants to start with {XLM_R_STARTS} to have XLM-R's ids, starts with {starts}")
-        inside, _ = added_tokens.sentinels(_ids(proto), name)
-        self.appended = extra_ids = 0 if inside else extra_ids
+        inside, _ = added_tokens.sentinels(models.ids(proto), name)
+        self.appended = 0 if inside else extra_ids
         if style.prefix == "none":
             proto.normalizer_spec.add_dummy_prefix = False
-        _extend(proto, style, extra_ids)
-        sentinels, sentinels_end = added_tokens.sentinels(_ids(proto), name)
-        self.declared = tuple(added_tokens.numbered(declared, _ids(proto), len(proto.pieces)))
-        _add(proto, [*(token.content for token in self.declared), *self.added])
-        self._sp = _processor(proto, name)
-        if proto.trainer_spec.model_type == proto.trainer_spec.BPE and style == PLAIN and not extra_ids:
+        models.extend(proto, style, self.appended)
+        sentinels, sentinels_end = added_tokens.sentinels(models.ids(proto), name)
+        self.declared = tuple(added_tokens.numbered(declared, models.ids(proto), len(proto.pieces)))
+        models.add(proto, [*(token.content for token in self.declared), *self.added])
+        self._sp = models.processor(proto, name)
+        if proto.trainer_spec.model_type == proto.trainer_spec.BPE and style == PLAIN and not self.appended:
             self.style = STYLES["llama"]
         self._cleaning = style.cleaning()
         self.lowercase = style.lowercase or proto.normalizer_spec.name.endswith("_cf")
-        self._proto, self._full = proto, proto.SerializeToString(deterministic=True)
-
-        def named(*spellings: str) -> int | None:
-            ids = (self._sp.piece_to_id(piece) for piece in spellings)
-            return next((i for i in ids if i != self._sp.unk_id()), None)
-
-        def valid(i: int) -> int | None:
-            return i if i >= 0 else None
-
-        self._pad = valid(self._sp.pad_id())
-        fairseq = bool(style.first)  # <s> and </s> stand for [CLS] and [SEP]
-        ids = _ids(proto) if self.added else {}
+        self._proto, ids = proto, models.ids(proto)
         added_ids = {token: ids[token] for token in self.added}
         self._read = [token for token in self.declared if not token.special]
         self._read += [AddedToken(token, i) for token, i in added_ids.items()]
-        size = self._sp.get_piece_size()
-        other_end = sentinels_end if sentinels and sentinels_end != size - behind(size, added_ids) else None
-        self.vocabulary = Vocabulary(
-            size=size, added=tuple(added_ids.items()), behind=behind(size, added_ids), sentinels_end=other_end,
-            pad=self._pad or 0, unk=valid(self._sp.unk_id()),
-            bos=valid(self._sp.bos_id()), eos=valid(self._sp.eos_id()), eod=named("<eod>"),
-            cls=named(*["<s>"] * fairseq, "[CLS]", "<cls>"), sep=named(*["</s>"] * fairseq, "[SEP]", "<sep>"),
-            mask=named(*self.style.last[-1:], "[MASK]", "<mask>"), sentinels=sentinels,
+        of_model = {part: getattr(self._sp, f"{part}_id")() for part in ("unk", "bos", "eos")}
+        bounds = () if style.first else ("<s>", "</s>")  # fairseq's stand for [CLS] and [SEP]
+        spelled = {part: [x for x in SPECIALS[part] if x not in bounds] for part in ("cls", "sep", "mask")}
+        self.vocabulary = vocabulary_of(
+            len(proto.pieces), added_ids, sentinels, sentinels_end, pad=max(self._sp.pad_id(), 0), eod=ids.get("<eod>"),
+            **{part: i if i >= 0 else None for part, i in of_model.items()},
+            **{part: next((ids[token] for token in tokens if token in ids), None) for part, tokens in spelled.items()},
         )  # fmt: skip
 
     def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
@@ -168,17 +158,25 @@ class SentencePieceTokenizer(Tokenizer):
         return i if self._sp.id_to_piece(i) == token else None
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        return self._encode_around(self._finder(special), [text])[0]
+        return self.encode_batch([text], special)[0]
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._encode_around(self._finder(False), texts)
+    def encode_batch(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
+        parts = self._around(texts, special, self._encode_plain)
+        return [[i for part, ids in of_text for i in ([part.id] if ids is None else ids)] for of_text in parts]
 
     def encode_rendered(self, text: str) -> Encoded:
-        [(ids, spans)] = self._offsets_around(self._finder(True), [text])
-        return Encoded(ids, np.reshape(spans, (-1, 2)))
+        return Encoded(*self._encode_with_offsets([text], special=True)[0])
 
-    def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
-        return self._offsets_around(self._finder(False), texts)
+    def _encode_with_offsets(self, texts: Sequence[str], special: bool = False) -> list[tuple[list[int], Any]]:
+        encodings = []
+        for of_text in self._around(texts, special, self._with_offsets):
+            ids, spans = [], [np.zeros((0, 2), np.int64)]
+            for part, encoding in of_text:
+                part_ids, part_spans = encoding or ([part.id], np.array([(0, len(part.text))]))
+                ids += part_ids
+                spans.append(part_spans + part.start)
+            encodings.append((ids, np.concatenate(spans)))
+        return encodings
 
     @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
     def _finder(self, special: bool) -> Finder | None:
@@ -189,21 +187,19 @@ class SentencePieceTokenizer(Tokenizer):
             for content, i in self._written().items():
                 tokens.setdefault(content, dataclasses.replace(flags.get(content, AddedToken(content)), id=i))
             tokens |= {token.content: token for token in self.declared}
-        normalizer = sentencepiece_rust.characters(self._proto.normalizer_spec, self._cleaning)
+        normalizer = models.characters(self._proto.normalizer_spec, self._cleaning)
         return Finder([*tokens.values()], normalizer) if tokens else None
 
-    def _encode_around(self, finder: Finder | None, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of texts whose added tokens are found first."""
-        if finder is None and self.style.prefix != "first":
-            return self._encode_plain(texts)
+    def _around(
+        self, texts: Sequence[str], special: bool, encode: Callable[[list[str], bool], list[Any]]
+    ) -> list[list[tuple[_Part, Any]]]:
+        """The parts of each text, with what `encode` gives for those that are no added tokens."""
+        finder, encoded = self._finder(special), {}
         parts = [self._parts(finder, text) for text in texts]
-        bare = [part.text for of_text in parts for part in of_text if part.id is None and not part.has_prefix]
-        rest = [part.text for of_text in parts for part in of_text if part.id is None and part.has_prefix]
-        encoded = {False: iter(self._encode_plain(bare, False)), True: iter(self._encode_plain(rest))}
-        return [
-            [i for part in of_text for i in (next(encoded[part.has_prefix]) if part.id is None else [part.id])]
-            for of_text in parts
-        ]
+        for prefix in (False, True):
+            between = [p.text for of_text in parts for p in of_text if p.id is None and p.has_prefix is prefix]
+            encoded[prefix] = iter(encode(between, prefix) if between else ())
+        return [[(p, next(encoded[p.has_prefix]) if p.id is None else None) for p in of_text] for of_text in parts]
 
     def _parts(self, finder: Finder | None, text: str) -> list[_Part]:
         """Added tokens, and the texts between them."""
@@ -218,10 +214,10 @@ class SentencePieceTokenizer(Tokenizer):
                 at = match.end
         return parts
 
-    def _encode_plain(self, texts: Sequence[str], prefix: bool = True) -> list[list[int]]:
+    def _encode_plain(self, texts: list[str], prefix: bool) -> list[list[int]]:
         if self._cleaning is not None:
             texts = [self._cleaning.normalize_str(text) for text in texts]
-        return (self._sp if prefix else self._bare).encode(list(texts), num_threads=1)
+        return (self._sp if prefix else self._bare).encode(texts, num_threads=1)
 
     @functools.cached_property
     def _bare(self) -> Any:
@@ -229,25 +225,9 @@ class SentencePieceTokenizer(Tokenizer):
         proto = type(self._proto)()
         proto.CopyFrom(self._proto)
         proto.normalizer_spec.add_dummy_prefix = False
-        return _processor(proto, self.path or "tokenizer")
+        return models.processor(proto, self.path or "tokenizer")
 
-    def _offsets_around(self, finder: Finder | None, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
-        if finder is None and self.style.prefix != "first":
-            return self._with_offsets(texts)
-        encodings = []
-        for text in texts:
-            ids, spans = [], [np.zeros((0, 2), np.int64)]
-            for part in self._parts(finder, text):
-                whole = ([part.id], np.array([(0, len(part.text))]))
-                known = self._with_offsets([part.text], part.has_prefix)[0] if part.id is None else whole
-                ids += known[0]
-                spans.append(known[1] + part.start)
-            encodings.append((ids, np.concatenate(spans)))
-        return encodings
-
-    def _with_offsets(self, texts: Sequence[str], prefix: bool = True) -> list[tuple[list[int], Any]]:
-        from sentencepiece import sentencepiece_pb2
-
+    def _with_offsets(self, texts: list[str], prefix: bool) -> list[tuple[list[int], np.ndarray]]:
         cleaned = [_cleaned(text, self._cleaning) for text in texts]
         model = self._sp if prefix else self._bare
         protos = model.encode([text for text, _ in cleaned], out_type="serialized_proto", num_threads=1)
@@ -278,42 +258,40 @@ class SentencePieceTokenizer(Tokenizer):
         return {"legacy": self.style.prefix == "every"} if self.style.name == "llama" else {}
 
     def save(self, directory: str | Path) -> None:
-        proto = self._proto
-        settings: dict[str, Any] = {"extra_ids": self.appended, "do_lower_case": self.lowercase, **self.carried}
-        settings[vocabulary_files.STYLE] = self.style.name
-        if self.style.cleans:
-            settings["keep_accents"] = self.style.keeps_accents
-        settings |= {vocabulary_files.ADDED: list(self.added)} if self.added else {}
-        ids = {part: getattr(self.vocabulary, part) for part in SPECIALS} | {"pad": self._pad}
-        settings |= {f"{part}_token": proto.pieces[i].piece for part, i in ids.items() if i is not None}
-        settings |= {f"{part}_token": token and token.named() for part, token in self.specials.items()}
+        style, settings = self.style, {"extra_ids": self.appended, "do_lower_case": self.lowercase, **self.carried}
+        settings[vocabulary_files.STYLE] = style.name
+        if style.cleans:
+            settings["keep_accents"] = style.keeps_accents
+        if self.added:
+            settings[vocabulary_files.ADDED] = list(self.added)
+        settings |= {f"{part}_token": token and token.named() for part, token in self.special_tokens().items()}
         if self.declared:
             settings[declared.DECODER] = {str(token.id): token.tree() for token in self.declared}
-        name, template = self.style.tokenizer_class, self.style.template
-        if self.style == PLAIN and not self.vocabulary.sentinels:
-            template = ""  # not of a T5, whose class appends EOS to every text, a decoder's prompt too
+        # Not T5's template without sentinels: its class appends EOS to every text, a decoder's prompt too.
+        template = "" if style == PLAIN and not self.vocabulary.sentinels else style.template
         settings |= self.resolved()
-        if self.style.name == "llama":
-            settings |= {"add_prefix_space": False} if self.style.prefix == "none" else {}
+        if style.name == "llama":
+            settings |= {"add_prefix_space": False} if style.prefix == "none" else {}
             if self.carried.get("add_bos_token") and self.vocabulary.bos is not None:
-                template = f"{proto.pieces[self.vocabulary.bos].piece} $A"
-        if template != self.style.template or not self._has_its_class(proto):
-            name = "PreTrainedTokenizerFast"  # takes all from tokenizer.json
+                template = f"{self.tokens([self.vocabulary.bos])[0]} $A"
+        # PreTrainedTokenizerFast takes all from tokenizer.json.
+        has_class = template == style.template and self._has_its_class()
+        name = style.tokenizer_class if has_class else "PreTrainedTokenizerFast"
         tokens = [*self.declared, *(AddedToken(token, special=True) for token in self.added)]
-        rust = sentencepiece_rust.to_rust(
-            proto, self._sp.unk_id(), self._cleaning, template, tokens, first_only=self.style.prefix == "first"
+        rust = models.to_rust(
+            self._proto, self._sp.unk_id(), self._cleaning, template, tokens, first_only=style.prefix == "first"
         )
         # Written always: other families' classes do not look for the model, and T5's misses symbols kept whole in it.
-        files: dict[str, str | bytes] = {self.style.file: self._model, "tokenizer.json": rust.to_str()}
+        files: dict[str, str | bytes] = {style.file: self._model, "tokenizer.json": rust.to_str()}
         files[vocabulary_files.SETTINGS] = vocabulary_files.settings_file(name, settings, self.chat_templates)
         vocabulary_files.write(directory, files)
-        self.path = str(Path(directory) / self.style.file)
+        self.path = str(Path(directory) / style.file)
 
-    def _has_its_class(self, proto: Any) -> bool:
+    def _has_its_class(self) -> bool:
         """Whether the class of `transformers` gives our ids: each has its steps and the unknown id in its code."""
-        named = {piece.piece for piece in proto.pieces}
+        named = {piece.piece for piece in self._proto.pieces}
         return (
-            sentencepiece_rust.is_standard(proto)
+            models.is_standard(self._proto)
             and self._sp.unk_id() == self.style.unk
             and named >= {"<unk>", "<pad>", *self.style.template.split()} - {"$A"}
             and not (self.style.name == "xlnet" and self.style.keeps_accents)
@@ -323,7 +301,9 @@ class SentencePieceTokenizer(Tokenizer):
         rules: list[Any] = [(self.style.lowercase, self.style.keeps_accents)] if self._cleaning is not None else []
         rules += [self.declared] if self.declared else []
         rules += [self.style.prefix] if self.style.prefix != "every" else []
-        return vocabulary_files.digest_of(self._full + "".join(map(repr, rules)).encode())
+        return vocabulary_files.digest_of(
+            self._proto.SerializeToString(deterministic=True) + "".join(map(repr, rules)).encode()
+        )
 
 
 def _characters(text: str, spans_Nx2: np.ndarray) -> np.ndarray:
@@ -338,8 +318,6 @@ def _characters(text: str, spans_Nx2: np.ndarray) -> np.ndarray:
 def _cleaned(text: str, cleaning: Any) -> tuple[str, np.ndarray | None]:
     """A cleaned text, and for each of its characters (start, end) in the text that was given: [characters, 2]; None
     where every character has its own place."""
-    from tokenizers import PreTokenizedString, Regex
-
     if cleaning is None:
         return text, None
     if text.isascii() and "``" not in text and "''" not in text:  # at most case is folded
@@ -358,62 +336,6 @@ def _through(spans_Nx2: np.ndarray, origin_Cx2: np.ndarray) -> np.ndarray:
     starts = np.append(origin_Cx2[:, 0], last)[begin]
     ends = np.append(origin_Cx2[:, 1], last)[np.maximum(end - 1, 0)]
     return np.stack([starts, np.where(end > begin, ends, starts)], -1)
-
-
-def _parsed(model: bytes, name: str) -> Any:
-    """The model's protobuf.
-
-    Raises:
-      UserError: it is none, or the end of one is missing: all pieces come before the options.
-    """
-    from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
-
-    try:
-        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    except DecodeError:
-        raise UserError(f"{name}: not a SentencePiece model") from None
-    if not proto.pieces or not proto.HasField("trainer_spec") or not proto.HasField("normalizer_spec"):
-        raise UserError(f"{name}: truncated SentencePiece model: {len(proto.pieces)} pieces, options are missing")
-    return proto
-
-
-def _ids(proto: Any) -> dict[str, int]:
-    """The id of each piece; sentinels are written as in running text."""
-    return {p.piece.removeprefix("▁") if "<extra_id_" in p.piece else p.piece: i for i, p in enumerate(proto.pieces)}
-
-
-def _processor(proto: Any, name: str) -> Any:
-    import sentencepiece
-
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
-    except RuntimeError:
-        raise UserError(f"{name}: not a SentencePiece model") from None
-
-
-def _extend(proto: Any, style: Style, extra_ids: int) -> None:
-    """Puts into a model what an architecture has around it."""
-    piece = proto.SentencePiece
-    if style.first:
-        pieces = list(proto.pieces)[3:]
-        del proto.pieces[:]
-        for name in style.first:
-            proto.pieces.add(piece=name, type=piece.UNKNOWN if name == "<unk>" else piece.CONTROL)
-        proto.pieces.extend(pieces)
-    for name in style.last:
-        proto.pieces.add(piece=name, type=piece.CONTROL)
-    # Sentinel 0 is the last id. The pieces start with a space, as a sentinel in running text does.
-    for i in reversed(range(extra_ids)):
-        proto.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=piece.USER_DEFINED)
-
-
-def _add(proto: Any, tokens: Sequence[str]) -> None:
-    """Puts tokens behind a model's pieces that its own search does not find."""
-    known = _ids(proto) if tokens else {}
-    for name in dict.fromkeys(tokens):
-        if name not in known:
-            proto.pieces.add(piece=name, score=0.0, type=proto.SentencePiece.UNUSED)
 
 
 def _sentences(texts: Sequence[str]) -> Iterator[str]:

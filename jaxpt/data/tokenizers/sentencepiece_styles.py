@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
+from tokenizers import normalizers
+
 from jaxpt.data.tokenizers import declared, vocabulary_files
 from jaxpt.errors import UserError
 
@@ -49,8 +51,6 @@ class Style:
 
     def cleaning(self) -> Any:
         """The steps before the model's own normalizer, those of `transformers`; None where there are none."""
-        from tokenizers import normalizers
-
         quotes = [normalizers.Replace(mark, '"') for mark in ("``", "''")] if self.cleans else []
         accents = [normalizers.NFKD(), normalizers.StripAccents()] if self.cleans and not self.keeps_accents else []
         steps = [*quotes, *accents, *[normalizers.Lowercase()] * self.lowercase]

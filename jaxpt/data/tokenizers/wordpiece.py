@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import tokenizers as library
+from tokenizers import models, trainers
+
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import rust_tokenizers, vocabulary_files
@@ -33,10 +36,7 @@ class WordPieceTokenizer(rust_tokenizers.RustTokenizer):
         cls, texts: Sequence[str], config: TokenizerConfig, vocab_size: int, languages: Sequence[str] = ()
     ) -> Tokenizer:
         """The library numbers "##x" pieces in the order of a randomly seeded hash map: all are named beforehand."""
-        from tokenizers import Tokenizer as Rust
-        from tokenizers import models, trainers
-
-        rust = Rust(models.WordPiece(unk_token="[UNK]"))
+        rust = library.Tokenizer(models.WordPiece(unk_token="[UNK]"))
         rust.normalizer, rust.pre_tokenizer = rust_tokenizers.bert_steps(config.lowercase)
         words: collections.Counter[str] = collections.Counter()
         for text in texts:

@@ -1,4 +1,5 @@
-"""A SentencePiece model as a tokenizer.json, which Hugging Face's classes read: the same ids by `tokenizers` (Rust)."""
+"""A SentencePiece model: its protobuf, what is added to it, and the same ids by `tokenizers` (Rust), in a
+tokenizer.json, which Hugging Face's classes read."""
 
 from __future__ import annotations
 
@@ -6,7 +7,71 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import sentencepiece
+import tokenizers as library
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+
 from jaxpt.data.tokenizers.added_tokens import AddedToken
+from jaxpt.data.tokenizers.sentencepiece_styles import Style
+from jaxpt.errors import UserError
+
+
+def parsed(model: bytes, name: str) -> Any:
+    """The model's protobuf.
+
+    Raises:
+      UserError: it is none, or the end of one is missing: all pieces come before the options.
+    """
+    try:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    except DecodeError:
+        raise UserError(f"{name}: not a SentencePiece model") from None
+    if not proto.pieces or not proto.HasField("trainer_spec") or not proto.HasField("normalizer_spec"):
+        raise UserError(f"{name}: truncated SentencePiece model: {len(proto.pieces)} pieces, options are missing")
+    return proto
+
+
+def ids(proto: Any) -> dict[str, int]:
+    """The id of each piece; sentinels are written as in running text."""
+    return {p.piece.removeprefix("▁") if "<extra_id_" in p.piece else p.piece: i for i, p in enumerate(proto.pieces)}
+
+
+def processor(proto: Any, name: str) -> Any:
+    """SentencePiece's own program of a model.
+
+    Raises:
+      UserError: it takes it for damaged.
+    """
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    except RuntimeError:
+        raise UserError(f"{name}: not a SentencePiece model") from None
+
+
+def extend(proto: Any, style: Style, extra_ids: int) -> None:
+    """Puts into a model what an architecture has around it."""
+    piece = proto.SentencePiece
+    if style.first:
+        pieces = list(proto.pieces)[3:]
+        del proto.pieces[:]
+        for name in style.first:
+            proto.pieces.add(piece=name, type=piece.UNKNOWN if name == "<unk>" else piece.CONTROL)
+        proto.pieces.extend(pieces)
+    for name in style.last:
+        proto.pieces.add(piece=name, type=piece.CONTROL)
+    # Sentinel 0 is the last id. The pieces start with a space, as a sentinel in running text does.
+    for i in reversed(range(extra_ids)):
+        proto.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=piece.USER_DEFINED)
+
+
+def add(proto: Any, tokens: Sequence[str]) -> None:
+    """Puts tokens behind a model's pieces that its own search does not find."""
+    known = ids(proto) if tokens else {}
+    for name in dict.fromkeys(tokens):
+        if name not in known:
+            proto.pieces.add(piece=name, score=0.0, type=proto.SentencePiece.UNUSED)
 
 
 def unknown_option(proto: Any) -> str | None:
@@ -50,12 +115,9 @@ def to_rust(
     Returns:
       A `tokenizers.Tokenizer`.
     """
-    from tokenizers import AddedToken as RustToken
-    from tokenizers import Regex, Tokenizer, pre_tokenizers, processors
-
     new = {p.piece for p in proto.pieces if p.type == p.UNUSED} & {token.content for token in added}
     pieces = [re.sub("^▁(?=<extra_id_)", "", p.piece) for p in proto.pieces if p.piece not in new]
-    rust = Tokenizer(_model(proto, pieces, unk))
+    rust = library.Tokenizer(_model(proto, pieces, unk))
     rust.normalizer = _normalizer(proto.normalizer_spec, cleaning, not first_only)
     if first_only:
         rust.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
@@ -67,8 +129,8 @@ def to_rust(
     rust.decoder = _decoder(proto)
     special = [name for name, p in zip(pieces, proto.pieces) if p.type in (p.UNKNOWN, p.CONTROL)]
     sentinels = [name for name in pieces if re.fullmatch(r"<extra_id_\d+>", name)]
-    tokens = {name: RustToken(name, normalized=False, special=True) for name in [*special, *sentinels]}
-    tokens |= {token.content: RustToken(**token.tree()) for token in added}
+    tokens = {name: library.AddedToken(name, normalized=False, special=True) for name in [*special, *sentinels]}
+    tokens |= {token.content: library.AddedToken(**token.tree()) for token in added}
     for token in tokens.values():  # in their order, which gives the ids
         (rust.add_special_tokens if token.special else rust.add_tokens)([token])
     around = {name: rust.token_to_id(name) for name in template.split() if name != "$A"}
@@ -78,8 +140,6 @@ def to_rust(
 
 
 def _model(proto: Any, pieces: Sequence[str], unk: int) -> Any:
-    from tokenizers import models
-
     spec = proto.trainer_spec
     if spec.model_type == spec.UNIGRAM:
         scores = [p.score for p in proto.pieces]
@@ -106,29 +166,27 @@ def characters(spec: Any, cleaning: Any) -> Any:
       spec: the model's normalizer_spec.
       cleaning: a step before it, or None.
     """
-    from tokenizers import normalizers
-
-    steps = [] if cleaning is None else [cleaning]
-    if spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    steps = _character_steps(spec, cleaning)
     return normalizers.Sequence(steps) if steps else None
 
 
-def _normalizer(spec: Any, cleaning: Any, prefix: bool) -> Any:
-    from tokenizers import Regex, normalizers
+def _character_steps(spec: Any, cleaning: Any) -> list[Any]:
+    charsmap = spec.precompiled_charsmap
+    return [*filter(None, [cleaning]), *([normalizers.Precompiled(charsmap)] if charsmap else [])]
 
-    steps = [] if cleaning is None else [cleaning]
-    if spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+
+def _normalizer(spec: Any, cleaning: Any, prefix: bool) -> Any:
+    steps = _character_steps(spec, cleaning)
     if spec.remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        steps += [
+            normalizers.Replace(Regex(r"\A +| +\z"), ""),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
     if spec.add_dummy_prefix and prefix:
         steps.append(normalizers.Prepend("▁"))
     return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
 
 
 def _decoder(proto: Any) -> Any:
-    from tokenizers import decoders
-
     strip = [decoders.Strip(" ", 1, 0)] * proto.normalizer_spec.add_dummy_prefix
     return decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
