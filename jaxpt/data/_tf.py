@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxpt.data.tables.quiet_tensorflow import quietly, tensorflow
@@ -14,7 +14,7 @@ with quietly():
 
     logging.set_verbosity(logging.ERROR)  # SeqIO's warnings are about how its own trainer shuffles
 
-__all__ = ["from_generator", "seqio", "tf"]
+__all__ = ["from_generator", "numpy_call", "seqio", "tf"]
 
 
 def from_generator(
@@ -38,3 +38,15 @@ def from_generator(
             fail(error)
 
     return tf.data.Dataset.from_generator(quiet, output_signature=signature)
+
+
+def numpy_call(function: Callable[..., Any], inputs: Sequence[tf.Tensor], types: Sequence[tf.TensorSpec]) -> list[Any]:
+    """`tf.numpy_function` with the shapes of what it gives.
+
+    Args:
+      function: of NumPy arrays; a function of its inputs alone, where there are any.
+      inputs: its arguments.
+      types: shapes and types of what it returns.
+    """
+    outputs = tf.numpy_function(function, inputs, [spec.dtype for spec in types], stateful=not inputs)
+    return [tf.ensure_shape(x, spec.shape) for x, spec in zip(outputs, types)]

@@ -15,7 +15,7 @@ from jaxpt.data.progress import Progress
 from jaxpt.data.records.store import FORMAT
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.examples import Examples
-from jaxpt.data.tokenizers import kept, vocabulary_files
+from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 
@@ -58,7 +58,7 @@ def tokenizer_of(
     if template is not None:
         tokenizer.chat_templates = {"default": template}
     if tokenizer_dir is not None and save:
-        kept.publish(tokenizer, tokenizer_dir)
+        tokenizers.publish(tokenizer, tokenizer_dir)
         tokenizer = tokenizers.load(tokenizer_dir, settings.kind, **checks)
     return tokenizer
 
@@ -133,7 +133,7 @@ def _trained(
     say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
     texts = mixtures.texts(sources)
     shutil.rmtree(directory, ignore_errors=True)
-    kept.publish(tokenizers.train(texts, settings, size, languages=languages), directory)
+    tokenizers.publish(tokenizers.train(texts, settings, size, languages=languages), directory)
     return tokenizers.load(directory, settings.kind, languages=languages)
 
 

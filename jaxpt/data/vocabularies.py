@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jaxpt.data._tf import seqio, tf
+from jaxpt.data._tf import numpy_call, seqio, tf
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
@@ -41,36 +41,51 @@ def pieces(vocabulary: seqio.Vocabulary) -> list[str]:
       As many strings as there are ids.
     """
     size = vocabulary.vocab_size
-    if isinstance(vocabulary, _SentencePieceVocabulary | TokenizerVocabulary):
+    if isinstance(vocabulary, _OfTokenizer):
         return vocabulary._tokenizer.tokens(range(size))
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         return [vocabulary.tokenizer.id_to_piece(i) for i in range(size)]
     return [vocabulary.decode([i]) for i in range(size)]
 
 
-class _SentencePieceVocabulary(seqio.SentencePieceVocabulary):
-    """SeqIO's, but the ids come from sentencepiece itself: its operation in TensorFlow takes twice the time."""
+class _OfTokenizer:
+    """What a tokenizer gives in every SeqIO vocabulary."""
 
-    def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
-        super().__init__(tokenizer.path, tokenizer.appended)
-        self._tokenizer = tokenizer
+    _tokenizer: Tokenizer
 
     def word_starts(self) -> np.ndarray:
         """Whether an id starts a word: bool [ids]."""
         return self._tokenizer.word_starts()
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        return _encode_tf(self._tokenizer, s)
+        """int32 [n] for one string, ragged [strings, n] for a vector of them."""
+
+        def encode(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            rows = self._tokenizer.encode_batch([t.decode("utf-8", "replace") for t in texts])
+            flat = np.concatenate([np.zeros(0, np.int32), *(np.array(row, np.int32) for row in rows)])
+            return flat, np.fromiter(map(len, rows), np.int64, len(rows))
+
+        types = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64)]
+        flat, lengths = numpy_call(encode, [tf.reshape(s, [-1])], types)
+        return flat if s.shape.rank == 0 else tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
 
     def __eq__(self, other: object) -> bool:
-        ours = isinstance(other, _SentencePieceVocabulary)
-        return self._tokenizer.digest() == other._tokenizer.digest() if ours else super().__eq__(other)
+        same = isinstance(other, _OfTokenizer) and type(other) is type(self)
+        return self._tokenizer.digest() == other._tokenizer.digest() if same else super().__eq__(other)
 
     def __hash__(self) -> int:
         return hash(self._tokenizer.digest())
 
 
-class TokenizerVocabulary(seqio.Vocabulary):
+class _SentencePieceVocabulary(_OfTokenizer, seqio.SentencePieceVocabulary):
+    """SeqIO's, but the ids come from sentencepiece itself: its operation in TensorFlow takes twice the time."""
+
+    def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
+        super().__init__(tokenizer.path, tokenizer.appended)
+        self._tokenizer = tokenizer
+
+
+class TokenizerVocabulary(_OfTokenizer, seqio.Vocabulary):
     """Any of our tokenizers behind SeqIO's interface."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -93,10 +108,6 @@ class TokenizerVocabulary(seqio.Vocabulary):
         """Id of the unknown token."""
         return self._tokenizer.vocabulary.unk
 
-    def word_starts(self) -> np.ndarray:
-        """Whether an id starts a word: bool [ids]."""
-        return self._tokenizer.word_starts()
-
     @property
     def _base_vocab_size(self) -> int:
         return self._tokenizer.vocabulary.size
@@ -107,30 +118,5 @@ class TokenizerVocabulary(seqio.Vocabulary):
     def _decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode(ids)
 
-    def _encode_tf(self, s: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        return _encode_tf(self._tokenizer, s)
-
     def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
-        text = tf.numpy_function(lambda i: self._tokenizer.decode(i.tolist()), [ids], tf.string, stateful=False)
-        text.set_shape([])
-        return text
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TokenizerVocabulary) and self._tokenizer.digest() == other._tokenizer.digest()
-
-    def __hash__(self) -> int:
-        return hash(self._tokenizer.digest())
-
-
-def _encode_tf(tokenizer: Tokenizer, s: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-    """int32 [n] for one string, ragged [strings, n] for a vector of them."""
-
-    def encode(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rows = tokenizer.encode_batch([t.decode("utf-8", "replace") for t in texts])
-        flat = np.concatenate([np.zeros(0, np.int32), *(np.array(row, np.int32) for row in rows)])
-        return flat, np.fromiter(map(len, rows), np.int64, len(rows))
-
-    flat, lengths = tf.numpy_function(encode, [tf.reshape(s, [-1])], (tf.int32, tf.int64), stateful=False)
-    flat.set_shape([None])
-    lengths.set_shape([None])
-    return flat if s.shape.rank == 0 else tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
+        return numpy_call(lambda i: self._tokenizer.decode(i.tolist()), [ids], [tf.TensorSpec([], tf.string)])[0]

@@ -16,11 +16,10 @@ import numpy as np
 from jaxpt import config as configs
 from jaxpt.config import Config, TrainStage
 from jaxpt.config.plain import leaves
-from jaxpt.data import preparing
+from jaxpt.data import preparing, tokenizers
 from jaxpt.data.base import Data
 from jaxpt.data.checks import cache_root
 from jaxpt.data.fingerprint import as_json
-from jaxpt.data.tokenizers import kept
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import compiler, distributed, failures, processes
@@ -230,7 +229,7 @@ class Run:
         if meta is not None and meta["phase"] == index:
             check_fingerprint(meta["data"], as_json(self.data.fingerprint), str(self.run_dir), names)
             if "data.tokenizer.path" in [key for key, _, _ in moved(self.config)]:
-                kept.check_same(self.phase_config, self.data.tokenizer, _OF_RUN)
+                tokenizers.check_same(self.phase_config, self.data.tokenizer, _OF_RUN)
         if names:
             say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
         if checkpoint.is_primary():

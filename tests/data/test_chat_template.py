@@ -222,6 +222,7 @@ class Special:
     """A tokenizer without special tokens."""
 
     vocabulary = tokenizers.planned(TokenizerConfig(kind="bpe"), 300)
+    special_tokens = tokenizers.Tokenizer.special_tokens
 
     def tokens(self, ids):
         return [f"t{i}" for i in ids]

@@ -9,7 +9,6 @@ import pytest
 from jaxpt import config as configs
 from jaxpt import errors
 from jaxpt.data import datasets, tokenizers
-from jaxpt.data.tokenizers import kept
 from jaxpt.errors import UserError
 from jaxpt.train.loop import train
 from jaxpt.train.run_dir import (
@@ -177,9 +176,9 @@ def test_a_vocabulary_elsewhere_must_be_the_same(config, saved, tmp_path):
     other = tokenizers.train([LINES], config().data.tokenizer, 150)
     other.save(tmp_path / "other")
     tokenizer = {"kind": "sentencepiece", "extra_ids": 20}
-    kept.check_same(config(data={"tokenizer": tokenizer | {"path": str(tmp_path / "same")}}), own, "of ours")
+    tokenizers.check_same(config(data={"tokenizer": tokenizer | {"path": str(tmp_path / "same")}}), own, "of ours")
     with pytest.raises(UserError, match=r"data\.tokenizer\.path: .*other: is not the vocabulary of ours"):
-        kept.check_same(config(data={"tokenizer": tokenizer | {"path": str(tmp_path / "other")}}), own, "of ours")
+        tokenizers.check_same(config(data={"tokenizer": tokenizer | {"path": str(tmp_path / "other")}}), own, "of ours")
 
 
 def test_a_key_that_was_edited_by_hand_is_named(config):

@@ -9,10 +9,11 @@ values there. Neighbours that are alike, such as inputs and targets, cost little
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -79,54 +80,40 @@ def _narrowed(value: np.ndarray) -> np.ndarray:
     return value
 
 
-class Writer:
-    """Writes members one after the other."""
+def write_members(folder: Path, name: str, members: Iterable[np.ndarray]) -> dict[str, int]:
+    """Writes members one after the other.
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name, self._count = folder, name, 0
-        self._file: zipfile.ZipFile | None = None
-        self._path = folder / name
+    Args:
+      folder: the directory of their files.
+      name: how the names of these begin.
+      members: each of `packed`.
 
-    def add(self, rows: np.ndarray) -> None:
-        """Writes the next member."""
-        if self._count % FILE_MEMBERS == 0:
-            self._next_file()
-        content = io.BytesIO()
-        np.lib.format.write_array(content, rows, allow_pickle=False)
-        with writing(self._path):
-            # Without the time of day: the same batches are the same bytes.
-            self._file.writestr(zipfile.ZipInfo(_member(self._count)), content.getvalue(), zipfile.ZIP_DEFLATED)
-        self._count += 1
-
-    def _next_file(self) -> None:
-        self.close()
-        self._path = self._folder / _file(self._name, self._count)
-        with writing(self._path):
-            self._file = zipfile.ZipFile(self._path, "x", allowZip64=True)
-
-    def close(self) -> dict[str, int]:
-        """Ends the files.
-
-        Returns:
-          {file: bytes} of all of them.
-        """
-        if self._file is not None:
-            with writing(self._path):
-                self._file.close()
-        files = sorted(self._folder.glob(f"{self._name}-*.npz"))
-        return {file.name: file.stat().st_size for file in files}
+    Returns:
+      {file: bytes}.
+    """
+    numbered, sizes = iter(enumerate(members)), {}
+    for first in numbered:
+        path = folder / _file(name, first[0])
+        with writing(path), zipfile.ZipFile(path, "x", allowZip64=True) as file:
+            for number, rows in itertools.chain([first], itertools.islice(numbered, FILE_MEMBERS - 1)):
+                content = io.BytesIO()
+                np.lib.format.write_array(content, rows, allow_pickle=False)
+                # Without the time of day: the same batches are the same bytes.
+                file.writestr(zipfile.ZipInfo(_member(number)), content.getvalue(), zipfile.ZIP_DEFLATED)
+        sizes[path.name] = path.stat().st_size
+    return sizes
 
 
 class Reader:
     """Reads members by their number."""
 
     def __init__(self, folder: Path, name: str, sizes: Mapping[str, int]) -> None:
-        """Of the files of a writer.
+        """Opens the files of `write_members`.
 
         Args:
-          folder: of the writer.
+          folder: as it was given there.
           name: likewise.
-          sizes: what its `close` returned.
+          sizes: what it returned.
 
         Raises:
           UserError: a file is missing or has another size.

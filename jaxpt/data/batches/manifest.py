@@ -15,6 +15,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data.fingerprint import as_json
@@ -102,21 +104,14 @@ def read(directory: Path) -> Manifest:
         )
     fields = read_json(file, _LIMIT)
     try:
-        written, kind = fields.pop("crc32"), fields.pop("format")
-        if kind == FORMAT and written != checksum({"format": kind} | fields):
-            raise ValueError
+        written, kind = fields.pop("crc32"), fields["format"]
         if kind != FORMAT:
             raise UserError(f"{file}: has format {shown(kind)}, this version of jaxpt reads {FORMAT}")
-        phases = tuple(_phase(phase) for phase in fields.pop("phases"))
-        return Manifest(**fields | {"phases": phases, "languages": tuple(fields["languages"])})
+        if written != checksum(fields):
+            raise ValueError
+        return TypeAdapter(Manifest).validate_python(fields)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{file}: is damaged; copy it again, or prepare the batches again") from None
-
-
-def _phase(fields: dict[str, Any]) -> Phase:
-    features = {name: (tuple(shape), dtype) for name, (shape, dtype) in fields["features"].items()}
-    validation = {name: Rows(**rows) for name, rows in fields["validation"].items()}
-    return Phase(**fields | {"features": features, "train": Rows(**fields["train"]), "validation": validation})
 
 
 def path_of(config: Config) -> Path:

@@ -19,7 +19,6 @@ from jaxpt.data.batches.files import Reader, unpacked
 from jaxpt.data.batches.manifest import Manifest, Phase, Rows
 from jaxpt.data.fingerprint import as_json, changes, fingerprint, transforms_of
 from jaxpt.data.stream.feed import Batch, Which, ahead, places, steps_of
-from jaxpt.data.tokenizers import kept
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 
@@ -81,9 +80,9 @@ def _tokenizer(config: Config, directory: Path, manifest: Manifest, save: bool) 
                 f"{directory}: its batches have another vocabulary than the run, whose own is {tokenizer_dir}"
             )
     elif settings.path is not None and Path(settings.path).exists():
-        kept.check_same(config, tokenizer, f"of the batches in {directory}: leave it out, or prepare them again")
+        tokenizers.check_same(config, tokenizer, f"of the batches in {directory}: leave it out, or prepare them again")
     if save and not tokenizer_dir.is_dir():
-        kept.publish(tokenizer, tokenizer_dir)
+        tokenizers.publish(tokenizer, tokenizer_dir)
     return tokenizer
 
 

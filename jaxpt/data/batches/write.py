@@ -16,7 +16,7 @@ from jaxpt.config import Config
 from jaxpt.data import datasets
 from jaxpt.data.base import Data
 from jaxpt.data.batches import manifest as manifests
-from jaxpt.data.batches.files import Writer, packed, rows_per_member
+from jaxpt.data.batches.files import packed, rows_per_member, write_members
 from jaxpt.data.batches.manifest import Manifest, Phase, Rows
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import prepared_rows
@@ -120,22 +120,20 @@ def _stream(prepared: Training | HeldOut) -> Stream:
 
 def _write(folder: Path, name: str, batches: Iterable[Batch], unit: int, num_available: int) -> Rows:
     """Writes batches of `unit` rows, the last one of fewer."""
-    writer, rows, per_member = Writer(folder, name), 0, 0
-    waiting: list[Batch] = []
+    batches, rows = iter(batches), 0
+    first = next(batches)
+    per_member = rows_per_member(packed(first), unit)
 
-    def flush() -> None:
-        writer.add(packed({feature: np.concatenate([part[feature] for part in waiting]) for feature in waiting[0]}))
-        waiting.clear()
+    def members() -> Iterator[np.ndarray]:
+        nonlocal rows
+        remaining = itertools.chain([first], batches)
+        while group := list(itertools.islice(remaining, per_member // unit)):
+            member = packed({feature: np.concatenate([batch[feature] for batch in group]) for feature in first})
+            rows += len(member)
+            yield member
 
-    for batch in batches:
-        waiting.append(batch)
-        rows += len(next(iter(batch.values())))
-        per_member = per_member or rows_per_member(packed(batch), unit)
-        if len(waiting) * unit >= per_member:
-            flush()
-    if waiting:
-        flush()
-    return Rows(rows, per_member, writer.close(), num_available)
+    files = write_members(folder, name, members())
+    return Rows(rows, per_member, files, num_available)
 
 
 def _write_rows(config: Config, directory: Path) -> None:

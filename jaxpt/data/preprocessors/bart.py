@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import seqio
-import tensorflow as tf
 
+from jaxpt.data._tf import seqio, tf
 from jaxpt.data.preprocessors.batched import (
     Batch,
     at_starts,

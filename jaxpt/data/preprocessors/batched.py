@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import seqio
-import tensorflow as tf
 
+from jaxpt.data._tf import seqio, tf
 from jaxpt.data.layout import Ragged
 
 Batch = dict[str, "tf.Tensor | tf.RaggedTensor"]

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-import seqio
-import tensorflow as tf
 
+from jaxpt.data._tf import numpy_call, seqio, tf
 from jaxpt.data.vocabularies import pieces
 
 STOPS = "。｡．！？।॥۔؟։።။។៕"
@@ -125,8 +124,7 @@ def tokenize_sentences(
         return np.array([i for x in ids for i in x], np.int32), sizes
 
     def encode(ex: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        tokens, sizes = tf.numpy_function(encode_all, [split(ex["text"])], (tf.int32, tf.int32), stateful=False)
-        tokens, sizes = tf.ensure_shape(tokens, [None]), tf.ensure_shape(sizes, [None])
+        tokens, sizes = numpy_call(encode_all, [split(ex["text"])], [tf.TensorSpec([None], tf.int32)] * 2)
         return {"tokens": tokens, "sentence_lengths": sizes, "origin": ex["origin"]}
 
     ds = ds.map(encode, num_parallel_calls=tf.data.AUTOTUNE)

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import seqio
-import tensorflow as tf
 
-from jaxpt.data._tf import from_generator
+from jaxpt.data._tf import from_generator, seqio, tf
 from jaxpt.data.sources.rows import Rows
 from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.vocabularies import tokenizer_of

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
-import seqio
-import tensorflow as tf
 
+from jaxpt.data._tf import numpy_call, seqio, tf
 from jaxpt.data.preprocessors import units
 from jaxpt.data.preprocessors.batched import Batch, bits, choose, fold_in, one_to_one, places, randint, uniform
 from jaxpt.data.preprocessors.words import WordRule, word_starts
@@ -214,7 +213,7 @@ def _choose_units(
         return units.choose(keys_R, units.words(*text, starts_V), n_R, unit, shares)
 
     text = [keys, tokens_N, candidates, first_R1, n_R]
-    return tf.ensure_shape(tf.numpy_function(chosen, text, tf.int32, stateful=False), [None, None])
+    return numpy_call(chosen, text, [tf.TensorSpec([None, None], tf.int32)])[0]
 
 
 def _one_for_each_run(draw_M: tf.Tensor, at_M: tf.Tensor, record_M: tf.Tensor) -> tf.Tensor:

@@ -7,8 +7,7 @@ Shapes: R records · N tokens of all records end to end
 
 from __future__ import annotations
 
-import tensorflow as tf
-
+from jaxpt.data._tf import tf
 from jaxpt.data.preprocessors.batched import (
     Batch,
     bits,

@@ -5,8 +5,7 @@ Paper: https://arxiv.org/abs/2001.08210
 
 from __future__ import annotations
 
-import tensorflow as tf
-
+from jaxpt.data._tf import tf
 from jaxpt.data.preprocessors.batched import Batch, one_to_one
 
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 import string
 
 import numpy as np
-import seqio
-import tensorflow as tf
 
+from jaxpt.data._tf import numpy_call, seqio, tf
 from jaxpt.data.preprocessors.batched import (
     Batch,
     bits,
@@ -77,10 +76,9 @@ def segments(
     ds = ds if separator is None else _ended(ds, separator)
 
     def read(_: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        arrays = tf.numpy_function(
-            lambda: _bounds(*read_all(ds), length, reuse, seed, shard), [], (tf.int32, tf.int64, tf.int64)
-        )
-        return tuple(tf.ensure_shape(x, shape) for x, shape in zip(arrays, ([None], [None, 5], [None, 3])))
+        specs = ([None], tf.int32), ([None, 5], tf.int64), ([None, 3], tf.int64)
+        types = [tf.TensorSpec(*spec) for spec in specs]
+        return tuple(numpy_call(lambda: _bounds(*read_all(ds), length, reuse, seed, shard), [], types))
 
     def records(tokens_N: tf.Tensor, bounds: tf.Tensor, origins: tf.Tensor) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices((bounds, origins)).map(
@@ -242,8 +240,7 @@ def permute(
         return [(ranks_N + np.repeat(first_Z, zones.sizes_Z)).astype(np.int32), target_N]
 
     drawn_from = [keys, tokens.row_lengths(), begins_N, special_N]
-    ranks_N, target_N = tf.numpy_function(drawn, drawn_from, (tf.int32, tf.bool), stateful=False)
-    ranks_N, target_N = (tf.ensure_shape(x, [None]) for x in (ranks_N, target_N))
+    ranks_N, target_N = numpy_call(drawn, drawn_from, [tf.TensorSpec([None], dtype) for dtype in (tf.int32, tf.bool)])
     return {
         **batch,
         "order": tokens.with_values(ranks_N),

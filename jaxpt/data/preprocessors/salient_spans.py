@@ -12,9 +12,8 @@ import re
 from collections.abc import Callable
 
 import numpy as np
-import seqio
-import tensorflow as tf
 
+from jaxpt.data._tf import numpy_call, seqio, tf
 from jaxpt.data.preprocessors.documents import split_sentences
 from jaxpt.data.seqio_tasks import resolve
 
@@ -127,9 +126,8 @@ def make(
         return flat, ends, np.array(numbers, np.int64)
 
     def examples(ex: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        types = (tf.int32, tf.int64, tf.int64)
-        flat, ends, numbers = tf.numpy_function(encode_all, [split_sentences(ex["text"])], types, stateful=False)
-        flat, ends, numbers = (tf.ensure_shape(x, [None]) for x in (flat, ends, numbers))
+        types = [tf.TensorSpec([None], dtype) for dtype in (tf.int32, tf.int64, tf.int64)]
+        flat, ends, numbers = numpy_call(encode_all, [split_sentences(ex["text"])], types)
         bounds = tf.stack([ends[:-1:2], ends[1::2], ends[2::2]], axis=1)
 
         def cut(bounds: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from jaxpt.data._tf import numpy_call, tf
 from jaxpt.data.preprocessors.documents import ragged
 
 _BATCH = 1024  # documents read at a time
@@ -97,10 +97,9 @@ def make(
     """
 
     def read(_: tf.Tensor) -> _Corpus:
-        types = _Corpus(tf.int32, tf.int64, tf.int64, tf.int64)
-        arrays = tf.numpy_function(lambda: read_all(ds), [], tuple(types))
-        shapes = _Corpus([None], [None], [None], [None, 2])
-        return _Corpus(*(tf.ensure_shape(x, shape) for x, shape in zip(arrays, shapes)))
+        specs = ([None], tf.int32), ([None], tf.int64), ([None], tf.int64), ([None, 2], tf.int64)
+        types = [tf.TensorSpec(*spec) for spec in specs]
+        return _Corpus(*numpy_call(lambda: read_all(ds), [], types))
 
     def pairs(corpus: _Corpus) -> tf.data.Dataset:
         documents = tf.size(corpus.document_D1, tf.int64) - 1

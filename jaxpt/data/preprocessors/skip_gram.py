@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
 
+from jaxpt.data._tf import tf
 from jaxpt.data.layout import Layout
 from jaxpt.data.preprocessors.batched import (
     Batch,

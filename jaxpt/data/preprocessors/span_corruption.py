@@ -13,8 +13,7 @@ Shapes: R records · N tokens of all records end to end · S spans
 
 from __future__ import annotations
 
-import tensorflow as tf
-
+from jaxpt.data._tf import tf
 from jaxpt.data.preprocessors.batched import Batch, at_starts, choose, fold_in, one_to_one, origin, ragged_mask
 
 

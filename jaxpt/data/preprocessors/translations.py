@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import seqio
-import tensorflow as tf
-
+from jaxpt.data._tf import seqio, tf
 from jaxpt.data.sources.readers import PAIR_SEPARATOR
 
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
+from jaxpt.data._tf import tf
 from jaxpt.data.preprocessors.batched import Batch, bits, fold_in, one_to_one
 from jaxpt.data.preprocessors.span_corruption import corrupted
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
+from jaxpt.data._tf import tf
 from jaxpt.data.preprocessors.batched import Batch, one_to_one, places, uniform
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 
-import tensorflow as tf
-
+from jaxpt.data._tf import tf
 from jaxpt.data.preprocessors.documents import ragged
 
 _GROUP = 32  # documents
@@ -211,7 +210,8 @@ def _drop(docs: _Buffer, done: tf.Tensor) -> _Buffer:
     """The buffer without its first `done` tokens."""
     if "pieces" in docs:
         docs = {**docs, "pieces": tf.boolean_mask(docs["pieces"], docs["pieces"] >= done) - done}
-    docs = {**docs, "tokens": docs["tokens"][done:], **_only(docs, _ends(docs) > done)}
+    ends = tf.concat([docs["starts"], [tf.size(docs["tokens"], tf.int64)]], 0)[1:]
+    docs = {**docs, "tokens": docs["tokens"][done:], **{k: docs[k][ends > done] for k in ("starts", "origin")}}
     skipped = tf.maximum(done - docs["starts"], 0)
     return {**docs, "starts": docs["starts"] + skipped - done, "origin": _shift(docs["origin"], skipped)}
 
@@ -229,16 +229,6 @@ def _unpack(cuts: dict[str, tf.Tensor]) -> tf.data.Dataset:
     """One element a window."""
     bounds = tf.data.Dataset.from_tensor_slices((cuts["first"], cuts["end"], cuts["origin"]))
     return bounds.map(lambda first, end, origin: {"tokens": cuts["tokens"][first:end], "origin": origin})
-
-
-def _ends(docs: _Buffer) -> tf.Tensor:
-    """Where each document ends."""
-    return tf.concat([docs["starts"], [tf.size(docs["tokens"], tf.int64)]], 0)[1:]
-
-
-def _only(docs: _Buffer, chosen: tf.Tensor) -> _Buffer:
-    """Starts and origins of the chosen documents."""
-    return {k: tf.boolean_mask(docs[k], chosen) for k in ("starts", "origin")}
 
 
 def _shift(origin: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:

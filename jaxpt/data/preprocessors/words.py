@@ -6,8 +6,8 @@ import string
 from typing import Literal
 
 import numpy as np
-import seqio
 
+from jaxpt.data._tf import seqio
 from jaxpt.data.preprocessors.documents import CLOSING, STOPS
 from jaxpt.data.tokenizers import scripts
 from jaxpt.data.vocabularies import pieces
@@ -35,15 +35,15 @@ def word_starts(vocabulary: seqio.Vocabulary, rule: WordRule = "spaces") -> np.n
       [' ']
     """
     if rule == "albert" and any(name.startswith("▁") for name in pieces(vocabulary)):
-        return np.array([_starts_in_albert(name) for name in pieces(vocabulary)])
+
+        def starts(name: str) -> bool:
+            is_english = all(c in string.punctuation or c.lower() in string.ascii_lowercase for c in name)
+            return name.startswith(("▁", "<")) or name in set(string.punctuation) or not is_english
+
+        return np.array([starts(name) for name in pieces(vocabulary)])
     if hasattr(vocabulary, "word_starts"):
         return vocabulary.word_starts()
     return np.array([name.startswith(_SPACES) or scripts.is_unspaced(name) for name in pieces(vocabulary)])
-
-
-def _starts_in_albert(name: str) -> bool:
-    is_english = all(c in string.punctuation or c.lower() in string.ascii_lowercase for c in name)
-    return name.startswith(("▁", "<")) or name in set(string.punctuation) or not is_english
 
 
 def sentence_ends(vocabulary: seqio.Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -86,7 +86,8 @@ def _tried(url: str, use: Callable[[IO[bytes]], Any]) -> Any:
     """What `use` makes of the file at `url`; failures are tried again, a file that is not there is not."""
     for wait in (*WAITS, None):
         try:
-            with _open(url) as file:
+            is_http = url.startswith(("http://", "https://"))
+            with urllib.request.urlopen(url, timeout=TIMEOUT) if is_http else open_file(url, unpack=False) as file:
                 return use(file)
         except (OSError, http.client.HTTPException, tf.errors.OpError) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code in (403, 404, 410):
@@ -103,9 +104,3 @@ def _tried(url: str, use: Callable[[IO[bytes]], Any]) -> Any:
                 raise UserError(f"data.mirror: {url}: cannot be read after {tries} tries ({reason})") from None
             time.sleep(wait)
     raise AssertionError
-
-
-def _open(url: str) -> IO[bytes]:
-    if url.startswith(("http://", "https://")):
-        return urllib.request.urlopen(url, timeout=TIMEOUT)
-    return open_file(url, unpack=False)

@@ -62,7 +62,7 @@ def write_shard(
         features = {name: column.describe() for name, column in columns.items()}
         meta = {"records": records, "features": features, "counts": counts()}
         with disk.whole_file(path) as file:
-            _assemble(file, [array for column in columns.values() for array in column.arrays()], meta)
+            _assemble(file, [array for column in columns.values() for array in column.arrays], meta)
         return records
     except OSError as error:
         if reason := disk.full(error):
@@ -80,13 +80,12 @@ def _batches(ds: tf.data.Dataset) -> Iterator[dict[str, Ragged]]:
     """Rows of every feature as one flat array and their lengths in elements of it."""
 
     def flatten(batch: dict[str, Any]) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        out = {}
-        for name, value in batch.items():
-            if isinstance(value, tf.RaggedTensor):
-                out[name] = (value.flat_values, value.row_lengths())
-            else:
-                out[name] = (value, tf.ones(tf.shape(value)[:1], tf.int64))
-        return out
+        return {
+            name: (x.flat_values, x.row_lengths())
+            if isinstance(x, tf.RaggedTensor)
+            else (x, tf.ones(tf.shape(x)[:1], tf.int64))
+            for name, x in batch.items()
+        }
 
     options = tf.data.Options()
     # A preprocessor that gathers the whole corpus in one batch would have room for 2^62 elements allocated beforehand.
@@ -134,25 +133,23 @@ class _Column:
         self._ragged = spec.shape.rank == 1 and spec.shape[0] is None
         if not self._ragged and not spec.shape.is_fully_defined():
             raise ValueError(f"feature {name} has shape {spec.shape}: wants a fixed one, or a vector of any length")
-        self._values = _Array(name, spec.dtype.as_numpy_dtype, [] if self._ragged else spec.shape.as_list(), directory)
-        self._offsets = _Array(f"{name}.offsets", np.int64, [], directory) if self._ragged else None
+        row = [] if self._ragged else spec.shape.as_list()
+        self.arrays = [_Array(name, spec.dtype.as_numpy_dtype, row, directory)]
         self._end = 0
-        if self._offsets:
-            self._offsets.append(np.zeros(1, np.int64))
+        if self._ragged:
+            self.arrays.append(_Array(f"{name}.offsets", np.int64, [], directory))
+            self.arrays[1].append(np.zeros(1, np.int64))
 
     def append(self, rows: Ragged) -> None:
-        self._values.append(rows.values)
-        if self._offsets:
+        self.arrays[0].append(rows.values)
+        if self._ragged:
             ends = self._end + np.cumsum(rows.lengths)
-            self._offsets.append(ends)
+            self.arrays[1].append(ends)
             self._end = int(ends[-1])
 
-    def arrays(self) -> list[_Array]:
-        return [self._values, *([self._offsets] if self._offsets else [])]
-
     def describe(self) -> dict[str, Any]:
-        dtype = self._values.dtype.name
-        return {"ragged": self._ragged, "shape": self._values.row, "dtype": dtype, "values": self._end}
+        values = self.arrays[0]
+        return {"ragged": self._ragged, "shape": values.row, "dtype": values.dtype.name, "values": self._end}
 
 
 def _assemble(file: IO[bytes], arrays: list[_Array], meta: dict[str, Any]) -> None:

@@ -13,18 +13,20 @@ Training is deterministic. Nothing here needs TensorFlow: generation imports thi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt.config import TokenizerConfig
+from jaxpt.config import Config, TokenizerConfig
 from jaxpt.config.kinds import resolve
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import declared, rust_tokenizers, vocabulary_files
 from jaxpt.data.tokenizers.added_tokens import AddedToken
 from jaxpt.data.tokenizers.base import SPECIALS, Tokenizer
 from jaxpt.errors import UserError
+from jaxpt.runtime import disk
 
 # ---- loading --------------------------------------------------------------------------------------------------------
 
@@ -259,3 +261,31 @@ def _first(texts: Iterable[str], characters: int) -> list[str]:
         documents.append(text[: characters - total])
         total += len(documents[-1])
     return documents
+
+
+# ---- keeping a copy ------------------------------------------------------------------------------------------------
+
+
+def publish(tokenizer: Tokenizer, directory: Path) -> None:
+    """Writes a vocabulary; the directory appears whole or not at all, and another process's is kept."""
+    with contextlib.suppress(FileExistsError), disk.whole_directory(directory) as temporary:
+        tokenizer.save(temporary)
+
+
+def check_same(config: Config, own: Tokenizer, words: str) -> None:
+    """Raises UserError where the vocabulary of `data.tokenizer.path` is another one.
+
+    Args:
+      config: the run's configuration in one phase.
+      own: the vocabulary that it has to be.
+      words: whose this is, and what to do about it, for the message.
+    """
+    settings = config.data.tokenizer
+    if settings.path is None:
+        return
+    tokenizer = load(settings.path, settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids)
+    if settings.add_tokens:
+        tokenizer = add(tokenizer, settings.add_tokens)
+    ids = range(own.vocabulary.size)
+    if tokenizer.vocabulary.size != own.vocabulary.size or tokenizer.tokens(ids) != own.tokens(ids):
+        raise UserError(f"data.tokenizer.path: {settings.path}: is not the vocabulary {words}")

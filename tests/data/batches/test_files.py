@@ -3,7 +3,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from jaxpt.data.batches.files import FILE_MEMBERS, Reader, Writer, packed, unpacked
+from jaxpt.data.batches.files import FILE_MEMBERS, Reader, packed, unpacked, write_members
 from jaxpt.errors import UserError
 
 
@@ -43,12 +43,10 @@ def test_numbers_keep_their_bits(value):
 @pytest.fixture
 def written(tmp_path):
     """(folder, sizes of files, members) of a little more than one file."""
-    rng, writer = np.random.default_rng(0), Writer(tmp_path, "train")
+    rng = np.random.default_rng(0)
     members = [packed(batch(rng.integers(0, 999, (3, 2)), rng.integers(0, 2, (3, 2)), rng.random(3)))
                for _ in range(FILE_MEMBERS + 2)]  # fmt: skip
-    for rows in members:
-        writer.add(rows)
-    return tmp_path, writer.close(), members
+    return tmp_path, write_members(tmp_path, "train", members), members
 
 
 def test_members_are_found_by_their_number_in_any_order(written):
@@ -66,10 +64,7 @@ def test_members_are_found_by_their_number_in_any_order(written):
 def test_the_same_rows_are_the_same_bytes(written, tmp_path):
     folder, sizes, members = written
     (tmp_path / "again").mkdir()
-    writer = Writer(tmp_path / "again", "train")
-    for rows in members:
-        writer.add(rows)
-    assert writer.close() == sizes
+    assert write_members(tmp_path / "again", "train", members) == sizes
     for file in sizes:
         assert (folder / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
 
