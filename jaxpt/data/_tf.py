@@ -48,5 +48,5 @@ def numpy_call(function: Callable[..., Any], inputs: Sequence[tf.Tensor], types:
       inputs: its arguments.
       types: shapes and types of what it returns.
     """
-    outputs = tf.numpy_function(function, inputs, [spec.dtype for spec in types], stateful=not inputs)
+    outputs = tf.nest.flatten(tf.numpy_function(function, inputs, [spec.dtype for spec in types], stateful=not inputs))
     return [tf.ensure_shape(x, spec.shape) for x, spec in zip(outputs, types)]

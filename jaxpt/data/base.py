@@ -7,11 +7,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.stream.feed import HeldOut, Training
 from jaxpt.data.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
+    from jaxpt.data.batches.read import TrainingBatches, ValidationRows
     from jaxpt.data.records.store import Store
+    from jaxpt.data.stream.loader import Stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +21,10 @@ class Data:
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    train: Training
-    validation: HeldOut
+    train: Stream | TrainingBatches
+    """Batches, addressed by their step."""
+    validation: Stream | ValidationRows
+    """Rows of one task or several, always under the same noise."""
     stores: dict[str, Store]
     """The records, by split; of a mixture by "task/split"; {} where batches were prepared before."""
     fingerprint: dict[str, Any]

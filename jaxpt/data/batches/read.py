@@ -51,7 +51,8 @@ def open_batches(
     config.objective.check(config.model, config.data.length, tokenizer.vocabulary)
     _check_same(config, phase, directory, saved_phase, tokenizer)
     of_phase = directory / manifests.folder(phase)
-    held_out = [_Task(of_phase, name, rows) for name, rows in saved_phase.validation.items()]
+    validation = saved_phase.validation.items()
+    held_out = [_Task(name, rows, Reader(of_phase, f"validation-{name}", rows.files)) for name, rows in validation]
     return Data(
         tokenizer=tokenizer,
         vocabulary=tokenizer.vocabulary,
@@ -139,18 +140,18 @@ class TrainingBatches:
             skipped = 0
 
 
+@dataclasses.dataclass(frozen=True)
 class _Task:
     """The validation rows of a task, read once and kept packed in memory."""
 
-    def __init__(self, folder: Path, name: str, rows: Rows) -> None:
-        self.name, self.of, self._rows = name, rows.of, rows
-        self._reader = Reader(folder, f"validation-{name}", rows.files)
+    name: str
+    stored: Rows
+    reader: Reader
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
         """Those that are there, of one type."""
-        members = [self._reader.member(n) for n in range(steps_of(self._rows.rows, self._rows.per_member))]
-        return _joined(members)
+        return _joined([self.reader.member(n) for n in range(steps_of(self.stored.rows, self.stored.per_member))])
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -164,18 +165,19 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([part.astype(wide) for part in parts])
 
 
+@dataclasses.dataclass(frozen=True)
 class ValidationRows:
     """Validation rows, from files."""
 
-    def __init__(self, tasks: Sequence[_Task], phase: Phase) -> None:
-        self._tasks, self._phase = tuple(tasks), phase
+    tasks: Sequence[_Task]
+    phase: Phase
 
     def __len__(self) -> int:
-        return sum(task.of for task in self._tasks)
+        return sum(task.stored.of for task in self.tasks)
 
     def each(self) -> dict[str, ValidationRows]:
         """Those of each task."""
-        return {task.name: ValidationRows([task], self._phase) for task in self._tasks}
+        return {task.name: ValidationRows([task], self.phase) for task in self.tasks}
 
     def epoch(self, batch_size: int, limit: int | None = None, rows: Which = None) -> Iterator[Batch]:
         """Each of the first `limit` rows once: what the stream gave (`jaxpt.data.stream.loader.Stream.epoch`).
@@ -191,16 +193,14 @@ class ValidationRows:
         Raises:
           UserError: there are fewer rows in the files.
         """
-        end, stored = (
-            len(self) if limit is None else min(limit, len(self)),
-            _joined([task.rows for task in self._tasks]),
-        )
+        end = len(self) if limit is None else min(limit, len(self))
+        stored = _joined([task.rows for task in self.tasks])
         if end > len(stored):
             raise UserError(f"the prepared batches hold {len(stored):,} validation rows, {end:,} are wanted")
 
         def batch(step: int) -> Batch:
-            index, size = places(step, batch_size, end, rows, self._phase.continues)
-            features = unpacked(stored[index], self._phase.features)
+            index, size = places(step, batch_size, end, rows, self.phase.continues)
+            features = unpacked(stored[index], self.phase.features)
             return {name: np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1)) for name, x in features.items()}
 
         return ahead(batch, range(steps_of(end, batch_size)))

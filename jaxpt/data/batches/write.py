@@ -22,7 +22,7 @@ from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import prepared_rows
 from jaxpt.data.labelled.mixed import each_task
 from jaxpt.data.progress import Report, progress
-from jaxpt.data.stream.feed import Batch, HeldOut, Training
+from jaxpt.data.stream.feed import Batch
 from jaxpt.data.stream.loader import Stream
 from jaxpt.errors import UserError
 from jaxpt.runtime.disk import check_writable, whole_directory, writing
@@ -80,7 +80,8 @@ def _phase(
 ) -> Phase:
     """Writes the batches of one phase."""
     folder.mkdir()
-    train, size = _stream(data.train), config.data.batch_size
+    train, held_out, size = data.train, data.validation, config.data.batch_size
+    assert isinstance(train, Stream) and isinstance(held_out, Stream)
     with progress(report) as say:
 
         def batches() -> Iterator[Batch]:
@@ -90,7 +91,7 @@ def _phase(
 
         training = _write(folder, "train", batches(), size, steps * size)
     limit, validation = config.train.eval_examples, {}
-    for name, stream in _stream(data.validation).each().items():
+    for name, stream in held_out.each().items():
         count = len(stream) if limit is None else min(max(limit, LEAST), len(stream))
         rows = (stream.rows(np.arange(first, min(first + size, count))) for first in range(0, count, size))
         validation[name] = _write(folder, f"validation-{name}", rows, size, len(stream))
@@ -110,12 +111,6 @@ def _phase(
         code=data.code,
         bigram_loss=baseline(config, data) if has_bigrams else None,
     )
-
-
-def _stream(prepared: Training | HeldOut) -> Stream:
-    """What `datasets.prepare` gives."""
-    assert isinstance(prepared, Stream)
-    return prepared
 
 
 def _write(folder: Path, name: str, batches: Iterable[Batch], unit: int, num_available: int) -> Rows:

@@ -8,6 +8,7 @@ Shapes: R records · N tokens of all records end to end · S sentences · W word
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +25,6 @@ from jaxpt.data.preprocessors.batched import (
     places,
     ragged_mask,
     randint,
-    token_bits,
-    token_uniform,
     uniform,
 )
 from jaxpt.data.preprocessors.words import sentence_ends, word_starts
@@ -107,17 +106,18 @@ def noise(
     return {"inputs": _enclosed(tokens, bos, eos), "targets": _enclosed(text, bos, eos)} | origin(batch)
 
 
-class Fill:
+class Fill(NamedTuple):
     """What stands for text that is gone: the mask, or a random id of 1 … vocab_size - 1."""
 
-    def __init__(self, mask: int, random_probability: float, vocab_size: int) -> None:
-        self.mask, self.random_probability, self._vocab_size = mask, random_probability, vocab_size
+    mask: int
+    random_probability: float
+    vocab_size: int
 
     def ids(self, keys: tf.Tensor, x: tf.RaggedTensor, is_random_N: tf.Tensor) -> tf.Tensor:
         """An id for each place of `x`: int32 [N]."""
         if not self.random_probability:
             return tf.fill(tf.shape(is_random_N), self.mask)
-        random_N = 1 + randint(self._vocab_size - 1, token_bits(keys, x))
+        random_N = 1 + randint(keys, self.vocab_size - 1, x)
         return tf.where(is_random_N, random_N, self.mask)
 
 
@@ -184,7 +184,7 @@ def _mask(
     covered_N = tf.gather(depth_W, at_N) > 0
     head_N = starts_N & tf.gather((begins_W > 0) & (depth_W == 1), at_N)
 
-    is_random_N = head_N & (token_uniform(fold_in(keys, 3), tokens) < fill.random_probability)
+    is_random_N = head_N & (uniform(fold_in(keys, 3), tokens) < fill.random_probability)
     if replace == "token":  # all of a span is as its head
         of_heads = tf.concat([[False], tf.boolean_mask(is_random_N, head_N)], 0)
         is_random_N = covered_N & tf.gather(of_heads, tf.cumsum(tf.cast(head_N, tf.int32)))
@@ -243,8 +243,8 @@ def _rotate(tokens: tf.RaggedTensor, keys: tf.Tensor, share: float) -> tf.Ragged
     """Some records begin at a token drawn uniformly, what stood before it follows at the end."""
     lengths_R = _lengths(tokens)
     # The released code draws from one number more, of which the last turns nothing, as the first.
-    turn_R = randint(lengths_R + 1, bits(fold_in(keys, 1), tf.constant([[0]]))[:, 0])
-    turn_R = tf.where(uniform(fold_in(keys, 2), tf.constant([[0]]))[:, 0] < share, turn_R, 0)
+    turn_R = randint(fold_in(keys, 1), lengths_R + 1)
+    turn_R = tf.where(uniform(fold_in(keys, 2)) < share, turn_R, 0)
     turn_N, length_N = tf.repeat(turn_R, lengths_R), tf.repeat(lengths_R, lengths_R)
     place_N = places(tokens)
     from_N = tf.range(tf.size(place_N)) - place_N + (place_N + turn_N) % length_N

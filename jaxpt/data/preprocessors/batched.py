@@ -167,28 +167,49 @@ def fold_in(keys: Any, number: Any) -> Any:
     return splitmix64(keys + step)
 
 
-def bits(keys_R: Any, number_RxN: Any) -> Any:
-    """31 random bits for each (key, number).
+def bits(keys_R: Any, number: Any = None) -> Any:
+    """31 random bits for each key and number.
 
     Args:
       keys_R: uint64, a tensor or a NumPy array.
-      number_RxN: int32 or int64, [records or 1, numbers], likewise.
+      number: int32 or int64 [records or 1, numbers], likewise; or a ragged feature of the records, each of whose tokens
+        has its place as its number; None: one number of each key.
 
     Returns:
-      int32 [records, numbers], uniform on 0 … 2^31 - 1.
+      int32, uniform on 0 … 2^31 - 1: [records, numbers], [tokens of all records], or [records].
     """
+    if number is None:
+        return bits(keys_R, np.zeros([1, 1], np.int32))[:, 0]
+    if isinstance(number, tf.RaggedTensor):
+        return bits(tf.repeat(keys_R, number.row_lengths()), places(number)[:, None])[:, 0]
     if isinstance(keys_R, np.ndarray):
-        step_RxN = (number_RxN.astype(np.uint64) + np.uint64(1)) * _GAMMA
+        step_RxN = (number.astype(np.uint64) + np.uint64(1)) * _GAMMA
         return (splitmix64(keys_R[:, None] + step_RxN) >> np.uint64(33)).astype(np.int32)
-    number = tf.cast(number_RxN, tf.uint64) + np.uint64(1)
+    number = tf.cast(number, tf.uint64) + np.uint64(1)
     return tf.cast(tf.bitwise.right_shift(splitmix64(keys_R[:, None] + number * _GAMMA), np.uint64(33)), tf.int32)
 
 
-def uniform(keys_R: Any, number_RxN: Any) -> Any:
-    """A number uniform on [0, 1) for each (key, number), as `bits`: float32 [records, numbers]."""
-    if isinstance(keys_R, np.ndarray):
-        return (bits(keys_R, number_RxN) >> 7).astype(np.float32) * np.float32(2.0**-24)
-    return tf.cast(tf.bitwise.right_shift(bits(keys_R, number_RxN), 7), tf.float32) * np.float32(2.0**-24)
+def uniform(keys_R: Any, number: Any = None) -> Any:
+    """A number uniform on [0, 1) for each key and number, as `bits`: float32."""
+    drawn = bits(keys_R, number)
+    if isinstance(drawn, np.ndarray):
+        return (drawn >> 7).astype(np.float32) * np.float32(2.0**-24)
+    return tf.cast(tf.bitwise.right_shift(drawn, 7), tf.float32) * np.float32(2.0**-24)
+
+
+def randint(keys_R: Any, limit: Any, number: Any = None) -> Any:
+    """A whole number of 0 … limit - 1 for each key and number, as `bits`: int32.
+
+    Args:
+      keys_R: uint64, a tensor or a NumPy array.
+      limit: a whole number, or int32 of the shape of what `bits` gives.
+      number: as `bits` takes it.
+    """
+    drawn = bits(keys_R, number)
+    if isinstance(drawn, np.ndarray):
+        return (drawn.astype(np.int64) * limit >> 31).astype(np.int32)
+    wide = tf.cast(drawn, tf.int64) * tf.cast(limit, tf.int64)
+    return tf.cast(tf.bitwise.right_shift(wide, tf.constant(31, tf.int64)), tf.int32)
 
 
 def choose(keys_R: tf.Tensor, sizes_R: tf.Tensor, counts_R: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -237,43 +258,9 @@ def chosen(keys: tf.Tensor, sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     return tf.scatter_nd(at[:, None], tf.ones_like(at), [tf.reduce_sum(sizes)]) > 0
 
 
-def randint(limit: Any, x: Any) -> Any:
-    """Random bits (0 … 2^31 - 1) as numbers 0 … limit - 1, by multiplication.
-
-    Args:
-      limit: a whole number, or int32 of the shape of `x`.
-      x: int32, a tensor or a NumPy array.
-
-    Returns:
-      int32 of the shape of `x`.
-    """
-    if isinstance(x, np.ndarray):
-        return (x.astype(np.int64) * limit >> 31).astype(np.int32)
-    wide = tf.cast(x, tf.int64) * tf.cast(limit, tf.int64)
-    return tf.cast(tf.bitwise.right_shift(wide, tf.constant(31, tf.int64)), tf.int32)
-
-
 def places(x: tf.RaggedTensor) -> tf.Tensor:
     """Place of each token in its record: int32 [tokens of all records]."""
     return tf.range(tf.size(x.values)) - tf.cast(tf.repeat(x.row_starts(), x.row_lengths()), tf.int32)
-
-
-def token_bits(keys: tf.Tensor, x: tf.RaggedTensor) -> tf.Tensor:
-    """31 random bits for each token of each record.
-
-    Args:
-      keys: uint64 [records].
-      x: any feature of the records.
-
-    Returns:
-      int32 [tokens of all records], uniform on 0 … 2^31 - 1.
-    """
-    return bits(tf.repeat(keys, x.row_lengths()), places(x)[:, None])[:, 0]
-
-
-def token_uniform(keys: tf.Tensor, x: tf.RaggedTensor) -> tf.Tensor:
-    """A number uniform on [0, 1) for each token of each record: float32 [tokens of all records]."""
-    return tf.cast(tf.bitwise.right_shift(token_bits(keys, x), 7), tf.float32) * np.float32(2.0**-24)
 
 
 def ragged_mask(x: tf.RaggedTensor, chosen: tf.Tensor) -> tf.RaggedTensor:

@@ -23,8 +23,7 @@ from jaxpt.data.preprocessors.batched import (
     ragged_mask,
     randint,
     reordered,
-    token_bits,
-    token_uniform,
+    uniform,
 )
 from jaxpt.data.preprocessors.span_corruption import ended, with_sentinels
 
@@ -57,7 +56,7 @@ def replace_spans(
       {'inputs': [99, 12, 98, 15, 97, 18, 1], 'targets': [11, 99, 13, 14, 98, 16, 17, 97, 1]}
     """
     tokens = batch["tokens"]
-    is_noise_N = token_uniform(fold_in(keys, 1), tokens) < density
+    is_noise_N = uniform(fold_in(keys, 1), tokens) < density
     is_first_N = is_noise_N & ~at_starts(tf.roll(is_noise_N, 1, 0), tokens, False)
     # In the targets each noise token takes a place, and each run of noise the sentinel before it.
     spans_N = so_far(is_first_N, tokens)
@@ -86,7 +85,7 @@ def drop(batch: Batch, keys: tf.Tensor, density: float, targets_length: int, eos
       {'inputs': [12, 15, 18, 1], 'targets': [11, 13, 14, 16, 17, 1]}
     """
     tokens = batch["tokens"]
-    is_noise_N = token_uniform(fold_in(keys, 1), tokens) < density
+    is_noise_N = uniform(fold_in(keys, 1), tokens) < density
     is_noise_N &= so_far(is_noise_N, tokens) < targets_length
     return _sides(batch, ragged_mask(tokens, ~is_noise_N), ragged_mask(tokens, is_noise_N), eos)
 
@@ -118,9 +117,9 @@ def mask(
       {'inputs': [99, 12, 99, 99, 15, 99, 99, 18, 1], 'targets': [11, 12, 13, 14, 15, 16, 17, 18, 1]}
     """
     tokens = batch["tokens"]
-    is_noise_N = token_uniform(fold_in(keys, 1), tokens) < density
-    is_random_N = token_uniform(fold_in(keys, 2), tokens) < random_probability
-    random_N = reserved_ids + randint(vocab_size - reserved_ids, token_bits(fold_in(keys, 3), tokens))
+    is_noise_N = uniform(fold_in(keys, 1), tokens) < density
+    is_random_N = uniform(fold_in(keys, 2), tokens) < random_probability
+    random_N = reserved_ids + randint(fold_in(keys, 3), vocab_size - reserved_ids, tokens)
     noise_N = tf.where(is_random_N, random_N, mask)
     return _sides(batch, tokens.with_values(tf.where(is_noise_N, noise_N, tokens.values)), tokens, eos)
 
@@ -143,7 +142,7 @@ def deshuffle(batch: Batch, keys: tf.Tensor, eos: int) -> Batch:
       {'inputs': [15, 11, 13, 12, 17, 14, 18, 16, 1], 'targets': [11, 12, 13, 14, 15, 16, 17, 18, 1]}
     """
     tokens = batch["tokens"]
-    return _sides(batch, reordered(tokens, token_bits(keys, tokens)), tokens, eos)
+    return _sides(batch, reordered(tokens, bits(keys, tokens)), tokens, eos)
 
 
 @one_to_one
@@ -191,7 +190,7 @@ def mark_prefix(batch: Batch, keys: tf.Tensor) -> Batch:
 def _prefix_lengths(keys: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:
     """Length of each record's prefix, uniform on 1 … length - 1; 1 for a record of one token: int32 [R]."""
     lengths_R = tf.cast(tokens.row_lengths(), tf.int32)
-    return 1 + randint(tf.maximum(lengths_R - 1, 1), bits(keys, tf.constant([[0]]))[:, 0])
+    return 1 + randint(keys, tf.maximum(lengths_R - 1, 1))
 
 
 def so_far(chosen_N: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:

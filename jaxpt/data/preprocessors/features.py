@@ -160,12 +160,9 @@ def encoder(batch: Records, length: int, max_predictions: int, packs: Packs = No
         "masked_targets": masked.rows(batch["masked_targets"].values),
         "masked_weights": masked.weights(),
     }
-    if "positions" in batch:
-        features["encoder_positions"] = layout.rows(batch["positions"].values)
-    if "ranks" in batch:
-        features["encoder_ranks"] = layout.rows(batch["ranks"].values)
-    if "order" in batch:
-        features["encoder_order"] = layout.rows(batch["order"].values)
+    for name in ("positions", "ranks", "order"):
+        if name in batch:
+            features[f"encoder_{name}"] = layout.rows(batch[name].values)
     if "mask_kind" in batch:
         features["masked_kinds"] = masked.rows(np.repeat(batch["mask_kind"], positions.lengths))
     for label, name in (("is_random_next", "next_sentence"), ("is_swapped", "sentence_order")):

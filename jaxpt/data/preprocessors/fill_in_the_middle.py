@@ -11,17 +11,7 @@ Shapes: R records · N tokens of all records end to end
 from __future__ import annotations
 
 from jaxpt.data._tf import tf
-from jaxpt.data.preprocessors.batched import (
-    Batch,
-    bits,
-    fold_in,
-    one_to_one,
-    origin,
-    places,
-    ragged_mask,
-    randint,
-    uniform,
-)
+from jaxpt.data.preprocessors.batched import Batch, fold_in, one_to_one, origin, places, ragged_mask, randint, uniform
 
 
 @one_to_one
@@ -61,7 +51,7 @@ def rearrange(
     draws_Rx2 = uniform(fold_in(keys, 1), tf.range(2)[None])
     moved_R, spm_R = draws_Rx2[:, 0] < rate, draws_Rx2[:, 1] < spm_rate
     sizes_R = tf.cast(text.row_lengths(), tf.int32)
-    cuts_Rx2 = tf.sort(randint(sizes_R[:, None] + 1, bits(fold_in(keys, 2), tf.range(2)[None])))
+    cuts_Rx2 = tf.sort(randint(fold_in(keys, 2), sizes_R[:, None] + 1, tf.range(2)[None]))
 
     place_N, moved_N = places(text), tf.repeat(moved_R, sizes_R)
     first_N, second_N = (tf.repeat(cuts_Rx2[:, n], sizes_R) for n in (0, 1))

@@ -47,9 +47,5 @@ def encode(
                 counts["too_long" if record["truncated"] else "without_answer"] += 1
         source.counts[split_name] |= counts
 
-    return from_generator(records, _signature(like), source.fail)
-
-
-def _signature(like: dict[str, np.ndarray]) -> dict[str, tf.TensorSpec]:
-    """Shape and type of a record."""
-    return {name: tf.TensorSpec([None] if x.shape == (0,) else x.shape, x.dtype) for name, x in like.items()}
+    signature = {name: tf.TensorSpec([None] if x.shape == (0,) else x.shape, x.dtype) for name, x in like.items()}
+    return from_generator(records, signature, source.fail)

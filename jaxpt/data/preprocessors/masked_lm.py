@@ -160,14 +160,14 @@ def _count(rounding: Rounding, rate: float, lengths_R: tf.Tensor, sizes_R: tf.Te
     exact_R = rate * tf.cast(lengths_R, tf.float64)
     if rounding == "nearest":
         return tf.maximum(tf.cast(tf.round(exact_R), tf.int32), 1)
-    return tf.cast(tf.floor(exact_R + tf.cast(uniform(fold_in(keys, 4), [[0]])[:, 0], tf.float64)), tf.int32)
+    return tf.cast(tf.floor(exact_R + tf.cast(uniform(fold_in(keys, 4)), tf.float64)), tf.int32)
 
 
 def _with_replacement(keys: tf.Tensor, sizes_R: tf.Tensor, n_R: tf.Tensor, _: int) -> tuple[tf.Tensor, tf.Tensor]:
     """As `choose`, drawn with replacement (ELECTRA): places ascending, some of them several times."""
     number = tf.range(tf.reduce_max(tf.concat([n_R, [0]], 0)))[None]
     is_real = number < n_R[:, None]
-    drawn = randint(sizes_R[:, None], bits(keys, number))
+    drawn = randint(keys, sizes_R[:, None], number)
     return tf.sort(tf.where(is_real, drawn, tf.int32.max)), is_real
 
 
@@ -177,7 +177,7 @@ def _one_a_window(keys: tf.Tensor, sizes_R: tf.Tensor, n_R: tf.Tensor, window: i
     number = tf.range(tf.reduce_max(tf.concat([n_R, [0]], 0)))[None]
     is_real = number < n_R[:, None]
     first = number * window
-    drawn = first + randint(tf.minimum(window, sizes_R[:, None] - first), bits(keys, number))
+    drawn = first + randint(keys, tf.minimum(window, sizes_R[:, None] - first), number)
     return tf.where(is_real, drawn, tf.int32.max), is_real
 
 

@@ -8,19 +8,7 @@ Shapes: R records · N tokens of all records end to end
 from __future__ import annotations
 
 from jaxpt.data._tf import tf
-from jaxpt.data.preprocessors.batched import (
-    Batch,
-    bits,
-    fold_in,
-    one_to_one,
-    origin,
-    places,
-    ragged_mask,
-    randint,
-    token_bits,
-    token_uniform,
-    uniform,
-)
+from jaxpt.data.preprocessors.batched import Batch, fold_in, one_to_one, origin, places, ragged_mask, randint, uniform
 
 
 @one_to_one
@@ -75,18 +63,18 @@ def fragment(
         tokens, head = tf.concat([end_Rx1, tokens, end_Rx1], axis=1), 1
     lengths_R = tf.cast(tokens.row_lengths(), tf.int32)
     size_R = tf.maximum(tf.cast(tf.round(tf.cast(lengths_R, tf.float64) * share), tf.int32), 1)
-    where_R = uniform(fold_in(keys, 1), tf.constant([[0]]))[:, 0]
+    where_R = uniform(fold_in(keys, 1))
     size_R = tf.minimum(size_R, lengths_R - head)
     free_R = lengths_R - head - size_R
-    first_R = randint(free_R + 1, bits(fold_in(keys, 2), tf.constant([[0]]))[:, 0])
+    first_R = randint(fold_in(keys, 2), free_R + 1)
     first_R = tf.where(where_R < start_probability + end_probability, free_R, first_R)
     first_R = head + tf.where(where_R < start_probability, 0, first_R)
 
     place_N = places(tokens)
     first_N, end_N = (tf.repeat(x, lengths_R) for x in (first_R, first_R + size_R))
     in_fragment_N = (place_N >= first_N) & (place_N < end_N)
-    draw_N = token_uniform(fold_in(keys, 3), tokens)
-    random_N = randint(vocab_size, token_bits(fold_in(keys, 4), tokens))
+    draw_N = uniform(fold_in(keys, 3), tokens)
+    random_N = randint(fold_in(keys, 4), vocab_size, tokens)
     corrupted_N = tf.where(draw_N < mask_probability + random_probability, random_N, tokens.values)
     corrupted_N = tf.where(draw_N < mask_probability, mask, corrupted_N)
     before_N = tf.where(place_N == 0, start, tf.roll(tokens.values, 1, 0))

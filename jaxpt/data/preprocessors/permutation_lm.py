@@ -15,16 +15,7 @@ import string
 import numpy as np
 
 from jaxpt.data._tf import numpy_call, seqio, tf
-from jaxpt.data.preprocessors.batched import (
-    Batch,
-    bits,
-    fold_in,
-    one_to_one,
-    places,
-    ragged_mask,
-    randint,
-    uniform,
-)
+from jaxpt.data.preprocessors.batched import Batch, bits, fold_in, one_to_one, places, ragged_mask, randint, uniform
 from jaxpt.data.preprocessors.sentence_pairs import read_all
 from jaxpt.data.preprocessors.words import word_starts
 from jaxpt.data.vocabularies import pieces
@@ -279,7 +270,7 @@ def ngrams(zones: Zones, begins_N: np.ndarray, max_ngram: int, context: int) -> 
     steps = (np.cumsum(shares)[:-1] / shares.sum()).astype(np.float32)
     n_ZxV = 1 + np.searchsorted(steps, uniform(fold_in(keys_Z, 1), draw_V), side="right")
     n_ZxV = np.diff(np.minimum(np.cumsum(n_ZxV, axis=1), zones.goals_Z[:, None]), prepend=0)
-    before_ZxV = randint(n_ZxV * context, bits(fold_in(keys_Z, 2), draw_V))
+    before_ZxV = randint(fold_in(keys_Z, 2), n_ZxV * context, draw_V)
 
     start_S = np.append(np.flatnonzero(begins_N), len(begins_N))
     edges_N1 = np.zeros(len(begins_N) + 1, np.int8)  # 1 where an n-gram begins, -1 after its end; no two touch

@@ -21,7 +21,6 @@ from jaxpt.data.preprocessors.batched import (
     makes_rows,
     one_to_one,
     ragged_mask,
-    token_uniform,
     uniform,
 )
 
@@ -66,7 +65,7 @@ def draw(
     if subsample:
         rare_V = subsample / (count_V / count_V.sum())
         keep_probability_V = (np.sqrt(rare_V) + rare_V).astype(np.float32)
-        is_kept_N = token_uniform(fold_in(keys, 1), tokens) < tf.gather(keep_probability_V, tokens.values)
+        is_kept_N = uniform(fold_in(keys, 1), tokens) < tf.gather(keep_probability_V, tokens.values)
         tokens = ragged_mask(tokens, at_starts(is_kept_N, tokens, True))
     ends_V = np.cumsum(count_V**noise_exponent)
     drawn_RxK = tf.cast(uniform(fold_in(keys, 2), tf.range(noise)[None]), tf.float64) * ends_V[-1]

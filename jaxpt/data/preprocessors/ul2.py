@@ -50,7 +50,7 @@ def mix(
     densities, means, modes, shares = (list(column) for column in zip(*denoisers))
     means = [math.inf if mean is None else mean for mean in means]
     bounds = np.round(np.cumsum(shares) / np.sum(shares) * 2**31).astype(np.int64)
-    draw_R = tf.cast(bits(fold_in(keys, 3), tf.constant([[0]]))[:, 0], tf.int64)
+    draw_R = tf.cast(bits(fold_in(keys, 3)), tf.int64)
     which_R = tf.searchsorted(tf.constant(bounds[:-1]), draw_R, side="right")
     density_R, mean_R = (tf.gather(tf.constant(x, tf.float64), which_R) for x in (densities, means))
     features = corrupted(batch, keys, density_R, mean_R, first_sentinel, eos)

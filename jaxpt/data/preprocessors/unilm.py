@@ -48,7 +48,7 @@ def draw_mask(
     """
     types, is_random_R = batch["token_types"], batch["is_random_next"]
     bounds = tf.constant(np.cumsum(shares)[:-1], tf.float32)
-    drawn_R = tf.searchsorted(bounds, uniform(keys, [[0]])[:, 0], side="right")
+    drawn_R = tf.searchsorted(bounds, uniform(keys), side="right")
     kind_R = tf.where(is_random_R > 0, 0, drawn_R)
     kind_N, place_N = tf.repeat(kind_R, types.row_lengths()), places(types)
     ranks_N = tf.where(

@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,26 +16,6 @@ Batch = dict[str, np.ndarray]
 Which = np.ndarray | slice | None
 """This process's rows of the global batch; None: all."""
 T = TypeVar("T")
-
-
-class Training(Protocol):
-    """Training batches, addressed by their step."""
-
-    def batches(self, start: int = 0, rows: Which = None) -> Iterator[Batch]:
-        """Batches from a step on, counted from the start of the phase: {feature: array [rows, ...]}."""
-
-
-class HeldOut(Protocol):
-    """The validation rows of one task or several, always under the same noise."""
-
-    def __len__(self) -> int:
-        """Rows of all tasks together."""
-
-    def each(self) -> dict[str, HeldOut]:
-        """Those of each task."""
-
-    def epoch(self, batch_size: int, limit: int | None = None, rows: Which = None) -> Iterator[Batch]:
-        """Each of the first `limit` rows once, in batches; the last one is filled up with rows of zeros."""
 
 
 def ahead(make: Callable[[int], T], numbers: Iterable[int], threads: int = 0) -> Iterator[T]:

@@ -55,7 +55,13 @@ def compile_online(
     if rows is not None:
         rows = functools.partial(rows, **arguments(last, calls[-1], vocabulary))
         calls = calls[:-1]
-    drawn = _graph(calls, vocabulary, spec, token_counts) if calls else lambda records, keys: records
+    signature = {
+        name: Ragged(tf.TensorSpec([None], s.dtype), tf.TensorSpec([None], tf.int64))
+        if s.shape.as_list() == [None]
+        else tf.TensorSpec([None, *s.shape], s.dtype)
+        for name, s in spec.items()
+    }
+    drawn = _graph(calls, vocabulary, signature, token_counts) if calls else lambda records, keys: records
 
     def online(records: Records, keys: np.ndarray, packs: np.ndarray | None) -> dict[str, np.ndarray]:
         batch = drawn(records, keys)
@@ -68,33 +74,21 @@ def compile_online(
         return {name: outputs[name] for name in features}
 
     # A mistake in a preprocessor shows here, not at the first step.
-    none = {
-        name: Ragged(np.zeros(0, s.dtype.as_numpy_dtype), np.zeros(0, np.int64))
-        if _is_ragged(s)
-        else np.zeros((0, *s.shape), s.dtype.as_numpy_dtype)
-        for name, s in spec.items()
-    }
+    none = tf.nest.map_structure(lambda s: np.zeros((0, *s.shape[1:]), s.dtype.as_numpy_dtype), signature)
     batch = drawn(none, np.zeros(0, np.uint64))
     _check(batch if rows is None else rows(batch, packs=np.zeros(1, np.int64) if packed else None), features)
     return online
 
 
-def _is_ragged(spec: tf.TensorSpec) -> bool:
-    return spec.shape.rank == 1 and spec.shape[0] is None
-
-
 def _graph(
-    calls: tuple[Call, ...],
-    vocabulary: seqio.Vocabulary,
-    spec: Mapping[str, tf.TensorSpec],
-    token_counts: Counts | None,
+    calls: tuple[Call, ...], vocabulary: seqio.Vocabulary, signature: dict[str, Any], token_counts: Counts | None
 ) -> Callable[[Records, np.ndarray], Records]:
     """Calls as one graph: (records, keys) → records."""
     steps = [_step(call, vocabulary, token_counts) for call in calls]
 
     def make(records: dict[str, Any], keys: tf.Tensor) -> dict[str, Any]:
         batch = {
-            name: tf.RaggedTensor.from_row_lengths(*x, validate=False) if _is_ragged(spec[name]) else x
+            name: tf.RaggedTensor.from_row_lengths(*x, validate=False) if isinstance(x, Ragged) else x
             for name, x in records.items()
         }
         for number, step in enumerate(steps):
@@ -104,19 +98,9 @@ def _graph(
             for name, x in batch.items()
         }
 
-    def tensor_spec(s: tf.TensorSpec) -> Any:
-        if _is_ragged(s):
-            return Ragged(tf.TensorSpec([None], s.dtype), tf.TensorSpec([None], tf.int64))
-        return tf.TensorSpec([None, *s.shape], s.dtype)
-
-    signature = [{name: tensor_spec(s) for name, s in spec.items()}, tf.TensorSpec([None], tf.uint64)]
-    graph = tf.function(make, input_signature=signature, autograph=False)
+    graph = tf.function(make, input_signature=[signature, tf.TensorSpec([None], tf.uint64)], autograph=False)
     _check_draws(graph.get_concrete_function().graph.as_graph_def(), calls)
-
-    def run(records: Records, keys: np.ndarray) -> Records:
-        return tf.nest.map_structure(lambda x: x.numpy(), graph(records, keys))
-
-    return run
+    return lambda records, keys: tf.nest.map_structure(lambda x: x.numpy(), graph(records, keys))
 
 
 def _check_draws(graph: Any, calls: tuple[Call, ...]) -> None:

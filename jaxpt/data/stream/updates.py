@@ -96,22 +96,17 @@ class Updates:
             return self._kept(epoch)
 
     def _of_epoch(self, epoch: int) -> Packs:
-        member_GxN, row_GxN = self._epoch(epoch)
+        plan = self._first if epoch == 0 else self._planned(epoch, self.rows)
+        if plan is None:  # the groups of epoch 0 in another order
+            whole = len(self._size_MxF) // self.examples
+            order = permuted(np.arange(whole), whole, self._key, np.full(whole, epoch))
+            order = np.append(order, np.arange(whole, self.steps))
+            plan = self._first[0][order], self._first[1][order]
+        member_GxN, row_GxN = plan
         real = member_GxN.ravel() != _NOBODY
         row = (np.arange(len(row_GxN))[:, None] * self.rows + row_GxN).ravel()[real]
         records = member_GxN.ravel()[real][np.argsort(row, kind="stable")]
         return Packs(records, np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(self)))]))
-
-    def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The plan of an epoch; where none is found, the groups of epoch 0 in another order."""
-        if epoch == 0:
-            return self._first
-        if (plan := self._planned(epoch, self.rows)) is not None:
-            return plan
-        whole = len(self._size_MxF) // self.examples
-        order = permuted(np.arange(whole), whole, self._key, np.full(whole, epoch))
-        order = np.append(order, np.arange(whole, self.steps))
-        return self._first[0][order], self._first[1][order]
 
     def _needed(self) -> int:
         """Rows with which epoch 0 has a plan."""

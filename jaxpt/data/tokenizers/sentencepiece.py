@@ -133,8 +133,9 @@ class SentencePieceTokenizer(Tokenizer):
         self._read = [token for token in self.declared if not token.special]
         self._read += [AddedToken(token, i) for token, i in added_ids.items()]
         of_model = {part: getattr(self._sp, f"{part}_id")() for part in ("unk", "bos", "eos")}
-        bounds = () if style.first else ("<s>", "</s>")  # fairseq's stand for [CLS] and [SEP]
-        spelled = {part: [x for x in SPECIALS[part] if x not in bounds] for part in ("cls", "sep", "mask")}
+        # Of fairseq's vocabularies <s> and </s> stand for [CLS] and [SEP], of no others.
+        order = slice(None, None, -1) if style.first else slice(2)
+        spelled = {part: SPECIALS[part][order] for part in ("cls", "sep", "mask")}
         self.vocabulary = vocabulary_of(
             len(proto.pieces), added_ids, sentinels, sentinels_end, pad=max(self._sp.pad_id(), 0), eod=ids.get("<eod>"),
             **{part: i if i >= 0 else None for part, i in of_model.items()},

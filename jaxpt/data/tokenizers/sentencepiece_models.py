@@ -178,10 +178,7 @@ def _character_steps(spec: Any, cleaning: Any) -> list[Any]:
 def _normalizer(spec: Any, cleaning: Any, prefix: bool) -> Any:
     steps = _character_steps(spec, cleaning)
     if spec.remove_extra_whitespaces:
-        steps += [
-            normalizers.Replace(Regex(r"\A +| +\z"), ""),
-            normalizers.Replace(Regex(" {2,}"), " "),
-        ]
+        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     if spec.add_dummy_prefix and prefix:
         steps.append(normalizers.Prepend("▁"))
     return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])

@@ -22,13 +22,8 @@ CHECKSUMS = "checksums.json"
 
 # A directory is searched in this order: a tokenizer.json says most, and `transformers` takes it first. A SentencePiece
 # model that we have saved counts before the tokenizer.json that was made of it.
-_MODELS = (
-    ("sentencepiece", ("spiece.model",)),
-    ("sentencepiece", ("sentencepiece.model",)),
-    ("sentencepiece", ("tokenizer.model",)),
-    ("sentencepiece", ("sentencepiece.bpe.model",)),
-    ("sentencepiece", ("spm.model",)),
-)
+_MODEL_NAMES = ("spiece.model", "sentencepiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
+_MODELS = tuple(("sentencepiece", (name,)) for name in _MODEL_NAMES)
 KNOWN = (
     (None, ("tokenizer.json",)),
     *_MODELS,

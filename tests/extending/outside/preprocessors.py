@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from jaxpt.data.preprocessors import features
-from jaxpt.data.preprocessors.batched import makes_rows, one_to_one, token_uniform
+from jaxpt.data.preprocessors.batched import makes_rows, one_to_one, uniform
 from jaxpt.data.records.shard import Ragged
 
 
@@ -15,7 +15,7 @@ def word_dropout(batch, keys, rate, unk):
     Paper: https://arxiv.org/abs/1511.06349
     """
     tokens = batch["tokens"]
-    noisy = tf.where(token_uniform(keys, tokens) < rate, unk, tokens.values)
+    noisy = tf.where(uniform(keys, tokens) < rate, unk, tokens.values)
     return {**batch, "noisy": tokens.with_values(noisy)}
 
 
