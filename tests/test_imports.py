@@ -34,8 +34,7 @@ LAZY = {
     "jaxpt/study/recipes.py": "JAX takes a second: recipes are checked before it",
     "jaxpt/models/kernels.py": "Pallas takes a tenth of a second, and is for TPUs alone",
     "jaxpt/data/parts.py": "recipes are checked before TensorFlow is imported",
-    "jaxpt/data/chat_template.py": "Jinja takes a tenth of a second, and few runs have dialogues",
-    "jaxpt/evals/few_shot/templates.py": "likewise: what a harness has is listed without it",
+    "jaxpt/evals/few_shot/templates.py": "Jinja takes a tenth of a second: what a harness has is listed without it",
     "jaxpt/data/preparing.py": "prepared batches need no TensorFlow",
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }

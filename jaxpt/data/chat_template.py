@@ -13,9 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
+from jinja2 import ext, nodes
+
 from jaxpt.data.tokenizers import declared, vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
+from jaxpt.runtime import sandbox
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 Message = Mapping[str, Any]
@@ -70,10 +74,6 @@ class ChatTemplate:
         Raises:
           UserError: it is no Jinja; names the line.
         """
-        import jinja2
-
-        from jaxpt.runtime import sandbox
-
         self.name, self.tokens = name, dict(tokens or {})
         self.marks_answers = _MARKS.search(source) is not None
         try:
@@ -95,8 +95,6 @@ class ChatTemplate:
         Raises:
           UserError: a message is not as it must be, or the template refuses the dialogue or takes too many steps.
         """
-        from jaxpt.runtime import sandbox
-
         check(messages)
         # Templates print a None where they test for a missing key alone.
         clean_messages = [{key: value for key, value in message.items() if value is not None} for message in messages]
@@ -266,25 +264,22 @@ def check(messages: Sequence[Message]) -> None:
             raise UserError(f"message {number}: content is {wrong}; wants a string")
 
 
+class _Generation(ext.Extension):
+    """`{% generation %}…{% endgeneration %}` marks what the assistant says; the text is that of the block."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's)
+
+    def parse(self, parser: Any) -> Any:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_text", [nodes.ContextReference()]), [], [], body).set_lineno(line)
+
+    def _text(self, context: Any, caller: Any) -> str:
+        return f"{_OPEN}{caller()}{_CLOSE}" if context.get("_marks") else caller()
+
+
 def _environment() -> Any:
     """Jinja's sandbox, with what `transformers` adds for templates."""
-    import jinja2
-    from jinja2 import ext, nodes
-
-    from jaxpt.runtime.sandbox import Sandbox
-
-    class Generation(ext.Extension):
-        """`{% generation %}…{% endgeneration %}` marks what the assistant says; the text is that of the block."""
-
-        tags = {"generation"}  # noqa: RUF012 (Jinja's)
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.CallBlock(self.call_method("_text", [nodes.ContextReference()]), [], [], body).set_lineno(line)
-
-        def _text(self, context: Any, caller: Any) -> str:
-            return f"{_OPEN}{caller()}{_CLOSE}" if context.get("_marks") else caller()
 
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
@@ -294,8 +289,9 @@ def _environment() -> Any:
     ) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    filters = {"tojson": tojson}  # Jinja's own writes for HTML
-    environment = Sandbox(filters, trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols])
+    extensions = [_Generation, ext.loopcontrols]
+    # Jinja's own `tojson` writes for HTML.
+    environment = sandbox.Sandbox({"tojson": tojson}, trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     return environment

@@ -111,30 +111,25 @@ def make(
       >>> [ex["targets"].tolist() for ex in ds.as_numpy_iterator()]  # B and o are 66 and 111, three ids before them
       [[69, 114, 1]]
     """
-    find, room = resolve(finder), {0: inputs_length, 1: targets_length}
+    find, room = resolve(finder), (inputs_length, targets_length)
 
     def encode_all(sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rows, numbers = [], []
         for number, sentence in enumerate(sentences):
             for texts in blanks(sentence.decode(), find, prefix, blank):
                 sides = [[*vocabulary.encode(text), eos] for text in texts]
-                if all(len(side) <= room[n] for n, side in enumerate(sides)):
+                if all(len(side) <= most for side, most in zip(sides, room)):
                     rows += sides
                     numbers.append(number)
-        ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         flat = np.concatenate([np.zeros(0, np.int32), *(np.array(row, np.int32) for row in rows)])
-        return flat, ends, np.array(numbers, np.int64)
+        return flat, np.array([len(row) for row in rows], np.int64), np.array(numbers, np.int64)
 
     def examples(ex: dict[str, tf.Tensor]) -> tf.data.Dataset:
         types = [tf.TensorSpec([None], dtype) for dtype in (tf.int32, tf.int64, tf.int64)]
-        flat, ends, numbers = numpy_call(encode_all, [split_sentences(ex["text"])], types)
-        bounds = tf.stack([ends[:-1:2], ends[1::2], ends[2::2]], axis=1)
-
-        def cut(bounds: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tensor]:
-            first, middle, end = tf.unstack(bounds, 3)
-            origin = tf.concat([tf.cast(ex["origin"], tf.int64), number[None]], 0)
-            return {"inputs": flat[first:middle], "targets": flat[middle:end], "origin": origin}
-
-        return tf.data.Dataset.from_tensor_slices((bounds, numbers)).map(cut)
+        flat, lengths, numbers = numpy_call(encode_all, [split_sentences(ex["text"])], types)
+        sides = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
+        document = tf.tile(tf.cast(ex["origin"], tf.int64)[None], [tf.size(numbers), 1])
+        origin = tf.concat([document, numbers[:, None]], axis=1)
+        return tf.data.Dataset.from_tensor_slices({"inputs": sides[::2], "targets": sides[1::2], "origin": origin})
 
     return ds.flat_map(examples)

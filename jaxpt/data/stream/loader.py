@@ -96,8 +96,7 @@ class Stream:
 
     def each(self) -> dict[str, Stream]:
         """One stream for each task."""
-        alone = Mixture([1.0], 0)
-        return {task.name: dataclasses.replace(self, tasks=[task], mixture=alone) for task in self.tasks}
+        return {task.name: dataclasses.replace(self, tasks=[task]) for task in self.tasks}
 
     def batches(self, start: int = 0, rows: Which = None) -> Iterator[Batch]:
         """Training batches without end; every epoch of a task is another permutation with other noise.
@@ -170,7 +169,7 @@ class Stream:
         if self.continues:
             (task,) = self.tasks
             return np.zeros_like(index), *continued(index, len(task), self.batch_size, key(task.seed, "order"))
-        number, place = self.mixture.at(index)
+        number, place = self.mixture.at(index) if len(self.tasks) > 1 else (np.zeros_like(index), index)
         epoch, row = np.divmod(place, np.array([len(task) for task in self.tasks])[number])
         for n in np.unique(number):
             task, of_task = self.tasks[n], number == n
@@ -190,12 +189,12 @@ class Stream:
         # Tasks whose records become features in the same way go through one graph together.
         for online in {self.tasks[n].online for n in numbers}:
             alike = [n for n in numbers if self.tasks[n].online is online]
-            places = [np.flatnonzero(task == n) for n in alike]
-            fetched = (self.tasks[n].fetch(epoch[at], row[at]) for n, at in zip(alike, places))
+            indices = [np.flatnonzero(task == n) for n in alike]
+            fetched = (self.tasks[n].fetch(epoch[at], row[at]) for n, at in zip(alike, indices))
             records, keys, sizes = zip(*fetched)
             bounds = np.cumsum([0, *itertools.chain(*sizes)])
             for name, value in online(_joined(records), np.concatenate(keys), bounds).items():
-                batch[name][np.concatenate(places)] = value
+                batch[name][np.concatenate(indices)] = value
         return batch
 
 

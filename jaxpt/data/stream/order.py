@@ -101,8 +101,6 @@ class Mixture:
           >>> np.bincount(task).tolist(), sorted(own[task == 1].tolist()) == list(range(32))
           ([96, 32], True)
         """
-        if len(self.quotas) == 1:
-            return np.zeros_like(index), index
         number, place = np.divmod(index, self.block)
         place = permuted(place, self.block, self._key, number)
         task = np.searchsorted(self._ends, place, side="right")

@@ -67,13 +67,10 @@ def load(
         raise UserError(f"{empty}: is empty; wants a {file_kind or 'tokenizer'} file")
     try:
         declaration = declared.read(folder)
-        settings = declaration.settings
-        if file_kind in (None, "sentencepiece", "wordpiece", "bpe"):
-            tokenizer = _with_declared(
-                _read(file_kind, files, declaration.effective, lowercase, extra_ids), declaration, files[0]
-            )
-        else:
-            tokenizer = _read(file_kind, files, settings, lowercase, extra_ids)
+        settings, is_ours = declaration.settings, file_kind in (None, "sentencepiece", "wordpiece", "bpe")
+        tokenizer = _read(file_kind, files, declaration.effective if is_ours else settings, lowercase, extra_ids)
+        if is_ours:
+            tokenizer = _with_declared(tokenizer, declaration, files[0])
         if added := [*settings.get(vocabulary_files.ADDED, ()), *add_tokens]:
             tokenizer = add(tokenizer, added)
         tokenizer.chat_templates = vocabulary_files.read_chat_templates(folder)

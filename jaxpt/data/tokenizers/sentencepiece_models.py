@@ -126,7 +126,8 @@ def to_rust(
         longest_first = "|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True))
         split = pre_tokenizers.Split(Regex(longest_first), "isolated")
         rust.pre_tokenizer = pre_tokenizers.Sequence([rust.pre_tokenizer, split]) if first_only else split
-    rust.decoder = _decoder(proto)
+    strip = [decoders.Strip(" ", 1, 0)] * proto.normalizer_spec.add_dummy_prefix
+    rust.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
     special = [name for name, p in zip(pieces, proto.pieces) if p.type in (p.UNKNOWN, p.CONTROL)]
     sentinels = [name for name in pieces if re.fullmatch(r"<extra_id_\d+>", name)]
     tokens = {name: library.AddedToken(name, normalized=False, special=True) for name in [*special, *sentinels]}
@@ -182,8 +183,3 @@ def _normalizer(spec: Any, cleaning: Any, prefix: bool) -> Any:
     if spec.add_dummy_prefix and prefix:
         steps.append(normalizers.Prepend("▁"))
     return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
-
-
-def _decoder(proto: Any) -> Any:
-    strip = [decoders.Strip(" ", 1, 0)] * proto.normalizer_spec.add_dummy_prefix
-    return decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])

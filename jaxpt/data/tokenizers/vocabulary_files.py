@@ -50,8 +50,10 @@ def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
             f"{path}: {SETTINGS} names the kind {named}, a module; its code runs where a recipe names it: "
             "data.tokenizer.kind"
         )
-    if kind not in _PUBLISHED or (kind is None and named is not None):
-        return _of_ones_own(path, kind or named, named)
+    if kind not in _PUBLISHED or (kind is None and named is not None):  # its class finds the files
+        if path.is_dir() and named != (kind or named):
+            raise UserError(f"{path}: no {kind} vocabulary in this directory; {SETTINGS} names {named or 'no kind'}")
+        return kind or named, [path]
     if path.is_dir():
         for known_kind, names in (*_MODELS, *KNOWN) if _model_counts(path, kind) else KNOWN:
             files = [path / name for name in names]
@@ -91,13 +93,6 @@ def _model_counts(directory: Path, kind: str | None) -> bool:
         return False
     model = read_settings(directory, "tokenizer.json").get("model")
     return not isinstance(model, dict) or model.get("type") != "Unigram"
-
-
-def _of_ones_own(path: Path, kind: str, named: str | None) -> tuple[str, list[Path]]:
-    """A kind that is not published under a name of `KNOWN`: its class finds the files."""
-    if path.is_dir() and named != kind:
-        raise UserError(f"{path}: no {kind} vocabulary in this directory; {SETTINGS} names {named or 'no kind'}")
-    return kind, [path]
 
 
 def settings_file(name: str, values: dict[str, Any], chat_templates: Mapping[str, str]) -> str:

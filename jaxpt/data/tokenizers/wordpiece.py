@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,10 @@ class WordPieceTokenizer(rust_tokenizers.RustTokenizer):
         unk = settings.get("unk_token") or "[UNK]"
         if unk not in vocab:
             raise UserError(f"{files[0]}: no {unk} line; wants a WordPiece vocabulary, one token a line")
-        uncased, do_lower_case = _is_uncased(vocab), settings.get("do_lower_case")
+        # Pieces hold letters that have case, all in lower case; those in brackets are special tokens.
+        pieces = [piece for piece in vocab if not (piece.startswith("[") and piece.endswith("]"))]
+        uncased = any(p != p.upper() for p in pieces) and all(p == p.lower() for p in pieces)
+        do_lower_case = settings.get("do_lower_case")
         do_lower_case = lowercase if do_lower_case is None else do_lower_case
         if uncased and do_lower_case is False and settings.get("do_lower_case") is None:
             raise UserError(
@@ -88,9 +91,3 @@ def _letters(words: collections.Counter[str], room: int) -> tuple[list[str], lis
         letters.update(dict.fromkeys(word, count))
     alphabet = sorted(sorted(letters, key=lambda c: (-letters[c], c))[:room])
     return alphabet, sorted({c for word in words for c in word[1:]} & set(alphabet))
-
-
-def _is_uncased(vocab: Iterable[str]) -> bool:
-    """Whether pieces hold letters that have case, and all in lower case; those in brackets are special tokens."""
-    pieces = [piece for piece in vocab if not (piece.startswith("[") and piece.endswith("]"))]
-    return any(p != p.upper() for p in pieces) and all(p == p.lower() for p in pieces)
