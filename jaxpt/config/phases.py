@@ -118,12 +118,13 @@ def at_phase(config: Config, index: int) -> Config:
       index: which stage, from 0.
 
     Returns:
-      A configuration without phases and without `train.unfreeze`.
+      A configuration without phases and without `train.unfreeze`; one that has none of them stays as it is.
 
     Raises:
       UserError: the phases do not fill `train.steps`, or a phase sets what it may not.
     """
-    return of_phase(config, train_stages(config)[index].phase)
+    stages = train_stages(config)
+    return of_phase(config, stages[index].phase if config.train.phases else 0)
 
 
 def of_phase(config: Config, phase: int) -> Config:
