@@ -3,58 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from jaxpt.cli.parsing import add_overrides, command, count, index
+from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    if not all(word.isdecimal() for word in text.split(",")):
-        raise argparse.ArgumentTypeError(f"expected ids such as 2,7, got {text!r}")
-    return tuple(map(int, text.split(",")))
-
-
-def _words(text: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(_ids(word) for word in text.split(";"))
-
-
-def _early(text: str) -> bool | str:
-    choices = {"true": True, "false": False, "never": "never"}
-    if text not in choices:
-        raise argparse.ArgumentTypeError(f"expected true, false or never, got {text!r}")
-    return choices[text]
-
-
-_SETTINGS: dict[str, tuple[Callable[[str], Any], str, str]] = {
-    "max_new_tokens": (int, "N", "number of tokens at most (64)"),
-    "min_new_tokens": (int, "N", "number of tokens before which no text ends (0)"),
-    "min_length": (int, "N", "the same with the prompt's tokens (0)"),
-    "temperature": (float, "T", "0: the most likely token; above: sample from softmax(logits / T) (0)"),
-    "top_k": (int, "K", "sample from the K most likely tokens; encoders: number of candidates for a mask (5)"),
-    "top_p": (float, "P", "sample from the fewest most likely tokens with probability P together"),
-    "min_p": (float, "P", "sample from the tokens with at least P × the largest probability"),
-    "typical_p": (float, "P", "sample from tokens of typical information with probability P together"),
-    "repetition_penalty": (float, "R", "above 1: tokens that were there are less likely (1)"),
-    "presence_penalty": (float, "X", "is subtracted from the logits of tokens that were generated (0)"),
-    "frequency_penalty": (float, "X", "is subtracted for each time that a token was generated (0)"),
-    "no_repeat_ngram": (int, "N", "no N-gram of tokens occurs twice"),
-    "suppress": (_ids, "IDS", "ids that are never chosen, with commas"),
-    "suppress_first": (_ids, "IDS", "ids that are not the first one after the prompt"),
-    "bad_words": (_words, "IDS;IDS", "sequences of ids that are never completed"),
-    "forced_first": (int, "ID", "id that follows the decoder's start"),
-    "forced_last": (_ids, "IDS", "id at the last place, or several, one of which is chosen"),
-    "eos": (_ids, "IDS", "ids that end a text, with commas (those of the model's files)"),
-    "seed": (int, "S", "a sample depends on the seed and the number of the prompt (0)"),
-}
-"""Settings of `Options` that both commands take: type, placeholder, help."""
-_SEARCH: dict[str, tuple[Callable[[str], Any], str, str]] = {
-    "beams": (int, "B", "beam search with B beams (1: none)"),
-    "length_penalty": (float, "L", "beams: score = log-probability / length ** L (1)"),
-    "early_stopping": (_early, "WHEN", "beams: end with B finished ones: true, false or never (false)"),
-    "samples": (int, "N", "texts for each prompt (1)"),
-}
 
 
 def add(commands: Any) -> None:
@@ -81,7 +36,7 @@ def add(commands: Any) -> None:
     )
     generate.add_argument("--out", metavar="G", help="the .jsonl with the rows of F and what was generated")
     generate.add_argument("--field", metavar="NAME", help="field of F with the prompt (prompt)")
-    _options(generate, _SETTINGS | _SEARCH)
+    _options(generate)
     generate.add_argument("--stream", action="store_true", help="show text while it is generated")
     generate.add_argument("--batch-size", type=count, default=32, metavar="N", help="rows generated at a time (32)")
     generate.add_argument("--compare", metavar="OTHER", help="a second model, side by side")
@@ -106,7 +61,7 @@ def add(commands: Any) -> None:
     chat.add_argument("path", metavar="RUN_DIR|HF_DIR", help="a run, RUN_DIR/checkpoints/STEP, or a model")
     chat.add_argument("--system", metavar="TEXT", help="the system message")
     chat.add_argument("--template", metavar="FILE", help="a chat template (Jinja) instead of the tokenizer's")
-    _options(chat, _SETTINGS)
+    _options(chat, without=("beams", "length_penalty", "early_stopping", "samples"))
     _embeddings(commands)
 
 
@@ -163,10 +118,13 @@ def _layer(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--layer", default="-1", metavar="N", help=text)
 
 
-def _options(parser: argparse.ArgumentParser, settings: dict[str, tuple[Callable[[str], Any], str, str]]) -> None:
-    for name, (kind, metavar, text) in settings.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
-    parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be repeated")
+def _options(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
+    """Adds a flag for each field of `Options` that has one."""
+    for field in dataclasses.fields(Options):
+        flag, known = f"--{field.name.replace('_', '-')}", field.metadata
+        if known["help"] and field.name not in without:
+            how = {"type": known["rule"].parse} if hasattr(known["rule"], "parse") else {"action": "append"}
+            parser.add_argument(flag, metavar=known["placeholder"], help=known["help"], **how)
 
 
 _OF_TASKS = ("shots", "seed", "limit", "data", "out", "corpus", "form", "unit", "dtype")
@@ -221,7 +179,7 @@ def _numbers(text: str) -> list[int]:
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given."""
-    values = {name: getattr(arguments, name, None) for name in (*_SETTINGS, *_SEARCH, "stop")}
+    values = {field.name: getattr(arguments, field.name, None) for field in dataclasses.fields(Options)}
     return {name: value for name, value in values.items() if value is not None}
 
 
