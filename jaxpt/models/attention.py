@@ -62,32 +62,27 @@ def attend(
     Papers: https://arxiv.org/abs/1706.03762, grouped-query attention https://arxiv.org/abs/2305.13245
     """
     dropping = dropout_key is not None and dropout > 0
-    shapes = q_BxLxHxK.shape, k_BxSxGxK.shape
     kinds: dict[type, Bias | None] = {type(None): None, LearnedBias: "learned", PositionTerms: "terms"}
     bias = kinds.get(type(bias_HxLxS), "array")
     if isinstance(bias_HxLxS, PositionTerms) and not bias_HxLxS.is_whole:
         bias = "array"
-    name = choose(*shapes, q_BxLxHxK.dtype, mask, bias, dropping, implementation)
+    name = choose(q_BxLxHxK.shape, k_BxSxGxK.shape, q_BxLxHxK.dtype, mask, bias, dropping, implementation)
     scale = 1 / math.sqrt(q_BxLxHxK.shape[-1]) if scale is None else scale
-    rate = dropout if dropping else 0.0
-    if name in ("flash", "fused"):
-        run = kernels.flash if name == "flash" else kernels.fused
-        return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
-    if isinstance(bias_HxLxS, LearnedBias):
-        bias_HxLxS = bias_HxLxS.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
-    if isinstance(bias_HxLxS, PositionTerms):
-        bias_HxLxS = scale * bias_HxLxS.materialise(q_BxLxHxK, k_BxSxGxK, mask.offset)
-    if name == "splash":
-        return kernels.splash(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, scale)
-    if name == "cudnn":
-        return kernels.cudnn(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale)
-    if mesh_axes("length"):  # queries stay sharded, keys and values are gathered
+    if name not in ("flash", "fused"):
+        if isinstance(bias_HxLxS, LearnedBias):
+            bias_HxLxS = bias_HxLxS.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
+        if isinstance(bias_HxLxS, PositionTerms):
+            bias_HxLxS = scale * bias_HxLxS.materialise(q_BxLxHxK, k_BxSxGxK, mask.offset)
+    if name in ("xla", "chunked") and mesh_axes("length"):  # queries stay sharded, keys and values are gathered
         whole = ("batch", None, "act_heads", None)
         k_BxSxGxK, v_BxSxGxK = (nn.with_logical_constraint(x, whole) for x in (k_BxSxGxK, v_BxSxGxK))
-    run = kernels.chunked if name == "chunked" else kernels.plain
+    rate = dropout if dropping else 0.0
+    inputs = kernels.Inputs(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
+    if name not in ("xla", "chunked"):
+        return getattr(kernels, name)(inputs)
     is_half = mask.causal and mask.prefix_BxS is None and mask.offset is None
     with jax.named_scope(CAUSAL) if is_half else contextlib.nullcontext():
-        return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
+        return (kernels.plain if name == "xla" else kernels.chunked)(inputs)
 
 
 LONG = 2048 * 2048

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxpt.models import kernels
+from jaxpt.models.kernels import Inputs
 from jaxpt.models.mask import Mask
 from jaxpt.models.pallas_common import kept
 from jaxpt.models.positions import LearnedBias
@@ -49,7 +51,7 @@ def differences(platform: str, interpret: bool = False) -> dict[str, float]:
 
     def plain(q: jax.Array, k: jax.Array, v: jax.Array, _: jax.Array) -> jax.Array:
         q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
-        return kernels.plain(q, k, v, mask, None, SCALE)
+        return kernels.plain(Inputs(q, k, v, mask, None, SCALE))
 
     def with_more(q: jax.Array, k: jax.Array, v: jax.Array, table_NxH: jax.Array) -> jax.Array:
         scores = jnp.einsum("BLHK,BSHK->BHLS", *(x.astype(jnp.float32) for x in (q * SCALE, k)), precision="highest")
@@ -59,18 +61,19 @@ def differences(platform: str, interpret: bool = False) -> dict[str, float]:
         weights = jnp.where(keep, jax.nn.softmax(scores) / (1 - RATE), 0)
         return jnp.einsum("BHLS,BSHK->BLHK", weights, v.astype(jnp.float32), precision="highest")
 
+    def run(name: str, *options: Any) -> Run:
+        return lambda q, k, v, _: getattr(kernels, name)(Inputs(q, k, v, mask, None, SCALE), *options)
+
+    def run_with_more(name: str) -> Run:
+        kernel = getattr(kernels, name)
+        return lambda q, k, v, table: kernel(Inputs(q, k, v, mask, bias(table), SCALE, RATE, key), interpret)
+
     kernel_runs: dict[str, dict[str, tuple[Run, Run]]] = {
         "gpu": {
-            "cudnn": (
-                lambda q, k, v, _: kernels.cudnn(q, k, v, mask, None, SCALE, "xla" if interpret else "cudnn"),
-                plain,
-            ),
-            "flash": (lambda q, k, v, t: kernels.flash(q, k, v, mask, bias(t), SCALE, RATE, key, interpret), with_more),
+            "cudnn": (run("cudnn", "xla" if interpret else "cudnn"), plain),
+            "flash": (run_with_more("flash"), with_more),
         },
-        "tpu": {
-            "splash": (lambda q, k, v, _: kernels.splash(q, k, v, mask, SCALE, interpret), plain),
-            "fused": (lambda q, k, v, t: kernels.fused(q, k, v, mask, bias(t), SCALE, RATE, key, interpret), with_more),
-        },
+        "tpu": {"splash": (run("splash", interpret), plain), "fused": (run_with_more("fused"), with_more)},
     }
     return {
         name: _far(*(_values(run, dy, q, k, v, table_NxH) for run in both))

@@ -1,7 +1,6 @@
 """Implementations of attention: plain XLA, XLA in chunks of queries, cuDNN and flash on GPUs, fused and splash on TPUs.
 
-All take queries [B, L, H, K], keys and values [B, S, G, K] where G divides H, a `Mask` and the scale of the scores.
-`attention.choose` has the conditions of each.
+All take `Inputs`. `attention.choose` has the conditions of each.
 
 Shapes: B batch · L query length · S key length · H heads · G key heads · K head width · C chunk of queries
 """
@@ -12,7 +11,7 @@ import functools
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,18 +34,27 @@ BLOCKS = "splash_{}_of_{}_blocks"
 """Scope of the splash kernels, which declare no cost: blocks that the mask leaves, of those of the grid."""
 
 
-def plain(
-    q_BxLxHxK: jax.Array,
-    k_BxSxGxK: jax.Array,
-    v_BxSxGxK: jax.Array,
-    mask: Mask,
-    bias_HxLxS: jax.Array | None,
-    scale: float,
-    dropout: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    start: jax.Array | int = 0,
-) -> jax.Array:
+class Inputs(NamedTuple):
+    """What attention is computed of."""
+
+    q_BxLxHxK: jax.Array
+    k_BxSxGxK: jax.Array
+    """G divides H: adjacent heads share keys and values."""
+    v_BxSxGxK: jax.Array
+    mask: Mask
+    bias: jax.Array | LearnedBias | PositionTerms | None = None
+    """Added to the scores: [H, L, S], with a leading batch axis if it differs between rows. `fused` and `flash` take
+    `LearnedBias`, `fused` takes `PositionTerms`, the others an array; `splash` takes none."""
+    scale: float = 1.0
+    """Factor of the scores."""
+    dropout: float = 0.0
+    """Rate on the weights; `cudnn` and `splash` have none."""
+    dropout_key: jax.Array | None = None
+
+
+def plain(inputs: Inputs, start: jax.Array | int = 0) -> jax.Array:
     """All scores at once; `start` is the index of the first query if the queries are a chunk."""
+    q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, dropout, dropout_key = inputs
     B, L, H, K = q_BxLxHxK.shape
     S, G = k_BxSxGxK.shape[1:3]
     # Heads before length: several times faster on CPUs than [B, L, H, K].
@@ -79,57 +87,36 @@ def _kept(key: jax.Array, rate: float, shape: tuple[int, ...], first: jax.Array 
     return jax.vmap(lambda key: jax.random.bernoulli(key, rate, (B, H, S)), out_axes=2)(keys_L)
 
 
-def chunked(
-    q_BxLxHxK: jax.Array,
-    k_BxSxGxK: jax.Array,
-    v_BxSxGxK: jax.Array,
-    mask: Mask,
-    bias_HxLxS: jax.Array | None,
-    scale: float,
-    dropout: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    chunk: int | None = None,
-) -> jax.Array:
+def chunked(inputs: Inputs, chunk: int | None = None) -> jax.Array:
     """Loops over chunks of queries and recomputes their scores in the backward pass: memory is linear in L and S.
 
     If the mesh shards the length, each device processes its queries with all keys.
     """
-    run = functools.partial(_chunked, scale=scale, dropout=dropout, chunk=chunk)
-    axes, L = tuple(mesh_axes("length")), q_BxLxHxK.shape[1]
+    axes, L, S = tuple(mesh_axes("length")), inputs.q_BxLxHxK.shape[1], inputs.k_BxSxGxK.shape[1]
     if not axes or L % math.prod(mesh_axes("length").values()):
-        return run(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, dropout_key)
+        return _chunked(inputs, chunk)
     whole, queries, rows, bias_spec = PartitionSpec(), PartitionSpec(None, axes), PartitionSpec(axes), PartitionSpec()
-    if bias_HxLxS is not None:
-        bias_HxLxS = jnp.broadcast_to(bias_HxLxS, (*bias_HxLxS.shape[:-2], L, k_BxSxGxK.shape[1]))
-        bias_spec = PartitionSpec(*[None] * (bias_HxLxS.ndim - 2), axes)
-    mask = mask.replace(offset=jnp.arange(L))
+    if (bias := inputs.bias) is not None:
+        bias = jnp.broadcast_to(bias, (*bias.shape[:-2], L, S))
+        bias_spec = PartitionSpec(*[None] * (bias.ndim - 2), axes)
+    mask = inputs.mask.replace(offset=jnp.arange(L))
     mask_spec = mask.replace(
         query_segments_BxL=queries, query_ranks_BxL=queries, query_branches_BxL=queries, offset=rows,
         key_segments_BxS=whole, key_ranks_BxS=whole, key_branches_BxS=whole, prefix_BxS=whole,
     )  # fmt: skip
 
-    def shard(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, *rest: jax.Array | None) -> jax.Array:
-        return run(q, k, v, mask.replace(offset=mask.offset[0]), *rest)
+    def shard(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, bias: Any, dropout_key: Any) -> jax.Array:
+        mask = mask.replace(offset=mask.offset[0])
+        return _chunked(Inputs(q, k, v, mask, bias, inputs.scale, inputs.dropout, dropout_key), chunk)
 
     in_specs = queries, whole, whole, mask_spec, bias_spec, whole
     mapped = jax.shard_map(shard, in_specs=in_specs, out_specs=queries, axis_names=set(axes), check_vma=False)
-    return mapped(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, dropout_key)
+    return mapped(*inputs[:3], mask, bias, inputs.dropout_key)
 
 
-def _chunked(
-    q_BxLxHxK: jax.Array,
-    k_BxSxGxK: jax.Array,
-    v_BxSxGxK: jax.Array,
-    mask: Mask,
-    bias_HxLxS: jax.Array | None,
-    dropout_key: jax.Array | None,
-    *,
-    scale: float,
-    dropout: float,
-    chunk: int | None,
-) -> jax.Array:
-    B, L, H, K = q_BxLxHxK.shape
-    chunk = chunk or max(CHUNK_SCORES // k_BxSxGxK.shape[1], 1)
+def _chunked(inputs: Inputs, chunk: int | None) -> jax.Array:
+    B, L, H, K = inputs.q_BxLxHxK.shape
+    chunk = chunk or max(CHUNK_SCORES // inputs.k_BxSxGxK.shape[1], 1)
     count = math.ceil(L / min(chunk, L))
     chunk = math.ceil(L / count)
     padding = count * chunk - L
@@ -138,8 +125,8 @@ def _chunked(
         return x if x is None or not padding else jnp.pad(x, [(0, padding if i == axis else 0) for i in range(x.ndim)])
 
     of_queries = ("query_segments_BxL", "query_ranks_BxL", "query_branches_BxL")
-    mask = mask.replace(**{name: padded(getattr(mask, name), 1) for name in of_queries})
-    q, bias = padded(q_BxLxHxK, 1), bias_HxLxS
+    mask = inputs.mask.replace(**{name: padded(getattr(inputs.mask, name), 1) for name in of_queries})
+    q, bias = padded(inputs.q_BxLxHxK, 1), inputs.bias
     if bias is not None:
         bias = padded(jnp.broadcast_to(bias, (*bias.shape[:-2], L, bias.shape[-1])), bias.ndim - 2)
 
@@ -147,30 +134,21 @@ def _chunked(
     def one(index: jax.Array) -> jax.Array:
         start = index * chunk
         rows = None if bias is None else jax.lax.dynamic_slice_in_dim(bias, start, chunk, bias.ndim - 2)
-        part = jax.lax.dynamic_slice_in_dim(q, start, chunk, 1)
-        return plain(part, k_BxSxGxK, v_BxSxGxK, mask, rows, scale, dropout, dropout_key, start)
+        queries = jax.lax.dynamic_slice_in_dim(q, start, chunk, 1)
+        return plain(inputs._replace(q_BxLxHxK=queries, mask=mask, bias=rows), start)
 
     y_NxBxCxHxK = jax.lax.map(one, jnp.arange(count))
     return y_NxBxCxHxK.swapaxes(0, 1).reshape(B, count * chunk, H, K)[:, :L]
 
 
-def cudnn(
-    q_BxLxHxK: jax.Array,
-    k_BxSxGxK: jax.Array,
-    v_BxSxGxK: jax.Array,
-    mask: Mask,
-    bias_HxLxS: jax.Array | None,
-    scale: float,
-    implementation: Any = "cudnn",
-) -> jax.Array:
+def cudnn(inputs: Inputs, implementation: Any = "cudnn") -> jax.Array:
     """`jax.nn.dot_product_attention`: causal masks and their windows by option, everything else as a mask array."""
+    q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias, scale, *_ = inputs
     causal = mask.causal and mask.prefix_BxS is None
     rest = mask.replace(causal=False, window=None) if causal else mask  # cuDNN has no window to both sides
     allowed = rest.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
     window = None if mask.window is None or not causal else mask.window - 1
-    bias = None
-    if bias_HxLxS is not None:
-        bias = bias_HxLxS.reshape(-1, *bias_HxLxS.shape[-3:]).astype(q_BxLxHxK.dtype)
+    bias = None if bias is None else bias.reshape(-1, *bias.shape[-3:]).astype(q_BxLxHxK.dtype)
     return jax.nn.dot_product_attention(
         q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, bias, None if allowed is None else allowed[:, None], scale=scale,
         is_causal=causal, local_window_size=window, implementation=implementation,
@@ -199,62 +177,45 @@ def fill_registers(heads: int, head_dim: int) -> bool:
     return head_dim % LANES == 0 or (LANES % head_dim == 0 and heads % (LANES // head_dim) == 0)
 
 
-def fused(
-    q_BxLxHxK: jax.Array,
-    k_BxSxHxK: jax.Array,
-    v_BxSxHxK: jax.Array,
-    mask: Mask,
-    bias: LearnedBias | PositionTerms | None,
-    scale: float,
-    dropout: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    interpret: bool = False,
-) -> jax.Array:
+def fused(inputs: Inputs, interpret: bool = False) -> jax.Array:
     """The TPU kernel of `jaxpt.models.fused`: each device runs its own rows and heads."""
     from jaxpt.models import fused as kernel  # Pallas, on TPUs alone
 
     rows_NxD = None
-    if isinstance(bias, PositionTerms):
-        of_queries, of_keys = bias.by_distance(q_BxLxHxK.shape[1], k_BxSxHxK.shape[1])
-        rows_NxD = of_queries, of_keys * scale
+    if isinstance(inputs.bias, PositionTerms):
+        of_queries, of_keys = inputs.bias.by_distance(inputs.q_BxLxHxK.shape[1], inputs.k_BxSxGxK.shape[1])
+        rows_NxD = of_queries, of_keys * inputs.scale
     strided = not interpret and compiler.device_kind() not in NO_STRIDED_ROLL  # interpreted, a roll for each row
-    form = pallas_common.Form(_device_heads(q_BxLxHxK), mask.causal, mask.window, dropout, interpret, strided)
-    q_k_v = q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK
-    return _side_by_side(functools.partial(kernel.attend, form), *q_k_v, mask, bias, dropout, dropout_key, rows_NxD)
+    return _side_by_side(kernel.attend, inputs, rows_NxD, interpret=interpret, strided=strided)
 
 
-def flash(
-    q_BxLxHxK: jax.Array,
-    k_BxSxHxK: jax.Array,
-    v_BxSxHxK: jax.Array,
-    mask: Mask,
-    bias: LearnedBias | None,
-    scale: float,
-    dropout: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    interpret: bool = False,
-) -> jax.Array:
+def flash(inputs: Inputs, interpret: bool = False) -> jax.Array:
     """The GPU kernels of `jaxpt.models.flash`: each device runs its own rows and heads."""
     from jaxpt.models import flash as kernel  # Pallas, on GPUs alone
 
-    form = pallas_common.Form(_device_heads(q_BxLxHxK), mask.causal, mask.window, dropout, interpret)
-    q_k_v = q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK
-    return _side_by_side(functools.partial(kernel.attend, form), *q_k_v, mask, bias, dropout, dropout_key)
+    return _side_by_side(kernel.attend, inputs, interpret=interpret)
 
 
-def _side_by_side(
-    attend: Callable[..., jax.Array], q_BxLxHxK: jax.Array, k_BxSxHxK: jax.Array, v_BxSxHxK: jax.Array,
-    mask: Mask, bias: Any, dropout: float, dropout_key: jax.Array | None, *extra: Any,
-) -> jax.Array:  # fmt: skip
-    """Runs a kernel whose heads lie side by side, [B, L, H·K]; `extra` has rows of distances [N, H·K]."""
+def _side_by_side(attend: Callable[..., jax.Array], inputs: Inputs, *extra: Any, **options: bool) -> jax.Array:
+    """Runs a kernel whose heads lie side by side, [B, L, H·K].
+
+    Args:
+      attend: the kernel.
+      inputs: what it is computed of.
+      *extra: more arguments: rows of distances [N, H·K].
+      **options: more fields of its form.
+    """
+    q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, mask, bias, scale, dropout, dropout_key = inputs
     (B, L, H, _), S = q_BxLxHxK.shape, k_BxSxHxK.shape[1]
+    device_heads = H // math.prod(mesh_axes("act_heads").values())
+    form = pallas_common.Form(device_heads, mask.causal, mask.window, dropout, **options)
     bias_HxN = bias.by_distance(L, S).astype(jnp.float32) if isinstance(bias, LearnedBias) else None
     seeds_BxH = _seeds(dropout, dropout_key, B, H)
     rows, heads = _shares()
     specs = PartitionSpec(heads), PartitionSpec(rows, heads), *[PartitionSpec(None, heads)] * len(extra)
-    q, k, v = (x.reshape(*x.shape[:2], -1) for x in (q_BxLxHxK, k_BxSxHxK, v_BxSxHxK))
-    y_BxLxD = _on_each_device(attend, *specs)(q, k, v, *_segments(mask, B, L, S), bias_HxN, seeds_BxH, *extra)
-    return y_BxLxD.reshape(q_BxLxHxK.shape)
+    run = _on_each_device(functools.partial(attend, form), *specs)
+    q, k, v = (x.reshape(*x.shape[:2], -1) for x in (q_BxLxHxK * scale, k_BxSxHxK, v_BxSxHxK))
+    return run(q, k, v, *_segments(mask, B, L, S), bias_HxN, seeds_BxH, *extra).reshape(q_BxLxHxK.shape)
 
 
 def _segments(mask: Mask, rows: int, queries: int, keys: int) -> tuple[jax.Array, jax.Array]:
@@ -269,11 +230,6 @@ def _segments(mask: Mask, rows: int, queries: int, keys: int) -> tuple[jax.Array
 def _seeds(dropout: float, key: jax.Array | None, rows: int, heads: int) -> jax.Array | None:
     """Random bits of each row and head, for `pallas_common.kept`."""
     return jax.random.bits(key, (rows, heads), jnp.uint32).astype(jnp.int32) if dropout else None
-
-
-def _device_heads(q_BxLxHxK: jax.Array) -> int:
-    """Number of heads that a device has."""
-    return q_BxLxHxK.shape[2] // math.prod(mesh_axes("act_heads").values())
 
 
 def _shares() -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
@@ -293,13 +249,12 @@ def _on_each_device(run: Callable[..., jax.Array], *extra: PartitionSpec) -> Cal
     return jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=vectors, check_vma=False)
 
 
-def splash(
-    q_BxLxHxK: jax.Array, k_BxSxGxK: jax.Array, v_BxSxGxK: jax.Array, mask: Mask, scale: float, interpret: bool = False
-) -> jax.Array:
+def splash(inputs: Inputs, interpret: bool = False) -> jax.Array:
     """The TPU kernel: causal masks, windows and segments without a mask array; padding is a segment."""
+    q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, *_ = inputs
     (B, L), S = q_BxLxHxK.shape[:2], k_BxSxGxK.shape[1]
     attend = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
-    return _on_each_device(attend)(q_BxLxHxK * scale, k_BxSxGxK, v_BxSxGxK, *_segments(mask, B, L, S))
+    return _on_each_device(attend)(q_BxLxHxK * inputs.scale, k_BxSxGxK, v_BxSxGxK, *_segments(mask, B, L, S))
 
 
 def _splash(

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AxisType
 
 from jaxpt.models import kernels, pallas_common
+from jaxpt.models.kernels import Inputs
 from jaxpt.models.mask import Mask
 from jaxpt.models.positions import LearnedBias
 from jaxpt.parallel import compiler
@@ -68,14 +69,14 @@ def both(q, k, v, mask, bias, kernel, plain=kernels.plain, **more):
     def loss(inputs, is_kernel):
         q, k, v, bias = inputs
         if is_kernel:
-            y = kernel(q, k, v, mask, bias, 0.2, interpret=is_interpreted(kernel), **more)
+            y = kernel(Inputs(q, k, v, mask, bias, 0.2, **more), interpret=is_interpreted(kernel))
         else:
             whole = bias
             if isinstance(bias, LearnedBias):
                 whole = bias.materialise(length, k.shape[1])
             elif bias is not None:
                 whole = 0.2 * bias.materialise(q, k, None)
-            y = plain(q, k, v, mask, whole, 0.2, **more)
+            y = plain(Inputs(q, k, v, mask, whole, 0.2, **more))
         return (jnp.tanh(y) * real).sum(), y * real
 
     def run(inputs, is_kernel):
@@ -117,7 +118,8 @@ def check_dropout(kernel):
     """Plain attention with the same weights dropped gives the same values and gradients."""
     key, rate = jax.random.key(5), 0.3
 
-    def plain(q, k, v, mask, bias, scale, dropout, dropout_key):
+    def plain(inputs):
+        q, k, v, _, bias, scale, dropout, dropout_key = inputs
         seeds_BxHx1x1 = jax.random.bits(dropout_key, (2, H), jnp.uint32).astype(jnp.int32)[..., None, None]
         keep = pallas_common.kept(seeds_BxHx1x1, jnp.arange(140)[:, None], jnp.arange(200), dropout)
         weights = jax.nn.softmax(scale * jnp.einsum("BLHK,BSHK->BHLS", q, k) + bias)
@@ -137,7 +139,7 @@ def check_devices(kernel):
     mesh = jax.make_mesh((2, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
 
     def loss(q, bias):
-        y = kernel(q, k, v, Mask(causal=True), bias, 0.2, 0.2, key, interpret=is_interpreted(kernel))
+        y = kernel(Inputs(q, k, v, Mask(causal=True), bias, 0.2, 0.2, key), interpret=is_interpreted(kernel))
         return jnp.tanh(y).sum(), y
 
     run = jax.value_and_grad(loss, (0, 1), has_aux=True)
@@ -159,7 +161,8 @@ def lowered(kernel, platform, length, keys, causal, bias, dropout, sharding=None
     bias = jax.tree.map(lambda x: shape(x.shape, x.dtype), bias and jax.eval_shape(lambda: bias(heads=4)))
 
     def loss(q, k, v, bias, ids):
-        y = kernel(q, k, v, Mask(*ids, causal=causal), bias, 0.3, dropout, jax.random.key(0) if dropout else None)
+        key = jax.random.key(0) if dropout else None
+        y = kernel(Inputs(q, k, v, Mask(*ids, causal=causal), bias, 0.3, dropout, key))
         return jnp.tanh(y.astype(jnp.float32)).sum()
 
     gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))

@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxpt.models import flash, kernels
+from jaxpt.models.kernels import Inputs
 from jaxpt.models.mask import Mask
 from jaxpt.plan import gpus
 from jaxpt.train import flops
@@ -46,8 +47,8 @@ def test_heads_of_any_width(width):
     @jax.jit
     def both(q, k, v):
         return [
-            kernels.flash(q, k, v, Mask(), None, 0.2, interpret=is_interpreted(kernels.flash)),
-            kernels.plain(q, k, v, Mask(), None, 0.2),
+            kernels.flash(Inputs(q, k, v, Mask(), None, 0.2), interpret=is_interpreted(kernels.flash)),
+            kernels.plain(Inputs(q, k, v, Mask(), None, 0.2)),
         ]
 
     np.testing.assert_allclose(*both(*arrays(1, 40, 70, width=width)), atol=1e-5)
@@ -61,7 +62,7 @@ def test_blocks_that_a_mask_hides_are_left_out():
             mask = Mask(causal=causal, window=window)
             seen = np.ones((1, 320, 320), bool) if not causal and window is None else mask.materialise(320, 320)
             blocks = np.asarray(seen).reshape(5, 64, 5, 64).any((1, 3)).sum()
-            jaxpr = jax.make_jaxpr(lambda q, mask=mask: kernels.flash(q, q, q, mask, None, 0.2))(q).jaxpr
+            jaxpr = jax.make_jaxpr(lambda q, mask=mask: kernels.flash(Inputs(q, q, q, mask, None, 0.2)))(q).jaxpr
             assert flops.count(jaxpr) == blocks * 64 * 64 * 64 * 2 * 2, (causal, window)
 
 

@@ -14,6 +14,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxpt.models import fused, kernels
+from jaxpt.models.kernels import Inputs
 from jaxpt.models.mask import Mask
 from jaxpt.models.position_terms import PositionTerms
 from tests import grids
@@ -37,7 +38,8 @@ def test_small(length, keys):
     @jax.jit
     def both(q, k, v):
         return [
-            kernels.fused(q, k, v, Mask(), None, 0.2, interpret=True), kernels.plain(q, k, v, Mask(), None, 0.2)
+            kernels.fused(Inputs(q, k, v, Mask(), None, 0.2), interpret=True),
+            kernels.plain(Inputs(q, k, v, Mask(), None, 0.2)),
         ]  # fmt: skip
 
     np.testing.assert_allclose(*both(*arrays(2, length, keys)), atol=1e-5)
@@ -86,7 +88,7 @@ def test_dropout_goes_by_row_head_and_place_on_any_mesh():
 )
 def test_a_block_of_queries_is_the_largest_whose_scores_fit(length, keys, block):
     def forward(q, k, v):
-        return kernels.fused(q, k, v, Mask(), None, 0.2, interpret=True)
+        return kernels.fused(Inputs(q, k, v, Mask(), None, 0.2), interpret=True)
 
     assert block * keys <= fused.TILE
     grids_of = []

@@ -17,6 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxpt.config import MeshConfig
 from jaxpt.errors import UserError
 from jaxpt.models import attention, kernels
+from jaxpt.models.kernels import Inputs
 from jaxpt.models.mask import Mask
 from jaxpt.parallel import compiler
 from jaxpt.parallel import mesh as meshes
@@ -43,7 +44,7 @@ SHARED_HEADS = {"causal", "packed", "window"}
 RUNS = {
     "chunked": functools.partial(kernels.chunked, chunk=50),
     "library": functools.partial(kernels.cudnn, implementation="xla"),
-    "splash": lambda q, k, v, mask, bias, scale: kernels.splash(q, k, v, mask, scale, is_interpreted(kernels.splash)),
+    "splash": lambda inputs: kernels.splash(inputs, is_interpreted(kernels.splash)),
 }
 
 
@@ -69,7 +70,7 @@ def test_equals_plain(name, mask):
     real = np.ones((B, L)) if MASKS[mask].query_segments_BxL is None else MASKS[mask].query_segments_BxL > 0
 
     def loss(qkv, run):
-        y = run(*qkv, MASKS[mask], bias, 0.3)
+        y = run(Inputs(*qkv, MASKS[mask], bias, 0.3))
         return jnp.tanh(y * real[..., None, None]).sum(), y * real[..., None, None]
 
     @jax.jit
@@ -90,7 +91,7 @@ def test_chunks_never_hold_all_scores():
     q = jax.ShapeDtypeStruct((1, 2048, 1, 8), jnp.float32)
 
     def loss(q, run):
-        return run(q, q, q, Mask(causal=True), None, 1.0).sum()
+        return run(Inputs(q, q, q, Mask(causal=True))).sum()
 
     def largest(run):
         compiled = jax.jit(jax.grad(functools.partial(loss, run=run))).lower(q).compile()
@@ -107,7 +108,7 @@ def test_each_device_does_its_part_of_the_queries(mask):
     mesh = jax.make_mesh((2, 2, 2), ("data", "context", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
     def loss(qkv, chunk):
-        y = kernels.chunked(*qkv, MASKS[mask], bias, 0.3, 0.25, jax.random.key(1), chunk)
+        y = kernels.chunked(Inputs(*qkv, MASKS[mask], bias, 0.3, 0.25, jax.random.key(1)), chunk)
         return jnp.tanh(y).sum(), y
 
     run = functools.partial(jax.value_and_grad(loss, has_aux=True), qkv)
@@ -122,7 +123,7 @@ def test_each_device_does_its_part_of_the_queries(mask):
 @pytest.mark.gpu
 def test_dropout_in_chunks_keeps_the_rate():
     (q, k, _), _ = inputs("chunked", "bidirectional")
-    run = jax.jit(lambda key: kernels.chunked(q, k, np.ones_like(k), Mask(), None, 0.3, 0.25, key, chunk=50))
+    run = jax.jit(lambda key: kernels.chunked(Inputs(q, k, np.ones_like(k), Mask(), None, 0.3, 0.25, key), chunk=50))
     y = np.asarray(run(jax.random.key(1)))
     assert abs(y.mean() - 1) < 0.02 and y.std() > 0.01
 
@@ -134,7 +135,7 @@ def splash_for_a_tpu(mask, sharding=None):
     def loss(q, k, v):
         segments = np.tile(SEGMENTS, 2)
         parts = {"query_segments_BxL": segments, "key_segments_BxS": segments} if mask == "packed" else {}
-        return kernels.splash(q, k, v, MASKS[mask].replace(**parts), 0.3).astype(jnp.float32).sum()
+        return kernels.splash(Inputs(q, k, v, MASKS[mask].replace(**parts), scale=0.3)).astype(jnp.float32).sum()
 
     return jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(x, x, x).lower(lowering_platforms=("tpu",))
 

@@ -1,7 +1,6 @@
 """The softmax that the backward pass keeps once: values and gradients, and what is kept."""
 
 import doctest
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -56,9 +55,10 @@ def test_values_and_gradients(rate, heads, dtype):
 def test_one_array_of_scores_is_kept(rate):
     """In bfloat16: 2 bytes for each score, and none in float32 or of booleans."""
     q = jax.ShapeDtypeStruct((2, 64, 4, 16), jnp.bfloat16)
-    run = functools.partial(
-        kernels.plain, mask=Mask(causal=True), bias_HxLxS=None, scale=0.25, dropout=rate, dropout_key=jax.random.key(0)
-    )
+
+    def run(q, k, v):
+        return kernels.plain(kernels.Inputs(q, k, v, Mask(causal=True), None, 0.25, rate, jax.random.key(0)))
+
     backward = jax.eval_shape(lambda q: jax.vjp(run, q, q, q)[1], q)
     kept = [x for x in jax.tree.leaves(backward) if x.size >= 2 * 4 * 64 * 64]
     assert [(x.dtype, x.shape) for x in kept] == [(jnp.bfloat16, (2, 4, 64, 64))], kept

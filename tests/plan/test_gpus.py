@@ -62,7 +62,7 @@ def test_cudnn_takes_every_mask(cudnn, causal, window, segments):
     ids = jnp.ones((2, 64), jnp.int32) if segments else None
     mask = Mask(ids, ids, causal=causal, window=window)
     q = jnp.zeros((2, 64, 4, 16), jnp.bfloat16)
-    assert jax.eval_shape(lambda q: kernels.cudnn(q, q, q, mask, None, 0.25), q).shape == q.shape
+    assert jax.eval_shape(lambda q: kernels.cudnn(kernels.Inputs(q, q, q, mask, scale=0.25)), q).shape == q.shape
 
 
 @pytest.mark.parametrize(("causal", "share"), [(False, 1), (True, 0.5)])

@@ -78,7 +78,7 @@ def test_splash_attention_counts_the_blocks_that_its_mask_leaves(mask):
     q = jax.ShapeDtypeStruct((B, L, H, K), jnp.float32)
 
     def layer(q, _=None):
-        return kernels.splash(q, q, q, mask, 0.3), None
+        return kernels.splash(kernels.Inputs(q, q, q, mask, scale=0.3)), None
 
     def loss(q):
         return jax.lax.scan(jax.checkpoint(layer), q, length=layers)[0].sum()

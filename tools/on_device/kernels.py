@@ -172,7 +172,7 @@ def implementation(name: str, case: Case, given: Inputs, dtype: str) -> Run | No
         if case.key_heads or dtype == "float32":
             return None
         return lambda q, k, v, table: kernels.flash(
-            q, k, v, given.mask, bias_of(case, table), scale_of(case), rate, key, True
+            kernels.Inputs(q, k, v, given.mask, bias_of(case, table), scale_of(case), rate, key), True
         )
     if case.has_dropout and name != "flash":
         return None  # it drops other weights: there is nothing to compare with
