@@ -227,14 +227,14 @@ def prepare() -> None:
     assert cli.main(["train", "recipe.yaml", "run_dir=run"]) == 0
     assert cli.main(ARGUMENTS["export"]) == 0
     Path("out").rename("hf")
-    write = files.Results.write
+    write = files.ResumableJsonl.write
 
     def interrupted(self, index, values):
         if index == 2:
             raise Ready
         write(self, index, values)
 
-    files.Results.write = interrupted
+    files.ResumableJsonl.write = interrupted
     for command in ("generate --out", "eval"):
         with contextlib.suppress(Ready):
             cli.main(ARGUMENTS[command])

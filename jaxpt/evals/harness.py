@@ -78,7 +78,7 @@ class Harness(Evaluator):
             metrics: dict[str, float] = {}
             lines = []
             for eval_task, of_task in task_examples:
-                outcomes: list[measures.Outcome] = []
+                outcomes: list[measures.SampleResult] = []
                 for first in range(0, len(of_task), CHUNK):
                     outcomes += scoring.score(eval_task, model, of_task[first : first + CHUNK])
                     if stop():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jaxpt.config import Config
 from jaxpt.data.tasks.base import LocatedRow
-from jaxpt.evals import mistakes, predictors
+from jaxpt.evals import error_analysis, predictors
 from jaxpt.models.heads import features
 from jaxpt.train.evaluators import Details, Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -83,7 +83,7 @@ class _OneTask:
         self.computed = {metric: how for metric, how in of_metrics if how is not None}
         self.majority = constant(config, trained, rows, self._targets)
         self._labels = {
-            name: mistakes.label_counts(config.task, split_rows)
+            name: error_analysis.label_counts(config.task, split_rows)
             for name, split_rows in (("train", trained), (split, rows))
         }
         self.predictor = predictors.build(setup, data.tokenizer, others)
@@ -107,7 +107,7 @@ class _OneTask:
         def details(params: Any, measured: Mapping[str, float]) -> Details:
             losses = self.predictor.losses(params, self._found.records, of_rows, self._targets)
             task = with_measured(self._config, measured).task
-            task_details = mistakes.details(task, rows, self._targets, predictions, losses)
+            task_details = error_analysis.details(task, rows, self._targets, predictions, losses)
             return task_details._replace(parts=tuple({"labels": self._labels, **part} for part in task_details.parts))
 
         return measured(config, predictions, self._targets), details

@@ -78,7 +78,7 @@ class Answers:
           UserError: it cannot be loaded, or a setting is not for it.
         """
         self.name, self._settings = path, dict(settings)
-        chosen, step = opening.fixed(path)
+        chosen, step = opening.resolve_checkpoint(path)
         self._model = loaded.load(chosen, batch_size=batch_size)
         self._is_encoder = self._model.family == "encoder"
         self.identity = [str(Path(path).resolve()), step]

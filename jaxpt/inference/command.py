@@ -127,7 +127,7 @@ def _write(
     """Writes a file of results; one that is there in part is completed."""
     adds = [_field(n, name) for n, model in enumerate(models) for name in model.fields(texts)]
     empty: dict[str, Any] = dict.fromkeys(adds)
-    with files.shown_progress() as say, files.Results(out, rows, identity, adds, say) as results:
+    with files.shown_progress() as say, files.ResumableJsonl(out, rows, identity, adds, say) as results:
         for start in range(results.done // chunk * chunk, len(rows), chunk):
             part, done = texts[start : start + chunk], results.done
             others = [dict(model.answers(part, first=start)) for model in models[1:]]

@@ -93,14 +93,14 @@ def evaluate(
     processes.start(DistributedConfig())
     console.quiet = not is_primary()
     mesh = MeshConfig() if jax.device_count() > 1 else None
-    chosen, step = opening.fixed(path)
+    chosen, step = opening.resolve_checkpoint(path)
     model = loaded.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
-    asks = asked(model, form, unit)
+    asks = make_adapter(model, form, unit)
     for harness_task in tasks:
         asks.check(harness_task)
     folder = Path(out) if out else results_folder(Path(path), chosen, step)
     earlier = _earlier(folder)
-    say(f"{path}: {model.network.config.kind}, {asks.says}")
+    say(f"{path}: {model.network.config.kind}, {asks.scoring_method}")
     settings = {
         "model": str(Path(path).resolve()), "step": step, "seed": seed, "form": form, "unit": unit,
         "dtype": jnp.dtype(compute_dtype(model.network.config)).name,
@@ -133,14 +133,14 @@ def evaluate(
         for m, how in task_result.computed.items()
     ):
         say(line)
-    _write_summary(folder, earlier, task_results, {"run": settings, "scored_by": asks.says})
+    _write_summary(folder, earlier, task_results, {"run": settings, "scored_by": asks.scoring_method})
     for harness_task, n, _ in task_examples:
         files.state_of(_path(folder, harness_task.name, n)).unlink(missing_ok=True)
     say(f"{folder}: results.json, and each example")
     return task_results
 
 
-def asked(model: Loaded, form: Literal["plain", "span"] | None, unit: Literal["piece", "word"]) -> NetworkModel:
+def make_adapter(model: Loaded, form: Literal["plain", "span"] | None, unit: Literal["piece", "word"]) -> NetworkModel:
     """A loaded model as the harness asks it.
 
     Args:
@@ -165,7 +165,7 @@ def _outcomes(
     folder: Path,
     settings: dict[str, Any],
     size: int,
-) -> list[measures.Outcome]:
+) -> list[measures.SampleResult]:
     """The outcomes of a task; those of a file that an earlier process left are taken from there.
 
     All processes score the same chunks, the first one writes; the others return none.
@@ -181,7 +181,7 @@ def _outcomes(
         if is_primary():
             say = stack.enter_context(files.shown_progress())
             results_file = stack.enter_context(
-                files.Results(path, rows, identity, ["outcome"], say, "scoring", "examples", keeps_state=True)
+                files.ResumableJsonl(path, rows, identity, ["outcome"], say, "scoring", "examples", keeps_state=True)
             )
         done = int(_of_first(np.int32(results_file.done if results_file else 0)))
         for first in range(0, len(of_task), size):
@@ -265,7 +265,7 @@ def _write_summary(
     write_text(folder / "results.json", f"{text}\n")
 
 
-def _show(results_file: files.Results, first: int, examples: int, share: float) -> None:
+def _show(results_file: files.ResumableJsonl, first: int, examples: int, share: float) -> None:
     results_file.show(first + int(share * examples))
 
 

@@ -69,11 +69,11 @@ def read_prompts(path: str | Path, field: str = "prompt") -> list[Row]:
 # ---- results --------------------------------------------------------------------------------------------------------
 
 
-class Results:
+class ResumableJsonl:
     """A file of results: one row for each prompt, in the order of the prompts. Re-run the same command to resume.
 
     Example:
-      with Results("G.jsonl", rows, {"seed": 0}, adds=["completions"]) as results:
+      with ResumableJsonl("G.jsonl", rows, {"seed": 0}, adds=["completions"]) as results:
           for i in results.remaining():
               results.write(i, {"completions": [...]})
 
@@ -328,7 +328,7 @@ def progress_line(
 
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """A Progress for `Results`: a live line on a terminal, a plain line every few seconds in a log."""
+    """A Progress for `ResumableJsonl`: a live line on a terminal, a plain line every few seconds in a log."""
 
     def plain(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

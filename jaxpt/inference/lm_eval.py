@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 from jaxpt.errors import UserError
-from jaxpt.evals.few_shot.scoring import Scored
+from jaxpt.evals.few_shot.scoring import LoglikelihoodResult
 from jaxpt.inference import evaluate, loaded
 
 _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -68,7 +68,7 @@ class JaxptLM(LM):
             raise UserError(f"--model_args: form={form}, unit={unit}: form is plain or span, unit piece or word")
         rows = int(batch_size) if str(batch_size).isdecimal() else 32  # not `auto`
         self._loaded = loaded.load(path, batch_size=rows, dtype=dtype)
-        self._asks = evaluate.asked(self._loaded, form, unit)
+        self._asks = evaluate.make_adapter(self._loaded, form, unit)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(Σ log p, whether each token is the first choice) of each (context, continuation)."""
@@ -108,7 +108,7 @@ def _columns(requests: Sequence[Instance], count: int) -> list[list[str]]:
     return [[request.args[i] for request in requests] for i in range(count)]
 
 
-def _answer(likelihood: Scored) -> tuple[float, bool]:
+def _answer(likelihood: LoglikelihoodResult) -> tuple[float, bool]:
     return likelihood.log_prob, likelihood.is_greedy
 
 

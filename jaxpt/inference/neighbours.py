@@ -18,11 +18,11 @@ import numpy as np
 from jaxpt.decode.embed import Layer
 from jaxpt.errors import UserError
 from jaxpt.inference import corpus as corpora
-from jaxpt.inference import uses, words
+from jaxpt.inference import occurrences, words
 from jaxpt.inference.files import shown_progress
 from jaxpt.inference.loaded import Loaded, load
+from jaxpt.inference.occurrences import Use
 from jaxpt.inference.static_vectors import StaticVectors
-from jaxpt.inference.uses import Use
 
 BATCH = 256
 """Uses that are embedded together."""
@@ -91,8 +91,8 @@ def neighbours(
 
 def _query(query: str, word: str | None) -> Use:
     if word is None:
-        return uses.marked(query)
-    match = next(uses.places(query, word), None)
+        return occurrences.marked(query)
+    match = next(occurrences.places(query, word), None)
     if match is None:
         raise UserError(f"--word {word}: is not in the query")
     return Use(query, *match.span())
@@ -105,13 +105,13 @@ def _of_corpus(
     """The nearest uses of the query's word in a corpus."""
     if layer == "all" or isinstance(layer, tuple):
         raise UserError("--layer: a query wants one layer, or mix")
-    others = (use for use in uses.of_corpus(texts, query.word, label) if use[:2] != query[:2])
+    others = (use for use in occurrences.of_corpus(texts, query.word, label) if use[:2] != query[:2])
     corpus_uses = [*itertools.islice(others, limit + 1)]
     if not corpus_uses:
         raise UserError(f"{corpus}: has no use of {query.word!r}")
     is_more, corpus_uses = len(corpus_uses) > limit, corpus_uses[:limit]
     vectors = _vectors(load(path), [query, *corpus_uses], layer)
-    order, cosines = uses.nearest(vectors[0], vectors[1:], k)
+    order, cosines = occurrences.nearest(vectors[0], vectors[1:], k)
     count = f"{'the first ' * is_more}{len(corpus_uses):,} uses in {corpus}"
     where = {"mix": "mean of all layers", -1: "last layer"}.get(layer, f"layer {layer}")
     title = f"{query.word}: nearest of {count}, {where} of {path}"
@@ -126,7 +126,7 @@ def _vectors(model: Loaded, word_uses: Sequence[Use], layer: Layer) -> np.ndarra
 
 
 def _batch(model: Loaded, word_uses: Sequence[Use], layer: Layer, pace: corpora.Pace) -> np.ndarray:
-    vectors = uses.vectors(model, word_uses, layer)
+    vectors = occurrences.vectors(model, word_uses, layer)
     pace.add(len(word_uses))
     return vectors
 
@@ -137,7 +137,7 @@ def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus
         raise UserError(f"{model.path}: a static vector is the same in every sentence; leave out --corpus")
     if query is None and word is None:
         raise UserError(f"{model.path}: wants a word, such as bank")
-    text = word or (uses.marked(query).word if "*" in query else query)
+    text = word or (occurrences.marked(query).word if "*" in query else query)
     ranked = model.nearest(text, k)
     names = [Use(name, 0, len(name)) for name, _, _ in ranked]
     vectors, cosines = np.stack([vector for _, _, vector in ranked]), np.array([cosine for _, cosine, _ in ranked])
@@ -167,7 +167,7 @@ def _senses(
         raise UserError("wants a query, such as 'the *bank* of the river', or --label NAME: the column with the senses")
     if picture:
         raise UserError("--html and --png show one query; give it")
-    labelled = uses.labelled(itertools.islice(corpora.texts(corpus, field), limit + 1), label)
+    labelled = occurrences.labelled(itertools.islice(corpora.texts(corpus, field), limit + 1), label)
     is_more, labelled = len(labelled) > limit, labelled[:limit]
     groups: dict[str, list[int]] = {}
     for n, use in enumerate(labelled):
@@ -183,7 +183,9 @@ def _senses(
     majority = {w: collections.Counter(labelled[n].label for n in g).most_common(1)[0][1] for w, g in groups.items()}
     rows = {"majority": [majority[word] / len(group) for word, group in groups.items()]}
     for name, of_layer_UxD in zip(names, vectors.reshape(-1, *vectors.shape[-2:])):
-        rows[name] = [uses.leave_one_out(of_layer_UxD[g], [labelled[n].label for n in g], k) for g in groups.values()]
+        rows[name] = [
+            occurrences.leave_one_out(of_layer_UxD[g], [labelled[n].label for n in g], k) for g in groups.values()
+        ]
     sizes = [len(group) for group in groups.values()]
     for name, accuracies in rows.items():
         print(f"{name:>12}" + "".join(f"{a:12.1%}" for a in (*accuracies, np.average(accuracies, weights=sizes))))

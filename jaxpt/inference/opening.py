@@ -78,7 +78,7 @@ def open_model(
     return _complete(path, network, weights.read(run_dir, step), model_objective, opened, _folder(run_dir, tokenizer))
 
 
-def fixed(path: str | Path) -> tuple[Path, int | None]:
+def resolve_checkpoint(path: str | Path) -> tuple[Path, int | None]:
     """What a path means now, whatever a training saves beside it.
 
     Args:

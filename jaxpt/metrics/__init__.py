@@ -4,14 +4,13 @@
 """
 
 from jaxpt.metrics.base import METRICS, Metric, describe, find, in_percent, metric, of_targets
-from jaxpt.metrics.classification import confusion, table
-from jaxpt.metrics.errors import confusions, label_errors, negative_log_softmax
+from jaxpt.metrics.confusion import confusion_matrix, confusions, label_errors, negative_log_softmax, table
 from jaxpt.metrics.majority import majority
 from jaxpt.metrics.registry import check_options, options_of, resolve, score, settable
 from jaxpt.metrics.tagging import scheme_of
 
 __all__ = [
-    "METRICS", "Metric", "check_options", "confusion", "confusions", "describe", "find", "in_percent", "label_errors",
-    "majority", "metric", "negative_log_softmax", "of_targets", "options_of", "resolve", "scheme_of", "score",
-    "settable", "table",
+    "METRICS", "Metric", "check_options", "confusion_matrix", "confusions", "describe", "find", "in_percent",
+    "label_errors", "majority", "metric", "negative_log_softmax", "of_targets", "options_of", "resolve", "scheme_of",
+    "score", "settable", "table",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Metrics of labels (scikit-learn) and the confusion matrix. N examples, C classes.
+"""Metrics of labels (scikit-learn), and of SuperGLUE's tasks. N examples, C classes.
 
 A label is a string, a number or a boolean; `labels` lists them in the order of the class ids. A prediction that is none
 of the labels (an unparseable text: −1 or None) is wrong and is no class of its own. For several labels per example
@@ -196,50 +196,66 @@ def average_precision(predictions: Sequence, targets: Sequence, labels: Labels |
         return {"average_precision": float(average_precision_score(target_NxC, np.asarray(predictions)))}
 
 
-def confusion(predictions: Labels, targets: Labels, labels: Labels) -> np.ndarray:
-    """Counts of each pair of a target (row) and a prediction (column).
+@metric(targets=("label",), values=("accuracy", "macro_f1"), selection_value="macro_f1", constant="label")
+def cb(predictions: Labels, targets: Labels, labels: Labels | None = None) -> dict[str, float]:
+    """CommitmentBank: accuracy, and the unweighted mean of the F1 of each class.
 
     Args:
       predictions: [N].
-      targets: [N], each one of the labels.
-      labels: C names in the order of rows and columns.
-
-    Returns:
-      int64 [C, C]; [C, C + 1] where some predictions are none of the labels: the last column counts them.
-
-    Raises:
-      UserError: a target is none of the labels.
+      targets: [N].
+      labels: the three classes; without them a class that does not occur is left out of the mean.
 
     Example:
-      >>> confusion(["a", "b", "b"], ["a", "a", "b"], ["a", "b"])
-      array([[1, 1],
-             [0, 1]])
+      >>> cb([0, 1, 2], [0, 1, 1], labels=[0, 1, 2])
+      {'accuracy': 0.6666666666666666, 'macro_f1': 0.5555555555555555}
     """
-    import numpy as np
-
-    index = {label: i for i, label in enumerate(class_names(predictions, targets, labels))}
-    counts = np.zeros((len(labels), len(labels) + 1), np.int64)
-    for p, t in zip(predictions, targets, strict=True):
-        counts[index[t], index.get(p, len(labels))] += 1
-    return counts if counts[:, -1].any() else counts[:, :-1]
+    return accuracy(predictions, targets) | macro_f1(predictions, targets, labels)
 
 
-def table(confusion: np.ndarray, labels: Labels) -> list[str]:
-    """Lines of a confusion matrix for the terminal: a row for each target, a column for each prediction.
+@metric(targets=("label",), values=("f1a", "exact_match"), constant="positive")
+def multirc(
+    predictions: Labels, targets: Labels, groups: Sequence[Hashable], labels: Labels | None = None
+) -> dict[str, float]:
+    """MultiRC: F1 of "True" over all answers (F1a), and the fraction of questions with all answers right.
+
+    Args:
+      predictions: [N], a label for each answer.
+      targets: [N].
+      groups: [N] ids of the questions: (paragraph, question), say.
+      labels: ("False", "True"), or as in the data; by default 0 and 1.
 
     Example:
-      >>> print("\\n".join(table([[10, 1], [0, 2]], ["no", "yes"])))
-      target ↓   no  yes ← predicted
-      no         10    1
-      yes         0    2
+      >>> multirc([1, 0, 1], [1, 1, 1], groups=["q1", "q1", "q2"])
+      {'f1a': 0.8, 'exact_match': 0.5}
     """
-    names = [str(label) for label in labels]
-    columns = [*names, "(none)"][: len(confusion[0])]
-    first = max(map(len, ["target ↓", *names]))
-    widths = [max(5, len(name) + 2, *(len(str(row[i])) + 2 for row in confusion)) for i, name in enumerate(columns)]
-    head = "".join(name.rjust(width) for name, width in zip(columns, widths))
-    rows = ["".join(str(count).rjust(width) for count, width in zip(row, widths)) for row in confusion]
-    return [f"{'target ↓'.ljust(first)}{head} ← predicted", *(n.ljust(first) + r for n, r in zip(names, rows))]
+    right: dict[Hashable, bool] = {}
+    for p, t, group in zip(predictions, targets, groups, strict=True):
+        right[group] = right.get(group, True) and p == t
+    return {"f1a": f1(predictions, targets, labels)["f1"], "exact_match": sum(right.values()) / len(right)}
+
+
+@metric(targets=("label",), values=("accuracy", "gender_parity"), constant="label")
+def axg(
+    predictions: Labels, targets: Labels, groups: Sequence[Hashable], labels: Labels | None = None
+) -> dict[str, float]:
+    """Winogender diagnostics: accuracy and gender parity, the fraction of pairs with one prediction for both.
+
+    Args:
+      predictions: [N].
+      targets: [N].
+      groups: [N] ids of the pairs, whose texts differ in the pronoun's gender alone.
+      labels: not used.
+
+    Example:
+      >>> axg([1, 1, 0, 1], [1, 1, 0, 0], groups=[1, 1, 2, 2])
+      {'accuracy': 0.75, 'gender_parity': 0.5}
+    """
+    by_group: dict[Hashable, set] = {}
+    for p, group in zip(predictions, groups, strict=True):
+        by_group.setdefault(group, set()).add(p)
+    return accuracy(predictions, targets) | {
+        "gender_parity": sum(len(x) == 1 for x in by_group.values()) / len(by_group)
+    }
 
 
 def is_matrix(targets: Sequence) -> bool:

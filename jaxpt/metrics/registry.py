@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, get_type_hints
 
 from jaxpt.errors import UserError
-from jaxpt.metrics import answers, classification, languages, regression, superglue, tagging, text  # noqa: F401
+from jaxpt.metrics import answers, classification, languages, regression, tagging, text  # noqa: F401
 from jaxpt.metrics.base import METRICS, find, one_of
 
 _OF_DATA = ("labels", "positive", "groups", "no_answer", "threshold", "best", "scheme", "by_type")

@@ -83,6 +83,9 @@ class Letters:
     def tokens(self, ids):
         return [chr(i) for i in ids]
 
+    def special_tokens(self, declared=None):
+        return {}
+
     def encode_with_offsets(self, texts):
         places = [[(n, n + 1) for n, letter in enumerate(text) if letter != " "] for text in texts]
         return [

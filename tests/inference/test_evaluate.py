@@ -88,7 +88,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(folder, tmp_path, monkeypatch)
     class Killed(Exception):
         pass
 
-    write = command.files.Results.write
+    write = command.files.ResumableJsonl.write
 
     def stopping(self, index, values):
         if stopping.count == 3:
@@ -98,7 +98,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(folder, tmp_path, monkeypatch)
 
     stopping.count = 0
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(command.files.Results, "write", stopping)
+        patch.setattr(command.files.ResumableJsonl, "write", stopping)
         evaluate(str(folder / "gpt2"), names(folder, "choose"), out=str(torn))
     assert len((torn / "choose_0shot.jsonl").read_text().splitlines()) == 3
     evaluate(str(folder / "gpt2"), names(folder, "choose"), out=str(torn))
@@ -127,9 +127,9 @@ def test_tasks_that_were_complete_at_a_kill_are_not_scored_again(folder, tmp_pat
 
 def test_an_evaluation_goes_on_with_the_checkpoint_that_it_began_with(folder, tmp_path, monkeypatch):
     """RUN_DIR is its newest checkpoint: training may save another one in between."""
-    fixed = command.opening.fixed
+    fixed = command.opening.resolve_checkpoint
     for step in (10, 20):
-        monkeypatch.setattr(command.opening, "fixed", lambda path, step=step: (fixed(path)[0], step))
+        monkeypatch.setattr(command.opening, "resolve_checkpoint", lambda path, step=step: (fixed(path)[0], step))
         with monkeypatch.context() as patch:
             if step == 10:
                 patch.setattr(command, "write_text", lambda *_: 1 / 0)  # killed before all is done

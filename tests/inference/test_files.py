@@ -17,7 +17,7 @@ import pytest
 from jaxpt.data.progress import Progress
 from jaxpt.errors import UserError
 from jaxpt.inference import files
-from jaxpt.inference.files import Results, read_prompts
+from jaxpt.inference.files import ResumableJsonl, read_prompts
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,7 +88,7 @@ SETTINGS = {"seed": 0, "temperature": 0.7, "stop": ("\n", "中")}
 
 
 def opened(folder, prompts=PROMPTS, settings=SETTINGS, **options):
-    return Results(folder / "G.jsonl", prompts, settings, ["completions"], **options)
+    return ResumableJsonl(folder / "G.jsonl", prompts, settings, ["completions"], **options)
 
 
 def values(i):
@@ -286,7 +286,7 @@ def test_a_file_that_cannot_be_written(tmp_path):
 
 def test_a_full_disk_is_named():
     with pytest.raises(UserError, match=r"/dev/full: No space left on device; make room, then re-run"):
-        results = Results.__new__(Results)
+        results = ResumableJsonl.__new__(ResumableJsonl)
         results.path, results._file = Path("/dev/full"), open("/dev/full", "ab", buffering=0)  # noqa: SIM115
         results._append(b"x")
 

@@ -10,7 +10,7 @@ from jaxpt.config import TaskConfig, resolve
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
 from jaxpt.errors import UserError
-from jaxpt.inference.glue import Submission
+from jaxpt.inference.predict import Submission
 from jaxpt.metrics.glue import GLUE
 
 RECIPES = Path(__file__).parents[2] / "configs" / "finetune" / "glue"

@@ -11,9 +11,9 @@ import pytest
 
 import jaxpt
 from jaxpt import cli
-from jaxpt.inference import neighbours, uses
+from jaxpt.inference import neighbours, occurrences
+from jaxpt.inference.occurrences import Use
 from jaxpt.inference.static_vectors import StaticVectors
-from jaxpt.inference.uses import Use
 from tests.inference.helpers import directory, loaded
 
 SENSES = Path(__file__).parent / "senses.jsonl"
@@ -33,14 +33,14 @@ def run(capsys, *argv):
 
 def test_uses_are_found_in_their_sentences():
     text = 'He said "No." The bank, which he knew, was shut… Riverbanks are not BANKS, a bank is.\nBank.'
-    assert [use.marked for use in uses.find(text, "bank")] == [
+    assert [use.marked for use in occurrences.find(text, "bank")] == [
         "The *bank*, which he knew, was shut…", "Riverbanks are not BANKS, a *bank* is.", "*Bank*.",
     ]  # fmt: skip
-    assert [use.marked for use in uses.find("他去银行存钱。河岸很美。", "银行")] == ["他去*银行*存钱。"]
-    (use,) = uses.find("word " * 200 + "bank" + " more" * 200, "bank")
+    assert [use.marked for use in occurrences.find("他去银行存钱。河岸很美。", "银行")] == ["他去*银行*存钱。"]
+    (use,) = occurrences.find("word " * 200 + "bank" + " more" * 200, "bank")
     assert use.word == "bank" and 500 < len(use.text) <= 604 and use.text.startswith("word ")
     assert use.text.endswith(" more")
-    (use,) = uses.find("a" * 400 + "+bank", "bank")  # nowhere to cut
+    (use,) = occurrences.find("a" * 400 + "+bank", "bank")  # nowhere to cut
     assert use.marked == "*bank*"
 
 
@@ -48,10 +48,10 @@ def test_a_majority_of_neighbours_decides():
     """Two clouds and a use between them, beside a count by hand."""
     x = np.array([[1, 0], [1, 0.1], [1, 0.2], [0.1, 1], [0, 1], [1, 0.9]], float)
     labels = ["a", "a", "a", "b", "b", "b"]
-    assert uses.leave_one_out(x, labels, 1) == 5 / 6  # the last is nearer to the third than to any b
-    assert uses.leave_one_out(x, labels, 2) == 5 / 6  # a tie goes by the nearest
-    assert uses.leave_one_out(x, labels, 5) == 0  # all others: its own label is always outvoted
-    assert uses.leave_one_out(x * 7, labels, 1) == 5 / 6
+    assert occurrences.leave_one_out(x, labels, 1) == 5 / 6  # the last is nearer to the third than to any b
+    assert occurrences.leave_one_out(x, labels, 2) == 5 / 6  # a tie goes by the nearest
+    assert occurrences.leave_one_out(x, labels, 5) == 0  # all others: its own label is always outvoted
+    assert occurrences.leave_one_out(x * 7, labels, 1) == 5 / 6
 
 
 def test_the_nearest_uses_are_printed(capsys, model_dir, tmp_path):
@@ -77,7 +77,7 @@ def test_the_nearest_uses_are_printed(capsys, model_dir, tmp_path):
 def test_senses_that_ship_with_the_test(capsys, model_dir):
     """Three words, two senses of each, twelve sentences of each sense. A random model knows none of them."""
     rows = [json.loads(line) for line in SENSES.read_text("utf-8").splitlines()]
-    found = [uses.marked(row["text"]) for row in rows]
+    found = [occurrences.marked(row["text"]) for row in rows]
     assert len({use.text for use in found}) == len(found) == 72
     for word in ("bank", "play", "light"):
         of_word = [row["sense"] for row, use in zip(rows, found) if use.word == word]
@@ -92,10 +92,10 @@ def test_senses_are_limited_and_embedded_batch_by_batch(capsys, model_dir, monke
     """Of the first 24 sentences, which are those of one word; several layers of each batch are put together."""
     argv = ("neighbours", model_dir, "--corpus", SENSES, "--label", "sense", "--layer", "0,2", "--limit", 24)
     whole = run(capsys, *argv)
-    vectors, sizes = uses.vectors, []
+    vectors, sizes = occurrences.vectors, []
     monkeypatch.setattr(neighbours, "BATCH", 10)
     monkeypatch.setattr(
-        uses, "vectors", lambda model, found, layer: sizes.append(len(found)) or vectors(model, found, layer)
+        occurrences, "vectors", lambda model, found, layer: sizes.append(len(found)) or vectors(model, found, layer)
     )
     code, out, _ = run(capsys, *argv)
     assert code == 0 and out == whole[1] and sizes == [10, 10, 4]
@@ -106,13 +106,13 @@ def test_senses_are_limited_and_embedded_batch_by_batch(capsys, model_dir, monke
 def test_contextual_layers_tell_senses_apart():
     """In a pretrained encoder the words around decide, and layer 0 does not know them."""
     rows = [json.loads(line) for line in SENSES.read_text("utf-8").splitlines()]
-    found = [uses.marked(row["text"])._replace(label=row["sense"]) for row in rows]
+    found = [occurrences.marked(row["text"])._replace(label=row["sense"]) for row in rows]
     model = jaxpt.load(os.environ["JAXPT_ENCODER"])
     accuracy = {}
     for word in ("bank", "play", "light"):
         own = [use for use in found if use.word == word]
-        for layer, vectors in enumerate(uses.vectors(model, own, "all")):
-            accuracy.setdefault(layer, []).append(uses.leave_one_out(vectors, [use.label for use in own], 3))
+        for layer, vectors in enumerate(occurrences.vectors(model, own, "all")):
+            accuracy.setdefault(layer, []).append(occurrences.leave_one_out(vectors, [use.label for use in own], 3))
     means = [float(np.mean(of_layer)) for of_layer in accuracy.values()]
     print(means)
     assert max(means[1:]) > means[0] + 0.1 and max(means[1:]) > 0.6
@@ -179,11 +179,11 @@ def test_bad_input_is_one_line(capsys, model_dir, tmp_path, monkeypatch, argv, a
 
 
 def test_examples_in_docstrings():
-    failed, tried = doctest.testmod(uses)
+    failed, tried = doctest.testmod(occurrences)
     assert tried and not failed
     assert Use("a bank", 2, 6).snippet() == "a bank"
 
 
 def test_the_word_of_a_query_is_a_whole_word():
-    (place,) = uses.places("the party of Art", "art")
+    (place,) = occurrences.places("the party of Art", "art")
     assert place.span() == (13, 16)

@@ -3,7 +3,7 @@ import pytest
 import sklearn.metrics
 
 from jaxpt.errors import UserError
-from jaxpt.metrics import confusion, score, table
+from jaxpt.metrics import confusion_matrix, score, table
 
 # By hand. Targets a a b c; predictions a b b b.
 # F1: a: P 1, R 1/2 → 2/3; b: P 1/3, R 1 → 1/2; c: 0.
@@ -161,10 +161,10 @@ def test_cb_multirc_and_axg():
 
 
 def test_confusion_matrix():
-    counts = confusion(PREDICTIONS, TARGETS, ["a", "b", "c"])
+    counts = confusion_matrix(PREDICTIONS, TARGETS, ["a", "b", "c"])
     assert counts.dtype == np.int64 and counts.tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
     assert np.array_equal(counts, sklearn.metrics.confusion_matrix(TARGETS, PREDICTIONS))
-    counts = confusion(["a", -1], ["a", "b"], ["a", "b"])
+    counts = confusion_matrix(["a", -1], ["a", "b"], ["a", "b"])
     assert counts.tolist() == [[1, 0, 0], [0, 0, 1]]
     assert table(counts, ["a", "b"]) == [
         "target ↓    a    b  (none) ← predicted",
@@ -172,6 +172,6 @@ def test_confusion_matrix():
         "b           0    0       1",
     ]
     with pytest.raises(UserError, match="the target 'x' is none of the labels: a, b"):
-        confusion(["a"], ["x"], ["a", "b"])
+        confusion_matrix(["a"], ["x"], ["a", "b"])
     with pytest.raises(UserError, match="the target '' is none"):
-        confusion(["a"], [""], ["a", "b"])
+        confusion_matrix(["a"], [""], ["a", "b"])

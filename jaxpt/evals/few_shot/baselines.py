@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxpt.evals.few_shot import measures, scoring
 from jaxpt.evals.few_shot.examples import Example
-from jaxpt.evals.few_shot.measures import Outcome, Value
+from jaxpt.evals.few_shot.measures import SampleResult, Value
 from jaxpt.evals.few_shot.ngram import NGrams
 from jaxpt.evals.few_shot.task import HarnessTask
 
@@ -26,7 +26,7 @@ def baselines(
       {baseline: {metric: value}}: `majority`, the choice whose number is most often right, or the answer that most
       examples have; `shortest`, the choice of the fewest characters; `ngram`. Those that a form has.
     """
-    baseline_outcomes: dict[str, list[Outcome]] = {}
+    baseline_outcomes: dict[str, list[SampleResult]] = {}
     if task.form in ("multiple_choice", "pair"):
         if task.form == "multiple_choice":
             majority = collections.Counter(example.gold for example in examples).most_common(1)[0][0]
@@ -59,7 +59,7 @@ def baselines(
     return named
 
 
-def _guess(example: Example, values: list[float]) -> Outcome:
+def _guess(example: Example, values: list[float]) -> SampleResult:
     """An outcome where each choice has a value instead of a log-likelihood, whatever its length."""
     n = len(values)
     named = {"id": example.id, "gold": example.gold, "group": example.group}

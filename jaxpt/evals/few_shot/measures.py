@@ -28,7 +28,7 @@ from jaxpt.metrics.base import Unit
 if TYPE_CHECKING:
     from jaxpt.evals.few_shot.task import HarnessTask
 
-Outcome = dict[str, Any]
+SampleResult = dict[str, Any]
 """What a model says of an example, see `scoring`."""
 TIE = 1e-5
 """Relative difference of log-likelihoods in float32 that is a tie: equal texts stand in batches of other shapes."""
@@ -77,7 +77,7 @@ def of_form(form: str) -> dict[str, Metric]:
     return {name: metrics.find(name) for name in shared} | own
 
 
-def measure(task: HarnessTask, outcomes: Sequence[Outcome]) -> Values:
+def measure(task: HarnessTask, outcomes: Sequence[SampleResult]) -> Values:
     """The metrics of a task.
 
     Args:
@@ -108,15 +108,15 @@ def measure(task: HarnessTask, outcomes: Sequence[Outcome]) -> Values:
     return values
 
 
-def by_group(outcomes: Sequence[Outcome]) -> Values:
+def by_group(outcomes: Sequence[SampleResult]) -> Values:
     """Accuracy of each group, in the order of the outcomes."""
-    groups: dict[str, list[Outcome]] = {}
+    groups: dict[str, list[SampleResult]] = {}
     for outcome in outcomes:
         groups.setdefault(str(outcome["group"]), []).append(outcome)
     return {group: _mean(credits_of(group_outcomes)) for group, group_outcomes in groups.items()}
 
 
-def computed(task: HarnessTask, outcomes: Sequence[Outcome]) -> dict[str, str]:
+def computed(task: HarnessTask, outcomes: Sequence[SampleResult]) -> dict[str, str]:
     """{metric: how it is computed} of the metrics whose name does not say all."""
     descriptions = {}
     for name in task.scored:
@@ -128,7 +128,7 @@ def computed(task: HarnessTask, outcomes: Sequence[Outcome]) -> dict[str, str]:
     return {name: signature for name, signature in descriptions.items() if signature}
 
 
-def credits_of(outcomes: Sequence[Outcome], strict: bool = False) -> np.ndarray:
+def credits_of(outcomes: Sequence[SampleResult], strict: bool = False) -> np.ndarray:
     """What each outcome counts for `acc`: float64 [N]; with `strict` a tie counts 0."""
     if "is_greedy" in outcomes[0]:
         return np.array([float(outcome["is_greedy"]) for outcome in outcomes])
@@ -136,7 +136,7 @@ def credits_of(outcomes: Sequence[Outcome], strict: bool = False) -> np.ndarray:
 
 
 def _credits(
-    outcomes: Sequence[Outcome], score_choices: Callable[[Outcome], Sequence[float]], strict: bool = False
+    outcomes: Sequence[SampleResult], score_choices: Callable[[SampleResult], Sequence[float]], strict: bool = False
 ) -> np.ndarray:
     """1 where the right choice has the highest score, 1/k where k have it, else 0: float64 [N]."""
 
@@ -149,38 +149,38 @@ def _credits(
 
 
 @_metric(targets=("multiple_choice", "pair", "loglikelihood"), aggregation="mean")
-def acc(outcomes: Sequence[Outcome]) -> np.ndarray:
+def acc(outcomes: Sequence[SampleResult]) -> np.ndarray:
     """The likeliest choice is right, or each token is the model's first choice."""
     return credits_of(outcomes)
 
 
 @_choices(aggregation="mean")
-def acc_norm(outcomes: Sequence[Outcome]) -> np.ndarray:
+def acc_norm(outcomes: Sequence[SampleResult]) -> np.ndarray:
     """Likeliest by character."""
     return _credits(outcomes, lambda o: np.divide(o["log_probs"], np.maximum(o["chars"], 1)))
 
 
 @_choices(aggregation="mean")
-def acc_token(outcomes: Sequence[Outcome]) -> np.ndarray:
+def acc_token(outcomes: Sequence[SampleResult]) -> np.ndarray:
     """Likeliest by token."""
     return _credits(outcomes, lambda o: np.divide(o["log_probs"], np.maximum(o["tokens"], 1)))
 
 
 @_choices(aggregation="mean")
-def acc_mutual_info(outcomes: Sequence[Outcome]) -> np.ndarray:
+def acc_mutual_info(outcomes: Sequence[SampleResult]) -> np.ndarray:
     """Likeliest beside its likelihood without the context."""
     return _credits(outcomes, lambda o: np.subtract(o["log_probs"], o["unconditional"]))
 
 
 @_choices(signature=lambda references: "mean over the choices that occur")
-def f1(outcomes: Sequence[Outcome]) -> float:
+def f1(outcomes: Sequence[SampleResult]) -> float:
     """Macro F1 of the likeliest choice."""
     golds = [outcome["gold"] for outcome in outcomes]
     return metrics.score("macro_f1", [int(np.argmax(o["log_probs"])) for o in outcomes], golds)["macro_f1"]
 
 
 @_choices(signature=lambda references: "of the last choice")
-def f1_last(outcomes: Sequence[Outcome]) -> float:
+def f1_last(outcomes: Sequence[SampleResult]) -> float:
     """F1 of the last of two choices, "yes" of MultiRC's F1a."""
     last = len(outcomes[0]["log_probs"]) - 1
     guesses = [int(np.argmax(outcome["log_probs"]) == last) for outcome in outcomes]
@@ -188,7 +188,7 @@ def f1_last(outcomes: Sequence[Outcome]) -> float:
 
 
 @_choices(aggregation="mean")
-def acc_all(outcomes: Sequence[Outcome]) -> np.ndarray:
+def acc_all(outcomes: Sequence[SampleResult]) -> np.ndarray:
     """The share of groups whose rows are all right: 0 or 1 for each group."""
     groups: dict[str, bool] = {}
     for outcome, credit in zip(outcomes, credits_of(outcomes, strict=True)):
@@ -197,38 +197,38 @@ def acc_all(outcomes: Sequence[Outcome]) -> np.ndarray:
 
 
 @_metric(targets=("loglikelihood",), unit="number", lower_is_better=True)
-def perplexity(outcomes: Sequence[Outcome]) -> Value:
+def perplexity(outcomes: Sequence[SampleResult]) -> Value:
     """exp(−mean log p of a continuation)."""
     return _exp(_mean(np.array([-outcome["log_prob"] for outcome in outcomes])))
 
 
 @_rolling()
-def token_perplexity(outcomes: Sequence[Outcome]) -> Value:
+def token_perplexity(outcomes: Sequence[SampleResult]) -> Value:
     """exp(nats per token)."""
     return _exp(_rate(outcomes, "tokens"))
 
 
 @_rolling()
-def word_perplexity(outcomes: Sequence[Outcome]) -> Value:
+def word_perplexity(outcomes: Sequence[SampleResult]) -> Value:
     """exp(nats per word)."""
     return _exp(_rate(outcomes, "words"))
 
 
 @_rolling()
-def byte_perplexity(outcomes: Sequence[Outcome]) -> Value:
+def byte_perplexity(outcomes: Sequence[SampleResult]) -> Value:
     """exp(nats per byte)."""
     return _exp(_rate(outcomes, "bytes"))
 
 
 @_rolling()
-def bits_per_byte(outcomes: Sequence[Outcome]) -> Value:
+def bits_per_byte(outcomes: Sequence[SampleResult]) -> Value:
     """Nats per byte / log 2."""
     rate = _rate(outcomes, "bytes")
     return Value(rate.value / math.log(2), rate.error / math.log(2))
 
 
 @_metric(targets=("generate_until",), aggregation="mean")
-def number(outcomes: Sequence[Outcome]) -> np.ndarray:
+def number(outcomes: Sequence[SampleResult]) -> np.ndarray:
     """The answer is the same number as one of the right ones: without $, commas and a final point."""
 
     def plain(text: str) -> str:
@@ -237,7 +237,7 @@ def number(outcomes: Sequence[Outcome]) -> np.ndarray:
     return np.array([plain(o["answer"]) in map(plain, o["gold"]) for o in outcomes], np.float64)
 
 
-def _rate(outcomes: Sequence[Outcome], unit: str) -> Value:
+def _rate(outcomes: Sequence[SampleResult], unit: str) -> Value:
     """Nats per unit: Σ −log p / Σ units."""
     nats, units = (np.array([outcome[key] for outcome in outcomes], np.float64) for key in ("log_prob", unit))
     rate = float(-nats.sum() / max(units.sum(), 1.0))
@@ -256,7 +256,7 @@ def _mean(values: np.ndarray) -> Value:
     return Value(float(values.mean()), error)
 
 
-def _of_outcomes(metric: Metric, outcomes: Sequence[Outcome]) -> Values:
+def _of_outcomes(metric: Metric, outcomes: Sequence[SampleResult]) -> Values:
     """A metric of `OF_FORMS`."""
     if metric.unit == "number":
         return {metric.name: metric.function(outcomes)}
@@ -265,11 +265,11 @@ def _of_outcomes(metric: Metric, outcomes: Sequence[Outcome]) -> Values:
     return _of_whole(lambda chosen: {metric.name: metric.function(chosen)}, outcomes)
 
 
-def _of_answers(task: HarnessTask, metric: Metric, outcomes: Sequence[Outcome]) -> Values:
+def _of_answers(task: HarnessTask, metric: Metric, outcomes: Sequence[SampleResult]) -> Values:
     """A metric of `jaxpt.metrics`: the mean over examples where it is one, else of the whole."""
     key, options = "cosine" if task.form == "similarity" else "answer", _options(task, metric, outcomes)
 
-    def score(chosen: Sequence[Outcome]) -> dict[str, float]:
+    def score(chosen: Sequence[SampleResult]) -> dict[str, float]:
         predictions, golds = ([outcome[name] for outcome in chosen] for name in (key, "gold"))
         return metrics.score(metric.name, predictions, golds, **options)
 
@@ -279,7 +279,7 @@ def _of_answers(task: HarnessTask, metric: Metric, outcomes: Sequence[Outcome]) 
     return _of_whole(score, outcomes)
 
 
-def _options(task: HarnessTask, metric: Metric, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _options(task: HarnessTask, metric: Metric, outcomes: Sequence[SampleResult]) -> dict[str, Any]:
     """The options of a metric; those that depend on the language from all answers, not from each alone."""
     options = metrics.options_of(task.metric_options, metric.name)
     if metric.by_language is None:
@@ -287,7 +287,7 @@ def _options(task: HarnessTask, metric: Metric, outcomes: Sequence[Outcome]) -> 
     return metrics.resolve(metric.name, [outcome["gold"] for outcome in outcomes], task.language, **options)
 
 
-def _of_whole(score: Callable[[Sequence[Outcome]], dict[str, float]], outcomes: Sequence[Outcome]) -> Values:
+def _of_whole(score: Callable[[Sequence[SampleResult]], dict[str, float]], outcomes: Sequence[SampleResult]) -> Values:
     """Metrics of the whole set; the errors are standard deviations over the same resamples of the outcomes."""
     whole, n = score(outcomes), len(outcomes)
     if n < 2:

@@ -23,7 +23,7 @@ from jaxpt.decode.engine import Prompt
 from jaxpt.decode.likelihood import Likelihood
 from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.errors import UserError
-from jaxpt.evals.few_shot.scoring import Scored
+from jaxpt.evals.few_shot.scoring import LoglikelihoodResult
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.models.network import Network
 from jaxpt.objectives.formats import check_writes
@@ -70,7 +70,7 @@ class NetworkModel:
         self.progress: Callable[[float], None] = lambda share: None
 
     @property
-    def says(self) -> str:
+    def scoring_method(self) -> str:
         """How it is scored, for people."""
         family, layout = self._network.config.family, self._reader.format("S2S")
         if family == "encoder":
@@ -81,12 +81,12 @@ class NetworkModel:
         form = self._form or ("span" if layout.blank == "sentinels" else "plain")
         return f"likelihood of the {'span missing at the end of the encoder' if form == 'span' else 'target'}'s text"
 
-    def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[Scored]:
+    def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[LoglikelihoodResult]:
         """See `scoring.Model`."""
         pairs = [self._reader.pair(*pair) for pair in zip(contexts, continuations, strict=True)]
-        return [Scored(score.total, score.tokens, score.is_greedy) for score in self._scored(pairs)]
+        return [LoglikelihoodResult(score.total, score.tokens, score.is_greedy) for score in self._scored(pairs)]
 
-    def rolling(self, texts: Sequence[str]) -> list[Scored]:
+    def rolling(self, texts: Sequence[str]) -> list[LoglikelihoodResult]:
         """See `scoring.Model`."""
         pairs, owners = [], []
         for number, text in enumerate(texts):
@@ -98,7 +98,9 @@ class NetworkModel:
             log_probs[number] += score.total
             tokens[number] += score.tokens
             greedy[number] &= score.is_greedy
-        return [Scored(float(p), int(n), bool(is_best)) for p, n, is_best in zip(log_probs, tokens, greedy)]
+        return [
+            LoglikelihoodResult(float(p), int(n), bool(is_best)) for p, n, is_best in zip(log_probs, tokens, greedy)
+        ]
 
     def check(self, task: HarnessTask) -> None:
         """Raises UserError for a task that this model cannot answer."""

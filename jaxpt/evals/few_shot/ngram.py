@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxpt.evals.few_shot.scoring import Scored
+from jaxpt.evals.few_shot.scoring import LoglikelihoodResult
 
 ORDER = 6
 """Bytes of the longest n-gram; 8 at most, since one is a 64-bit number."""
@@ -49,14 +49,16 @@ class NGrams:
             self._grams.append((grams, counts))
             self._follow.append((heads, np.add.reduceat(counts, first) if len(first) else counts[:0], kinds))
 
-    def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[Scored]:
+    def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[LoglikelihoodResult]:
         """Log-likelihoods of continuations; contexts count as far as n-grams reach."""
         return [
-            Scored(float(self._log_probs(before.encode(), after.encode()).sum()), len(after.encode()), False)
+            LoglikelihoodResult(
+                float(self._log_probs(before.encode(), after.encode()).sum()), len(after.encode()), False
+            )
             for before, after in zip(contexts, continuations, strict=True)
         ]
 
-    def rolling(self, texts: Sequence[str]) -> list[Scored]:
+    def rolling(self, texts: Sequence[str]) -> list[LoglikelihoodResult]:
         """Log-likelihoods of texts."""
         return self.likelihoods([""] * len(texts), texts)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxpt.evals.few_shot import measures
-from jaxpt.evals.few_shot.measures import Outcome, Value
+from jaxpt.evals.few_shot.measures import SampleResult, Value
 from jaxpt.evals.few_shot.task import HarnessTask
 
 
@@ -49,7 +49,7 @@ def settings(task: HarnessTask) -> dict[str, Any]:
 def result(
     task: HarnessTask,
     shots: int,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[SampleResult],
     baselines: Mapping[str, Mapping[str, Value]],
 ) -> Result:
     """The result of a task from its outcomes.

@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from jaxpt.evals.few_shot.examples import Example
-from jaxpt.evals.few_shot.measures import Outcome
+from jaxpt.evals.few_shot.measures import SampleResult
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.runtime import linear_regex
 
-"""An `Outcome` has "id", "gold", "group" and, by form:
+"""An `SampleResult` has "id", "gold", "group" and, by form:
 
 multiple_choice, pair   "log_probs": Σ log p of each continuation, "chars" and "tokens" of each; "unconditional":
                         Σ log p of each after the context that says nothing
@@ -24,7 +24,7 @@ similarity              "cosine"
 """
 
 
-class Scored(NamedTuple):
+class LoglikelihoodResult(NamedTuple):
     """The likelihood of a continuation."""
 
     log_prob: float
@@ -36,10 +36,10 @@ class Scored(NamedTuple):
 class Model(Protocol):
     """What the harness asks of a model. Results have the order of the questions and do not depend on the others."""
 
-    def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[Scored]:
+    def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[LoglikelihoodResult]:
         """Log-likelihoods of continuations given contexts."""
 
-    def rolling(self, texts: Sequence[str]) -> list[Scored]:
+    def rolling(self, texts: Sequence[str]) -> list[LoglikelihoodResult]:
         """Log-likelihoods of whole texts of any length."""
 
     def completions(self, prompts: Sequence[str], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
@@ -49,7 +49,7 @@ class Model(Protocol):
         """[texts, any]."""
 
 
-def score(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
+def score(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
     """Asks a model.
 
     Args:
@@ -67,7 +67,7 @@ def score(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[
     ]
 
 
-def _compared(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
+def _compared(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
     """Several continuations each."""
     contexts, continuations = [], []
     for example in examples:
@@ -80,7 +80,7 @@ def _compared(task: HarnessTask, model: Model, examples: Sequence[Example]) -> l
     outcomes = []
     for example in examples:
         of_choices = [next(scored) for _ in example.choices]
-        outcome: Outcome = {
+        outcome: SampleResult = {
             "log_probs": [likelihood.log_prob for likelihood in of_choices],
             "chars": [len(choice) for choice in example.choices],
             "tokens": [likelihood.tokens for likelihood in of_choices],
@@ -91,7 +91,7 @@ def _compared(task: HarnessTask, model: Model, examples: Sequence[Example]) -> l
     return outcomes
 
 
-def _likelihood(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
+def _likelihood(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
     likelihoods = model.likelihoods(
         [example.contexts[0] for example in examples], [example.continuations[0] for example in examples]
     )
@@ -101,7 +101,7 @@ def _likelihood(task: HarnessTask, model: Model, examples: Sequence[Example]) ->
     ]
 
 
-def _rolling(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
+def _rolling(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
     texts = [example.continuations[0] for example in examples]
     counted = [text if example.counted is None else example.counted for example, text in zip(examples, texts)]
     return [
@@ -127,7 +127,7 @@ def word_count(text: str) -> int:
     return len(re.split(r"\s+", text))
 
 
-def _generation(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
+def _generation(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
     texts = model.completions([example.contexts[0] for example in examples], task.max_new_tokens, task.stop)
     return [{"text": text, "answer": extracted(text, task.extract)} for text in texts]
 
@@ -151,13 +151,13 @@ def extracted(text: str, pattern: str | None) -> str:
     return linear_regex.last_match(text, pattern).strip()
 
 
-def _similarity(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[Outcome]:
+def _similarity(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
     vectors = np.asarray(model.embeddings([text for example in examples for text in example.continuations]), np.float64)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     return [{"cosine": float(a @ b)} for a, b in vectors.reshape(len(examples), 2, -1)] if examples else []
 
 
-_OF_FORM: dict[str, Callable[[HarnessTask, Model, Sequence[Example]], list[Outcome]]] = {
+_OF_FORM: dict[str, Callable[[HarnessTask, Model, Sequence[Example]], list[SampleResult]]] = {
     "multiple_choice": _compared, "pair": _compared, "loglikelihood": _likelihood, "loglikelihood_rolling": _rolling,
     "generate_until": _generation, "similarity": _similarity,
 }  # fmt: skip

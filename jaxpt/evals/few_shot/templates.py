@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from jaxpt.errors import UserError
-from jaxpt.evals.few_shot import wikitext
 from jaxpt.runtime import linear_regex
 
 
@@ -109,5 +109,41 @@ def _environment() -> Any:
 
     from jaxpt.runtime.sandbox import Sandbox
 
-    filters = {"sub": linear_regex.substituted, "wikitext_detokenized": wikitext.detokenized}
+    filters = {"sub": linear_regex.substituted, "wikitext_detokenized": wikitext_detokenized}
     return Sandbox(filters, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+
+
+_WIKITEXT_RULES = [
+    (r"s '", "s'"),
+    *[(f" @{re.escape(mark)}@ ", mark) for mark in "-,."],
+    *[(rf" {re.escape(mark)} ", f"{mark} ") for mark in ":;.!?,"],
+    (r"\(\s*([^)]*?)\s*\)", r"(\1)"),
+    (r"\[\s*([^\]]*?)\s*\]", r"[\1]"),
+    (r"{\s*([^}]*?)\s*}", r"{\1}"),
+    (r'"\s*([^"]*?)\s*"', r'"\1"'),
+    (r"'\s*([^']*?)\s*'", r"'\1'"),
+    ("= = = =", "===="),
+    ("= = =", "==="),
+    ("= =", "=="),
+    (" ° ", "°"),
+    (" \n", "\n"),
+    ("\n ", "\n"),
+    (" N ", " 1 "),
+    (" 's", "'s"),
+]
+"""(pattern, replacement) in the order of the common harness, on whose text published perplexities are."""
+
+
+def wikitext_detokenized(text: str) -> str:
+    """The text without WikiText's spaces and marks: tokens are separated by spaces, hyphens and commas marked.
+
+    Args:
+      text: a page as WikiText has it.
+
+    Example:
+      >>> wikitext_detokenized(" = Robert = \\n He ( born 1 @,@ 930 ) is an actor , isn 't he ? ")
+      " = Robert =\\nHe (born 1,930) is an actor, isn 't he? "
+    """
+    for pattern, new in _WIKITEXT_RULES:
+        text = re.sub(pattern, new, text)
+    return text

@@ -5,7 +5,7 @@ import pytest
 
 from jaxpt.evals.few_shot import scoring
 from jaxpt.evals.few_shot.examples import Example
-from jaxpt.evals.few_shot.scoring import Scored, extracted
+from jaxpt.evals.few_shot.scoring import LoglikelihoodResult, extracted
 from jaxpt.evals.few_shot.task import HarnessTask
 
 
@@ -14,7 +14,8 @@ class ByLength:
 
     def likelihoods(self, contexts, continuations):
         return [
-            Scored(-float(len(a) / 10 + len(b)), len(b.split()), len(b) < 4) for a, b in zip(contexts, continuations)
+            LoglikelihoodResult(-float(len(a) / 10 + len(b)), len(b.split()), len(b) < 4)
+            for a, b in zip(contexts, continuations)
         ]
 
     def rolling(self, texts):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxpt.evals.few_shot import examples, scoring, task, wikitext
-from jaxpt.evals.few_shot.scoring import Scored
+from jaxpt.evals.few_shot import examples, scoring, task, templates
+from jaxpt.evals.few_shot.scoring import LoglikelihoodResult
 
 PAGE = (
     " = Robert <unk> = \n \n He ( born 1 @,@ 930 ) , the players ' own \" film @-@ maker \" : it 's 3 @.@ 5 ° C . \n"
@@ -25,14 +25,14 @@ class Lengths:
     """A model of one nat a character."""
 
     def rolling(self, texts):
-        return [Scored(-float(len(text)), 1, False) for text in texts]
+        return [LoglikelihoodResult(-float(len(text)), 1, False) for text in texts]
 
 
 def test_the_clean_text_is_scored_and_the_published_one_counts(tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": PAGE}) + "\n")
     one = task.load("wikitext", [f"data.path={tmp_path / 'rows.jsonl'}"])
     (found,) = scoring.score(one, Lengths(), examples.examples(one))
-    assert wikitext.detokenized(PAGE) == CLEAN and found["log_prob"] == -len(CLEAN)
+    assert templates.wikitext_detokenized(PAGE) == CLEAN and found["log_prob"] == -len(CLEAN)
     assert (found["words"], found["bytes"]) == (len(re.split(r"\s+", PAGE)), len(PAGE.encode()))
 
 
@@ -46,7 +46,7 @@ def test_pages_are_made_of_the_published_file(tmp_path, monkeypatch):
 
 
 def test_examples_in_docstrings():
-    failed, tried = doctest.testmod(wikitext)
+    failed, tried = doctest.testmod(templates)
     assert tried and not failed
 
 
@@ -55,10 +55,10 @@ def test_the_text_is_that_of_lm_eval():
     pytest.importorskip("lm_eval")
     from lm_eval.tasks.wikitext.preprocess_wikitext import process_results, wikitext_detokenizer
 
-    assert wikitext_detokenizer({"page": PAGE}) == wikitext.detokenized(PAGE)
+    assert wikitext_detokenizer({"page": PAGE}) == templates.wikitext_detokenized(PAGE)
     assert process_results({"page": PAGE}, (0.0,))["word_perplexity"][1] == scoring.word_count(PAGE)
     parts = [*PAGE.split(" "), *"()[]{}\"'=.,:;!?°\n", "'s", "s", "@-@", "@,@", "@.@"]
     draw = random.Random(0)
     for _ in range(3000):
         page = " ".join(draw.choices(parts, k=40))
-        assert wikitext_detokenizer({"page": page}) == wikitext.detokenized(page)
+        assert wikitext_detokenizer({"page": page}) == templates.wikitext_detokenized(page)

@@ -5,7 +5,7 @@ import scipy.special
 import sklearn.metrics
 
 from jaxpt.metrics import confusions, label_errors, negative_log_softmax, table
-from jaxpt.metrics.errors import MOST
+from jaxpt.metrics.confusion import MOST
 
 RNG = np.random.default_rng(0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jaxpt.metrics.classification import confusion, table
+from jaxpt.metrics.classification import Labels, class_names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +44,7 @@ def confusions(predictions: Sequence[int], targets: Sequence[int], names: Sequen
       >>> confusions([1, 1, 3, -1], [0, 0, 3, 5], letters)
       ['most frequent mistakes of 3, target → predicted:', '       2  a → b', '       1  f → (none)']
     """
-    counts = confusion(predictions, targets, range(len(names)))
+    counts = confusion_matrix(predictions, targets, range(len(names)))
     if len(names) <= MOST:
         return table(counts, names)
     named = [*names, "(none)"]
@@ -85,3 +85,49 @@ def label_errors(
     width = max(map(len, ["label", *names]))
     head = f"{'label'.ljust(width)}  right  missed  false"
     return [head, *(f"{name.ljust(width)}  {right:5}  {missed:6}  {false:5}" for name, right, missed, false in lines)]
+
+
+def confusion_matrix(predictions: Labels, targets: Labels, labels: Labels) -> np.ndarray:
+    """Counts of each pair of a target (row) and a prediction (column).
+
+    Args:
+      predictions: [N].
+      targets: [N], each one of the labels.
+      labels: C names in the order of rows and columns.
+
+    Returns:
+      int64 [C, C]; [C, C + 1] where some predictions are none of the labels: the last column counts them.
+
+    Raises:
+      UserError: a target is none of the labels.
+
+    Example:
+      >>> confusion_matrix(["a", "b", "b"], ["a", "a", "b"], ["a", "b"])
+      array([[1, 1],
+             [0, 1]])
+    """
+    import numpy as np
+
+    index = {label: i for i, label in enumerate(class_names(predictions, targets, labels))}
+    counts = np.zeros((len(labels), len(labels) + 1), np.int64)
+    for p, t in zip(predictions, targets, strict=True):
+        counts[index[t], index.get(p, len(labels))] += 1
+    return counts if counts[:, -1].any() else counts[:, :-1]
+
+
+def table(counts: np.ndarray, labels: Labels) -> list[str]:
+    """Lines of a confusion matrix for the terminal: a row for each target, a column for each prediction.
+
+    Example:
+      >>> print("\\n".join(table([[10, 1], [0, 2]], ["no", "yes"])))
+      target ↓   no  yes ← predicted
+      no         10    1
+      yes         0    2
+    """
+    names = [str(label) for label in labels]
+    columns = [*names, "(none)"][: len(counts[0])]
+    first = max(map(len, ["target ↓", *names]))
+    widths = [max(5, len(name) + 2, *(len(str(row[i])) + 2 for row in counts)) for i, name in enumerate(columns)]
+    head = "".join(name.rjust(width) for name, width in zip(columns, widths))
+    rows = ["".join(str(count).rjust(width) for count, width in zip(row, widths)) for row in counts]
+    return [f"{'target ↓'.ljust(first)}{head} ← predicted", *(n.ljust(first) + r for n, r in zip(names, rows))]
