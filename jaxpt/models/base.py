@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 
 from jaxpt.config import ModelConfig
 from jaxpt.models.layers import Initializer, param, stored_rows
-from jaxpt.models.output import Output, Projection
+from jaxpt.models.output import Projection
 from jaxpt.parallel import compiler
 
 
@@ -105,24 +105,11 @@ class Bound:
     """Random keys by name; dropout is on if there is a key "dropout"."""
     heads: Mapping[str, Bound] = dataclasses.field(default_factory=dict)
     """The bound heads, by name."""
-    added: Bound | None = None
-    """A model whose embeddings are added to this one's in `encode`, with a stopped gradient (`Network.deltas`)."""
 
     @property
     def config(self) -> ModelConfig:
         """The model's configuration."""
         return self.model.config
-
-    def encode(self, tokens_BxL: jax.Array, **options: Any) -> Output:
-        """The module's `encode`, of the sum of both models' embeddings if `added` is set.
-
-        Summing the tables instead would read and write all of their rows.
-        """
-        if self.added is not None:
-            inputs = {name: options.get(name) for name in ("token_types", "positions")}
-            added = jax.lax.stop_gradient(self.added.embed(tokens_BxL, **inputs))
-            options["embedded"] = self.embed(tokens_BxL, **inputs) + added
-        return self._method("encode")(tokens_BxL, **options)
 
     def lm_states(self, x: jax.Array) -> jax.Array:
         """Input of `output_projection`: hidden states [..., D], transformed by the masked-LM head if there is one."""

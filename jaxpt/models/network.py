@@ -23,6 +23,7 @@ from flax.core.scope import LazyRng
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
+from jaxpt.models.output import Output
 
 Rngs = Mapping[str, Any]
 """Random keys by name; dropout is on if there is a key "dropout"."""
@@ -125,8 +126,8 @@ class Network:
         for name, head in self.heads.items():
             head_rngs = {purpose: LazyRng.create(key, name) for purpose, key in rngs.items()}
             heads[name] = head.bind(params["heads"][name], head_rngs, model_params)
-        added = next((heads[name] for name in self.deltas.values()), None)
-        return Bound(self.model, model_params, rngs, heads, added)
+        bound = self.model, model_params, rngs, heads
+        return _Summed(*bound, heads[next(iter(self.deltas.values()))]) if self.deltas else Bound(*bound)
 
     def with_model(self, **fields: Any) -> Network:
         """A copy with other configuration fields of all backbones, such as `attention`."""
@@ -141,6 +142,23 @@ class Network:
             model[name] = jax.tree.map(jnp.zeros_like, model[name])
         heads = {name: head._boxed(LazyRng.create(key, name), self.config) for name, head in self.heads.items()}
         return {"model": model, "heads": heads} if heads else {"model": model}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Summed(Bound):
+    """A backbone whose embeddings are differences from those of a head (`Network.deltas`)."""
+
+    added: Bound | None = None
+    """The head; the gradient to its embeddings is stopped."""
+
+    def encode(self, tokens_BxL: jax.Array, **options: Any) -> Output:
+        """The module's `encode`, of the sum of both models' embeddings.
+
+        Summing the tables instead would read and write all of their rows.
+        """
+        inputs = {name: options.get(name) for name in ("token_types", "positions")}
+        added = jax.lax.stop_gradient(self.added.embed(tokens_BxL, **inputs))
+        return self._method("encode")(tokens_BxL, embedded=self.embed(tokens_BxL, **inputs) + added, **options)
 
 
 class _Heads(dict[str, Bound]):
