@@ -243,9 +243,7 @@ def save(
         another number of labels than of logits.
     """
     flat = traverse_util.flatten_dict(dict(params), sep="/")
-    expected = stored.stored_params(network)
-    if set(flat) != set(expected) or any(flat[path].shape != expected[path].shape for path in flat):
-        mapping.to_hf(params, family_of(network.config).table_of(network), network)  # raises the error
+    mapping.check_params(flat, network)
     dtypes = {path: np.dtype(dtype or x.dtype) for path, x in flat.items()}
     write(directory, network, flat, dtypes, extra, shard_bytes, labels, problem)
 

@@ -13,12 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from flax import traverse_util
 
 from jaxpt.errors import UserError
 from jaxpt.hf.table import TRANSFORMS, Row, Table
 from jaxpt.models.network import Network
-from jaxpt.models.stored import Piece, StoredParam, finite, gather, stored_params
+from jaxpt.models.stored import Piece, StoredParam, finite, stored_params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,31 +113,13 @@ def tensors_of(table: Table, network: Network) -> list[Tensor]:
 # ---- to Hugging Face ------------------------------------------------------------------------------------------------
 
 
-def to_hf(params: Mapping[str, Any], table: Table, network: Network, *, tied: bool = True) -> dict[str, np.ndarray]:
-    """Converts our parameters to their names and layouts.
-
-    Args:
-      params: our tree, as from `Network.init`.
-      table: table of the network.
-      network: the backbone with its heads.
-      tied: repeat tied tensors under each name, as in a PyTorch state dict.
-
-    Returns:
-      {their name: array}, in the dtype of `params`.
-
-    Raises:
-      UserError: a parameter is missing, has no row in the table, or has another shape than the network's.
-    """
-    flat = traverse_util.flatten_dict(dict(params), sep="/")
-    flat = {path: x for path, x in flat.items() if not table.is_lacking(path)}
-    entries = tensors_of(table, network)
-    expected = {path: param.shape for entry in entries for path, param in zip(entry.row.paths, entry.params)}
-    _same_names(set(flat), set(expected), "parameter")
-    for path, shape in expected.items():
-        if (got := tuple(flat[path].shape)) != shape:
-            raise UserError(f"weights: {path} has shape {got}, this configuration expects {shape}")
-    state = dict(tensors(flat, table, network))
-    return state | {name: state[entry.name] for entry in entries if tied for name in entry.tied}
+def check_params(params: Mapping[str, Any], network: Network) -> None:
+    """Raises UserError if parameters {path: array} are not those of the network, or have other shapes."""
+    expected = stored_params(network)
+    _same_names(set(params), set(expected), "parameter")
+    for path, param in expected.items():
+        if (got := tuple(params[path].shape)) != param.shape:
+            raise UserError(f"weights: {path} has shape {got}, this configuration expects {param.shape}")
 
 
 def announced(dtypes: Mapping[str, Any], table: Table, network: Network) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
@@ -186,25 +167,6 @@ def tensors(
 
 
 # ---- from Hugging Face ----------------------------------------------------------------------------------------------
-
-
-def from_hf(state: Mapping[str, Any], table: Table, network: Network) -> dict[str, Any]:
-    """Converts their tensors to our tree of parameters.
-
-    Args:
-      state: {their name: array}, of any type that `numpy.asarray` accepts.
-      table: table of the network.
-      network: the backbone with its heads.
-
-    Returns:
-      A tree as from `Network.init`, of NumPy arrays in the dtype of `state`.
-
-    Raises:
-      UserError: a tensor is missing, unexpected, of another shape, or differs from a tied one.
-    """
-    comparison = find({name: tuple(x.shape) for name, x in state.items()}, table, network)
-    comparison.raise_on_mismatch(network)
-    return gather(pieces(state, comparison, table, network), stored_params(network))
 
 
 def find(shapes: Mapping[str, tuple[int, ...]], table: Table, network: Network) -> Found:

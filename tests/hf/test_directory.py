@@ -11,9 +11,10 @@ from flax import traverse_util
 from jaxpt import hf
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
-from jaxpt.hf import directory, files, mapping
+from jaxpt.hf import directory, files
 from jaxpt.models import stored
 from jaxpt.models.network import Network
+from tests.hf.states import to_hf
 from tests.models.helpers import ALL, EVERY, whole
 
 V = 203
@@ -86,7 +87,7 @@ def test_the_safetensors_package_reads_what_is_written(bert, tmp_path):
     hf.save(tmp_path, *bert)
     theirs = load_file(tmp_path / "model.safetensors")
     network, params = bert
-    ours = mapping.to_hf(params, directory.family_of(network.config).table_of(network), network, tied=False)
+    ours = to_hf(params, directory.family_of(network.config).table_of(network), network, tied=False)
     assert set(theirs) == set(ours)
     for name, x in theirs.items():
         np.testing.assert_array_equal(x, ours[name])

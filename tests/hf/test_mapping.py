@@ -3,11 +3,13 @@
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from jaxpt.errors import UserError
 from jaxpt.hf.directory import family_of
-from jaxpt.hf.mapping import from_hf, to_hf
+from jaxpt.hf.mapping import check_params
 from jaxpt.hf.table import Row, Table
+from tests.hf.states import from_hf, to_hf
 from tests.models.helpers import ALL, V, drawn, whole
 
 
@@ -59,6 +61,7 @@ def test_tied_tensors_that_differ_are_an_error(case):
 def test_missing_unexpected_and_mismatched_tensors_are_errors(case):
     state, table, network, params = case
     name = next(row.theirs.format(layer=1) for row in table.rows if "{layer}" in row.theirs)
+    flat = traverse_util.flatten_dict(params, sep="/")
     with pytest.raises(UserError, match=f"^weights: {name} is missing$"):
         from_hf({k: v for k, v in state.items() if k != name}, table, network)
     with pytest.raises(UserError, match=r"^weights: other\.weight not in a"):
@@ -66,9 +69,13 @@ def test_missing_unexpected_and_mismatched_tensors_are_errors(case):
     with pytest.raises(UserError, match=rf"^weights: {name} has shape \(2, 2\), this configuration expects"):
         from_hf({**state, name: np.ones((2, 2))}, table, network)
     with pytest.raises(UserError, match=r"^weights: no parameter model/token_embed/table"):
-        to_hf({**params, "model": {k: v for k, v in params["model"].items() if k != "token_embed"}}, table, network)
+        check_params({path: x for path, x in flat.items() if path != "model/token_embed/table"}, network)
     with pytest.raises(UserError, match=r"^weights: parameter extra/x is not part"):
-        to_hf({**params, "extra": {"x": np.ones(1)}}, table, network)
+        check_params(flat | {"extra/x": np.ones(1)}, network)
+    with pytest.raises(
+        UserError, match=r"^weights: model/token_embed/table has shape \(1,\), this configuration expects"
+    ):
+        check_params(flat | {"model/token_embed/table": np.ones(1)}, network)
 
 
 def test_more_layers_than_configured_are_an_error(case):

@@ -17,12 +17,13 @@ import pytest
 
 from jaxpt import config as configs
 from jaxpt.config import OptimizerConfig, resolve
-from jaxpt.hf import directory, mapping
+from jaxpt.hf import directory
 from jaxpt.train import optimizers, state, step
 from jaxpt.train.state import fresh
 from tests import grids
 from tests.hf import test_tasks_parity as classes
 from tests.hf.parity import randomise
+from tests.hf.states import to_hf
 from tests.labelled import (
     CLS,
     EOS,
@@ -319,7 +320,7 @@ def test_a_step_is_that_of_transformers(model, kind, tmp_path):
     network = objective.loss.network(source.network.config)
     table = source.family.table_of(network)
     update = our_step(objective, network)
-    to_theirs = functools.partial(mapping.to_hf, table=table, network=network)
+    to_theirs = functools.partial(to_hf, table=table, network=network)
     for is_full in (False, True):
         records = records_of(objective, rows_of(kind, objective.layout(VOCABULARY), is_full))
         loss, gradients, after = jax.device_get(update(params, features_of(objective, records)))
@@ -376,6 +377,6 @@ def test_two_steps_of_a_run(model, kind, optimizer, tmp_path):
             gradients = {name: x.grad.numpy() for name, x in torch_model.named_parameters() if x.grad is not None}
             for name, entries in without_sign(gradients, gradients, zeros_of(kind, gradients)).items():
                 left_out[name] = left_out.get(name, False) | entries
-    got = mapping.to_hf(jax.device_get(ours.params), table, setup.network)
+    got = to_hf(jax.device_get(ours.params), table, setup.network)
     want = {name: x.detach().numpy() for name, x in torch_model.named_parameters()}
     assert_small({"weights": compared(want, got, left_out if optimizer["kind"] == "adamw" else {})})

@@ -8,6 +8,7 @@ from jaxpt.hf import directory, mapping
 from jaxpt.hf.families.t5 import EMBEDDINGS
 from jaxpt.hf.options import from_json
 from jaxpt.models import stored
+from tests.hf.states import from_hf
 
 SIZES = {"vocab_size": 9, "d_model": 4, "d_kv": 2, "num_heads": 2, "d_ff": 6, "num_layers": 1}
 
@@ -20,7 +21,7 @@ def opened(model_type, tensors):
     network = family.network(config)
     body = {name: np.zeros(x.shape, x.dtype) for name, x in whole(network, family).items() if name not in tensors}
     body = {name: x for name, x in body.items() if name not in (*EMBEDDINGS, "lm_head.weight")}
-    return config, mapping.from_hf({**body, **tensors}, family.table_of(network), network)["model"]
+    return config, from_hf({**body, **tensors}, family.table_of(network), network)["model"]
 
 
 def whole(network, family):
