@@ -5,7 +5,8 @@ Examples go in batches by length; results have the order of the examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,16 +14,17 @@ import numpy as np
 
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.decode.batching import LEAST, power_of_two
+from jaxpt.decode import batching
 from jaxpt.decode.engine import Engine, Prompt
 from jaxpt.decode.options import Options
 from jaxpt.decode.packed import Row, score_rows
 from jaxpt.decode.programs import Place
 from jaxpt.errors import UserError
 from jaxpt.models.heads import classes
+from jaxpt.models.network import Network
+from jaxpt.objectives.base import Objective
 from jaxpt.objectives.formats import Format
 from jaxpt.objectives.text_to_text import Decoding, TextToText
-from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train.state import Setup
 
 
@@ -54,7 +56,7 @@ ASK = 16
 
 
 class Predictor:
-    """Applies a labelled objective's head. Each length is rounded up to a power of two, and compiled once.
+    """Applies a labelled objective's head; a program for each length, a power of two.
 
     Of a mixture the heads of all tasks with such a head are applied, in one program for all of these tasks.
     """
@@ -67,37 +69,23 @@ class Predictor:
           vocabulary: gives the special tokens.
           other: that of another task of the run with a head of the same name, which shares its programs.
         """
-        self._setup, self._batches = setup, setup.config.objective.batches
-        self._rows = self._batches.rows_of(vocabulary)
-        shards = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
-        self._size = -(-ROWS // shards) * shards
-        self._own = distributed.rows(setup.mesh, self._size)
-        network, loss, self._own_outputs = setup.network, setup.config.objective.loss, slice(None)
-        self.head = getattr(setup.config.objective.task, "head", None)
-        part = getattr(setup.config.objective, "part", None)
-        if part is not None:
-            sizes = {name: network.heads[classes.called(self.head, name)].module.outputs
-                     for name in classes.parts(network.heads, self.head)}  # fmt: skip
+        objective = setup.config.objective
+        self._setup, self._batches, self._objective = setup, objective.batches, objective
+        self._rows, self._own_outputs = self._batches.rows_of(vocabulary), slice(None)
+        self.head = getattr(objective.task, "head", None)
+        if (part := getattr(objective, "part", None)) is not None:
+            heads = setup.network.heads
+            sizes = {name: heads[classes.called(self.head, name)].module.outputs
+                     for name in classes.parts(heads, self.head)}  # fmt: skip
             first = sum(sizes[name] for name in list(sizes)[: list(sizes).index(part)])
             self._own_outputs = slice(first, first + sizes[part])
-            loss = setup.config.objective.model_copy(update={"part": classes.ALL}).loss
+            self._objective = objective.model_copy(update={"part": classes.ALL})
         if other is not None:
-            self._program, self._compiled = other._program, other._compiled
-            return
-        self._program = compiler.jit(
-            lambda params, batch: loss.predict(network.bind(params), batch),
-            in_shardings=(setup.shardings.params, rules.batch_sharding(setup.mesh)),
-            out_shardings=rules.replicated(setup.mesh),
-        )
-        self._compiled: dict[int, Any] = {}
+            self._objective = other._objective
 
     def compile(self, records: Sequence[Record]) -> None:
         """Compiles what these examples need."""
-        for length, chosen in self._chunks(records):
-            if length not in self._compiled:
-                self._compiled[length] = self._program.lower(
-                    self._setup.placed_shapes().params, self._put(records, chosen, length)
-                ).compile()
+        self(self._setup.placed_shapes().params, records)
 
     def __call__(
         self, params: Any, records: Sequence[Record], stop: Callable[[], bool] = lambda: False
@@ -112,19 +100,30 @@ class Predictor:
         Returns:
           For each record its outputs, float32; None if stopped.
         """
+        limit = self._batches.longest(self._setup.config.data.length)
+        lengths = [batching.power_of_two(len(record["tokens"]), limit, batching.LEAST) for record in records]
         all_outputs: list[Any] = [None] * len(records)
         with self._setup.use():
-            self.compile(records)
-            for length, chosen in self._chunks(records):
-                outputs = self._compiled[length](params, self._put(records, chosen, length))
-                task_outputs = np.asarray(outputs)[..., self._own_outputs]
-                for index, record_outputs in zip(
-                    chosen, self._batches.split(task_outputs, [records[i] for i in chosen])
-                ):
-                    all_outputs[index] = record_outputs
-                if stop():
-                    return None
+            shards = batching.row_multiple()
+            rows = -(-ROWS // shards) * shards
+            order = sorted(range(len(records)), key=lambda index: lengths[index])
+            for length, of_length in itertools.groupby(order, key=lambda index: lengths[index]):
+                while chosen := list(itertools.islice(of_length, rows)):
+                    outputs = self._run(params, [records[index] for index in chosen], length, rows)
+                    for index, record_outputs in zip(chosen, outputs):
+                        all_outputs[index] = record_outputs
+                    if stop():
+                        return None
         return all_outputs
+
+    def _run(self, params: Any, records: Sequence[Record], length: int, rows: int) -> Any:
+        """The outputs of a batch; rows without an example are zeros."""
+        batch = self._rows(records, length)
+        batch.pop("labels", None)  # of another type in each kind of task
+        arrays = [np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1)) for x in batch.values()]
+        static = self._setup.network, self._objective, tuple(batch)
+        outputs = batching.run(_outputs, static, params, *arrays)[..., self._own_outputs]
+        return self._batches.split(outputs, records)
 
     def losses(
         self, params: Any, records: Sequence[Record], outputs: Sequence[Sequence[Any]], targets: Sequence[Any]
@@ -140,22 +139,9 @@ class Predictor:
         task = self._setup.config.task
         return [task.loss(of_row, target) for of_row, target in zip(outputs, targets, strict=True)]
 
-    def _chunks(self, records: Sequence[Record]) -> Iterator[tuple[int, list[int]]]:
-        """(length, numbers of the records) of each batch, short ones first."""
-        limit = self._batches.longest(self._setup.config.data.length)
-        lengths = [power_of_two(len(record["tokens"]), limit, LEAST) for record in records]
-        for length in sorted(set(lengths)):
-            same = [index for index, record_length in enumerate(lengths) if record_length == length]
-            for first in range(0, len(same), self._size):
-                yield length, same[first : first + self._size]
 
-    def _put(self, records: Sequence[Record], chosen: Sequence[int], length: int) -> dict[str, jax.Array]:
-        """This process's rows of a batch as global arrays; rows without an example are zeros."""
-        batch = self._rows([records[i] for i in chosen], length)
-        batch.pop("labels", None)  # of another type in each kind of task
-        padded = {name: np.pad(x, [(0, self._size - len(x))] + [(0, 0)] * (x.ndim - 1)) for name, x in batch.items()}
-        local_arrays = {name: x[self._own] for name, x in padded.items()}
-        return distributed.put(local_arrays, self._setup.mesh, self._size)
+def _outputs(network: Network, objective: Objective, names: tuple[str, ...], params: Any, *arrays: jax.Array) -> Any:
+    return objective.loss.predict(network.bind(params), dict(zip(names, arrays)))
 
 
 class TextPredictor:
