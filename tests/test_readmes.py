@@ -355,7 +355,7 @@ def accepted(argv: list[str]) -> None:
         return
     given = cli.parser().parse(argv)
     if given.command == "study":
-        study = load_study(ROOT / given.study, given.overrides)
+        study = load_study(ROOT / given.path, given.overrides)
         for row in (row for row in study.rows if row.model is None):
             configs.load(row.recipe, study.overrides(row))
     elif given.command == "probe":

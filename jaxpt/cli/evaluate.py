@@ -1,9 +1,13 @@
-"""`jaxpt eval`: runs the evaluators of a recipe on a checkpoint."""
+"""`jaxpt eval`: runs the evaluators of a recipe on a checkpoint, or tasks on any model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from jaxpt import config as configs
 from jaxpt.data import preparing
+from jaxpt.errors import UserError
 from jaxpt.parallel import processes
 from jaxpt.study import recipes
 from jaxpt.train import checkpoint, evaluation, state, teachers
@@ -11,7 +15,29 @@ from jaxpt.train import step as steps
 from jaxpt.train.display import console, say
 
 
-def evaluate(path: str, overrides: tuple[str, ...] | list[str] = ()) -> dict[str, float]:
+def run(path: str, overrides: Sequence[str], tasks: Sequence[str] | None = None, **options: Any) -> None:
+    """Evaluates a checkpoint.
+
+    Args:
+      path: as `evaluate`; with tasks any model.
+      overrides: `key=value`.
+      tasks: names of tasks or their files; None: the recipe's evaluators.
+      **options: of the tasks, as `jaxpt.inference.evaluate.evaluate` has them.
+
+    Raises:
+      UserError: there are options of tasks and no tasks, or as the two functions.
+    """
+    if tasks:
+        from jaxpt.inference.evaluate import evaluate as evaluate_tasks
+
+        evaluate_tasks(path, tasks, overrides=overrides, **options)
+    elif options:
+        raise UserError(f"--{next(iter(options))}: is for --tasks: give both")
+    else:
+        evaluate(path, overrides)
+
+
+def evaluate(path: str, overrides: Sequence[str] = ()) -> dict[str, float]:
     """Runs all evaluators, including those for the end of training; of a task it shows where the model is wrong.
 
     Args:

@@ -1,18 +1,71 @@
-"""What all commands' arguments are made of: a parser that answers a mistake in one line, and common arguments."""
+"""What the table of commands is made of, and the parser that it makes: a mistake is answered in one line."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import re
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
-Command = Callable[[argparse.Namespace], int | None]
+
+class Argument(NamedTuple):
+    """An argument of a command. Its function gets it by its `dest`, where the command line has it."""
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    """As argparse takes them."""
+    group: str = ""
+    """Its heading in the help."""
+
+
+class Command(NamedTuple):
+    """A command of `jaxpt`."""
+
+    function: str
+    """"module:function"; it is imported when the command runs, and returns the exit code, None for 0."""
+    summary: str
+    """The line in the list of commands."""
+    arguments: Sequence[Argument] = ()
+    examples: Sequence[str] = ("",)
+    """Arguments, without `jaxpt NAME`."""
+    writes: str = ""
+    """What it leaves on disk."""
+
+
+def arg(name: str, metavar: str | None, text: str, group: str = "", **settings: Any) -> Argument:
+    """An argument with a value.
+
+    Args:
+      name: `--option`, or the name of a positional argument.
+      metavar: what stands for the value in the help.
+      text: its help.
+      group: its heading in the help.
+      **settings: others of argparse's.
+    """
+    return Argument((name,), {"metavar": metavar, "help": text, **settings}, group)
+
+
+def flag(name: str, text: str, **settings: Any) -> Argument:
+    """An option without a value."""
+    return Argument((name,), {"action": "store_true", "help": text, **settings})
+
+
+def overrides(text: str = "overrides a key of the recipe (YAML value)", nargs: str = "*") -> Argument:
+    """Overrides of a recipe's keys."""
+    # Without a default argparse lists them among the arguments that are required.
+    default = {"default": []} if nargs == "*" else {}
+    return arg("overrides", "key=value", text, nargs=nargs, **default)
+
+
+PATH = arg("path", "CONFIG", "a recipe (YAML), or a run directory"), overrides()
+RECIPE = arg("config", "CONFIG", "a recipe (YAML), or a run directory"), overrides()
 
 
 class Parser(argparse.ArgumentParser):
     """Prints errors in one line, without the usage."""
+
+    command: Command
+    """That it parses the arguments of."""
 
     def error(self, message: str) -> NoReturn:
         match = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message)
@@ -31,15 +84,10 @@ class Parser(argparse.ArgumentParser):
         arguments, rest = self.parse_known_args(argv)  # which leaves overrides after an option
         for word in rest:
             if word.startswith("-") or "overrides" not in arguments:
-                self._command(arguments.command).unknown(word)
+                arguments.parser.unknown(word)
         if rest:
             arguments.overrides = [*arguments.overrides, *rest]
         return arguments
-
-    def _command(self, name: str) -> Parser:
-        """The parser of a command."""
-        commands = next(action for action in self._actions if isinstance(action, argparse._SubParsersAction))
-        return commands.choices[name]
 
     def unknown(self, word: str) -> NoReturn:
         """Says that a word is no argument, and the options that it is near to."""
@@ -49,47 +97,28 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unknown argument {word!r}{nearest(word.partition('=')[0], options, '')}")
 
 
-def command(
-    commands: argparse._SubParsersAction,
-    name: str,
-    run: Command,
-    summary: str,
-    examples: Sequence[str],
-    writes: str = "",
-) -> argparse.ArgumentParser:
-    """Adds a command.
+def add_command(commands: argparse._SubParsersAction, name: str, command: Command) -> None:
+    """Adds a command's parser, under whose arguments only those are found that the command line has.
 
     Args:
       commands: the subparsers.
       name: of the command.
-      run: what it calls; returns its exit code, None for 0.
-      summary: its line in the list of commands.
-      examples: arguments, without `jaxpt NAME`.
-      writes: what it leaves on disk.
-
-    Returns:
-      Its parser.
+      command: from the table.
     """
-    description = f"{summary[0].upper()}{summary[1:]}." + (f"\nWrites {writes}." if writes else "")
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.epilog = "examples:\n" + "\n".join(f"  {parser.prog} {example}".rstrip() for example in examples)
-    parser.set_defaults(run=run)
+    summary, writes = command.summary, command.writes
+    parser: Parser = commands.add_parser(
+        name, help=summary, argument_default=argparse.SUPPRESS, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=f"{summary[0].upper()}{summary[1:]}." + (f"\nWrites {writes}." if writes else ""),
+    )  # fmt: skip
+    parser.epilog = "examples:\n" + "\n".join(f"  {parser.prog} {example}".rstrip() for example in command.examples)
+    parser.set_defaults(parser=parser)
+    parser.command = command
     add_debug(parser, argparse.SUPPRESS)
-    return parser
-
-
-def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Adds a recipe and overrides of its keys."""
-    parser.add_argument("config", metavar="CONFIG", help="a recipe (YAML), or a run directory")
-    add_overrides(parser)
-
-
-def add_overrides(parser: argparse.ArgumentParser, about: str = "overrides a key of the recipe (YAML value)") -> None:
-    """Adds overrides of a recipe's keys."""
-    # Without a default argparse lists them among the arguments that are required.
-    parser.add_argument("overrides", metavar="key=value", nargs="*", default=[], help=about)
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    for argument in command.arguments:
+        if argument.group not in groups:
+            groups[argument.group] = parser.add_argument_group(argument.group)
+        groups[argument.group].add_argument(*argument.names, **argument.settings)
 
 
 def add_debug(parser: argparse.ArgumentParser, default: object) -> None:
@@ -97,36 +126,12 @@ def add_debug(parser: argparse.ArgumentParser, default: object) -> None:
     parser.add_argument("--debug", action="store_true", default=default, help="show the traceback of an error")
 
 
-def count(text: str) -> int:
-    """The type of an argument: an integer from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
-    return int(text)
-
-
-def positive(text: str) -> float:
-    """The type of an argument: a number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
-    return value
-
-
-def index(text: str) -> int:
-    """The type of an argument: an integer from 0 on."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an index ≥ 0, got {text!r}")
-    return int(text)
-
-
 class Version(argparse.Action):
     """Looks up the version lazily."""
 
     def __init__(self, **kwargs: object) -> None:
-        super().__init__(**{**kwargs, "nargs": 0, "help": "show the version"})  # type: ignore[arg-type]
+        settings = kwargs | {"nargs": 0, "dest": argparse.SUPPRESS, "help": "show the version"}
+        super().__init__(**settings)  # type: ignore[arg-type]
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib.metadata import version

@@ -30,14 +30,14 @@ _ANSWER, _NEXT = "8d1f answer", "8d1f next"  # texts that no template has
 Dialogue = list[dict[str, str]]
 
 
-def chat(path: str, *, system: str | None = None, template: str | None = None, settings: Mapping[str, Any]) -> None:
+def chat(path: str, *, system: str | None = None, template: str | None = None, **settings: Any) -> None:
     """Reads messages from stdin, a line each, and answers them until `/exit` or the end of input.
 
     Args:
       path: RUN_DIR or HF_DIR.
       system: the system message.
       template: a file with a chat template; by default the tokenizer's.
-      settings: of `Options`, those that were given.
+      **settings: of `Options`.
 
     Raises:
       UserError: the model cannot be loaded, does not generate, or has no chat template.

@@ -36,7 +36,7 @@ def generate(
     compare: str | None = None,
     stream: bool = False,
     batch_size: int = 32,
-    settings: Mapping[str, Any],
+    **settings: Any,
 ) -> None:
     """Answers prompts.
 
@@ -49,7 +49,7 @@ def generate(
       compare: another RUN_DIR or HF_DIR.
       stream: show the text while it is generated.
       batch_size: rows generated at a time.
-      settings: of `Options`, those that were given.
+      **settings: of `Options`.
 
     Raises:
       UserError: the arguments, a prompt, a file or a model are not as they must be.

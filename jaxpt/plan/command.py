@@ -19,18 +19,6 @@ from jaxpt.plan.program import PlanResult, Target
 from jaxpt.plan.topologies import Topology
 
 
-@dataclasses.dataclass(frozen=True)
-class Assumptions:
-    """What the cost of a run is reckoned with; None takes the topology's own."""
-
-    price: float | None = None
-    """US dollars for a chip-hour."""
-    watts: float | None = None
-    """Of a chip with its share of the host."""
-    carbon: float = CARBON
-    """Kilograms of CO₂ for a kilowatt-hour."""
-
-
 def plan(
     config: Config,
     topology: str | None = None,
@@ -39,8 +27,8 @@ def plan(
     as_json: bool = False,
     shardings: bool = False,
     searching: int = 0,
-    assumptions: Assumptions = Assumptions(),
     save: str | None = None,
+    **assumptions: float,
 ) -> None:
     """Compiles every phase's step and prints what it takes.
 
@@ -52,8 +40,8 @@ def plan(
       as_json: print one JSON object instead of tables.
       shardings: print where each parameter lies as well.
       searching: try so many other settings and rank them; 0 for none.
-      assumptions: prices and intensities.
       save: directory to write the compiled steps to, for `train.compiled`.
+      **assumptions: as `report`.
 
     Raises:
       UserError: for what is wrong with the recipe, or if it does not fit: by how much, which buffer is the largest, and
@@ -70,7 +58,7 @@ def plan(
     for phase in range(len(configs.phase_starts(config))):
         notes.print(f"compiling the step of phase {phase + 1} for {where} …", style="dim", markup=False)
         phases.append(program.measure(config, where, phase))
-    figures = report(config, where, phases, assumptions)
+    figures = report(config, where, phases, **assumptions)
     largest = max(phases, key=lambda measured: measured.total - measured.limit)
     advice = None if largest.fits else _advice(config, where, largest, notes)
     if as_json:
@@ -166,15 +154,18 @@ def _consoles() -> tuple[Console, Console]:
 
 
 def report(
-    config: Config, where: Target, phases: list[PlanResult], assumptions: Assumptions = Assumptions()
-) -> dict[str, Any]:
+    config: Config, where: Target, phases: list[PlanResult], price: float | None = None, watts: float | None = None,
+    carbon: float = CARBON,
+) -> dict[str, Any]:  # fmt: skip
     """All figures as plain values: what `--json` prints, and what the tables show.
 
     Args:
       config: the run's configuration.
       where: the devices that its steps were compiled for.
       phases: the program of each phase.
-      assumptions: prices and intensities.
+      price: US dollars for a chip-hour; by default the chip's own.
+      watts: of a chip with its share of the host; likewise.
+      carbon: kilograms of CO₂ for a kilowatt-hour.
 
     Returns:
       Nested mappings, ready for JSON; with bounds and costs where the devices' chips are known.
@@ -190,16 +181,16 @@ def report(
         phase["bound"] = {"seconds": bound.seconds, "by": bound.by, "mfu": bound.mfu, "times": bound.times}
         phase["bound"] |= {"shares": bound.shares, "estimate": bound.estimate}
     times = [(bound.seconds, measured.steps) for bound, measured in zip(bounds, phases)]
-    cost = roofline.cost(times, chips, assumptions.price, assumptions.watts, assumptions.carbon)
-    price = chips.chip.price if assumptions.price is None else assumptions.price
-    watts = chips.chip.watts if assumptions.watts is None else assumptions.watts
+    price = chips.chip.price if price is None else price
+    watts = chips.chip.watts if watts is None else watts
+    cost = roofline.cost(times, chips, price, watts, carbon)
     figures["chips"] = chips.chips
     figures["tokens"] = sum(measured.tokens * measured.steps for measured in phases)
     # A program that does not fit never runs: its days and dollars would be figures of nothing.
     figures["cost"] = dataclasses.asdict(cost) if all(measured.fits for measured in phases) else None
     figures["assumptions"] = {
         "dollars_per_chip_hour": price, "watts_per_chip": watts, "pue": PUE,
-        "kg_co2_per_kwh": assumptions.carbon, "chip": dataclasses.asdict(chips.chip),
+        "kg_co2_per_kwh": carbon, "chip": dataclasses.asdict(chips.chip),
     }  # fmt: skip
     return figures
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from jaxpt.parallel.chips import CARBON, GPUS, PUE
+from jaxpt.parallel.chips import GPUS, PUE
 from jaxpt.plan.decode import DecodeResult
 from jaxpt.plan.program import PlanResult
 from jaxpt.plan.topologies import Topology
@@ -134,20 +134,14 @@ def _kernel_intensity(measured: PlanResult | DecodeResult) -> float:
     return max(0.0, measured.program_flops / measured.devices - product_flops) / taken if taken else 0.0
 
 
-def cost(
-    steps: Sequence[tuple[float, int]],
-    topology: Topology,
-    price: float | None = None,
-    watts: float | None = None,
-    carbon: float = CARBON,
-) -> Cost:
+def cost(steps: Sequence[tuple[float, int]], topology: Topology, price: float, watts: float, carbon: float) -> Cost:
     """What a run takes if every step takes as long as its bound says.
 
     Args:
       steps: for each phase the seconds of a step and the number of steps.
       topology: the chips.
-      price: US dollars for a chip-hour; the list's by default.
-      watts: of a chip with its share of the host; the table's by default.
+      price: US dollars for a chip-hour.
+      watts: of a chip with its share of the host.
       carbon: kilograms of CO₂ for a kilowatt-hour.
 
     Returns:
@@ -155,11 +149,9 @@ def cost(
 
     Example:
       >>> from jaxpt.plan.topologies import parse
-      >>> round(cost([(0.36, 10_000)], parse("v5e:4x4"), price=2.0).dollars, 2)
+      >>> round(cost([(0.36, 10_000)], parse("v5e:4x4"), 2.0, watts=300, carbon=0.4).dollars, 2)
       32.0
     """
-    chip = topology.chip
     hours = sum(seconds * count for seconds, count in steps) / 3600
     chip_hours = hours * topology.chips
-    energy = chip_hours * (chip.watts if watts is None else watts) / 1000 * PUE
-    return Cost(hours / 24, chip_hours, chip_hours * (chip.price if price is None else price), energy * carbon)
+    return Cost(hours / 24, chip_hours, chip_hours * price, chip_hours * watts / 1000 * PUE * carbon)

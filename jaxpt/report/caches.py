@@ -9,12 +9,16 @@ import time
 from pathlib import Path
 
 from jaxpt.config import Config, without_unfreezing
+from jaxpt.errors import UserError
 from jaxpt.evals.baseline import baseline
 
 _TOKENS = ("encoder_input_tokens", "decoder_target_tokens")
 
 
-def cache(config: Config, workers: int | None = None, verify: bool = False, beam: str | None = None) -> None:
+def cache(
+    config: Config, workers: int | None = None, verify: bool = False, beam: str | None = None,
+    batches: int | None = None, out: str | None = None,
+) -> None:  # fmt: skip
     """Makes the records of all phases of a recipe, or finds them, and prints what they are.
 
     Args:
@@ -22,10 +26,17 @@ def cache(config: Config, workers: int | None = None, verify: bool = False, beam
       workers: processes; by default one for each core. They make the same bytes, however many they are.
       verify: compare the checksums of all files; damaged ones are named and made again.
       beam: options of an Apache Beam pipeline that makes them instead, as on a command line.
+      batches: write the batches of so many steps instead.
+      out: a new directory for these.
 
     Raises:
       UserError: the text cannot be read or gives no record, or the disk is full.
     """
+    if (batches is None) != (out is None):
+        raise UserError("--batches STEPS and --out DIR go together")
+    if batches is not None:
+        write_batches(config, batches, out)
+        return
     from jaxpt.data.datasets import prepare
 
     report = None if sys.stderr.isatty() else print

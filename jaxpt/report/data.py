@@ -7,9 +7,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxpt import errors
 from jaxpt.config import Config, at_phase, phase_starts, without_unfreezing
 from jaxpt.errors import UserError
 from jaxpt.report.data_text import lines
+from jaxpt.study.recipes import load_data
 from jaxpt.train import amounts
 
 if TYPE_CHECKING:
@@ -18,19 +20,19 @@ if TYPE_CHECKING:
 Result = dict[str, Any]
 
 
-def data(config: Config, has_tokenizer: bool = True, most: int | None = None, as_json: bool = False) -> None:
+def data(path: str, overrides: Sequence[str] = (), limit: int | None = None, as_json: bool = False) -> None:
     """Prints statistics of a recipe's data: documents, lengths, languages, equal texts, labels, epochs.
 
     Args:
-      config: the recipe.
-      has_tokenizer: False: it says nothing of a vocabulary; lengths are in words.
-      most: only the first so many documents of a split are read.
+      path: the recipe; one of fine-tuning need not say from which model it starts.
+      overrides: `key=value`.
+      limit: only the first so many documents of a split are read.
       as_json: print one JSON object.
 
     Raises:
       UserError: the data cannot be read.
     """
-    statistics = measure(config, has_tokenizer, most)
+    statistics = measure(*load_data(path, overrides, errors.note), limit)
     if as_json:
         print(json.dumps(statistics, indent=2))
         return
@@ -38,8 +40,14 @@ def data(config: Config, has_tokenizer: bool = True, most: int | None = None, as
         print("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
 
-def measure(config: Config, has_tokenizer: bool = True, most: int | None = None) -> Result:
-    """The statistics, ready for JSON; the arguments are those of `data`."""
+def measure(config: Config, has_tokenizer: bool = True, limit: int | None = None) -> Result:
+    """The statistics, ready for JSON.
+
+    Args:
+      config: the recipe.
+      has_tokenizer: False: it says nothing of a vocabulary; lengths are in words.
+      limit: as `data`.
+    """
     from jaxpt.data import part_statistics, run_tokenizer
     from jaxpt.data.parts import parts as parts_of
     from jaxpt.data.progress import progress
@@ -59,18 +67,18 @@ def measure(config: Config, has_tokenizer: bool = True, most: int | None = None)
         lengths = list(dict.fromkeys(at_phase(config, phase).data.length for phase in range(len(phase_starts(config)))))
         measured = {
             part.name: {"source": amounts.of_source(part.config.data)}
-            | part_statistics.measure(part.config, source, tokenizer, lengths, most, say.update)
+            | part_statistics.measure(part.config, source, tokenizer, lengths, limit, say.update)
             for part, source in zip(parts, sources)
         }
     unit = "tokens" if tokenizer is not None or any(source.tokenized for source in sources) else "words"
     trains = [part["splits"]["train"] for part in measured.values()]
-    is_whole = most is None or all(train["documents"] < most for train in trains)
+    is_whole = limit is None or all(train["documents"] < limit for train in trains)
     is_known = is_whole and (config.task is not None or unit == "tokens")
     sizes = {name: _size(part) for name, part in measured.items()}
     return {
         "vocabulary": None if tokenizer is None else {"kind": tokenizer.kind, "size": tokenizer.vocabulary.size},
         "unit": unit,
-        "first": None if is_whole else most,
+        "first": None if is_whole else limit,
         "parts": measured,
         "phases": [phase | ({} if is_known else {"epochs": None}) for phase in _phases(config, parts, sizes)],
     }

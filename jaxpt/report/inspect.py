@@ -14,7 +14,7 @@ from jaxpt.report.batches import Shown, segments
 from jaxpt.report.facts import facts, of_vocabulary, statistics
 from jaxpt.report.html import page
 from jaxpt.runtime.disk import write_text
-from jaxpt.train import amounts
+from jaxpt.train import amounts, preflight
 
 if TYPE_CHECKING:
     from jaxpt.data.stream.loader import Stream
@@ -41,6 +41,7 @@ def inspect(
     Raises:
       UserError: the recipe has no such phase, the validation split ends before `at`, or the data cannot be read.
     """
+    preflight.check_recipe(config)
     from jaxpt.data.datasets import prepare
 
     config = without_unfreezing(config)

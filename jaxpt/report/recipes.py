@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jaxpt
+from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
+from jaxpt.runtime.terminal import print_table
 
 KINDS = ("smoke", "pretrain", "finetune", "studies", "tasks", "models")
 """Directories of `configs`, in the order in which they are shown."""
@@ -50,6 +52,19 @@ def recipes(word: str = "", root: Path | None = None) -> list[Recipe]:
         for recipe in candidates
         if word.lower() in f"{recipe.path.removeprefix(str(root))} {recipe.line}".lower()
     ]
+
+
+def print_recipes(word: str = "") -> None:
+    """`jaxpt recipes`: the recipes that have a word, as a table.
+
+    Raises:
+      UserError: none has it.
+    """
+    matches = recipes(word)
+    if not matches:
+        names = [Path(recipe.path).stem for recipe in recipes()]
+        raise UserError(f"no recipe has the word {word!r}{nearest(word, names, '')}")
+    print_table(("recipe", "what it is"), matches)
 
 
 def _first_line(path: Path) -> str:

@@ -14,6 +14,8 @@ from jaxpt import errors
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk, plugins
+from jaxpt.runtime.terminal import print_table
+from jaxpt.train.display import duration
 from jaxpt.train.run_dir import receipt, records
 
 SKIPPED = ("checkpoints", "tensorboard", "tokenizer", "hf", "evaluations", "wandb")
@@ -43,6 +45,16 @@ class Run:
     damaged_lines: int = 0
     """Of its metrics, which are left out."""
 
+    @property
+    def progress(self) -> str:
+        """The step, and how many there are to be."""
+        return f"{self.step:,}" + (f" of {self.steps:,}" if self.steps not in (None, self.step) else "")
+
+    @property
+    def best(self) -> str:
+        """The metric with its value."""
+        return "" if self.value is None else f"{self.metric} {self.value:.4g}"
+
 
 @plugins.unread()
 def runs(directory: Path) -> list[Run]:
@@ -60,6 +72,21 @@ def runs(directory: Path) -> list[Run]:
     if not entries:
         raise UserError(f"{directory}: no runs in it: a run's directory has a config.yaml")
     return sorted(entries, key=lambda entry: (entry.seconds_ago is None, entry.seconds_ago, entry.path))
+
+
+def print_runs(directory: str = "runs", as_json: bool = False) -> None:
+    """`jaxpt runs`: the runs in a directory, as a table or as JSON."""
+    all_runs = runs(Path(directory))
+    if as_json:
+        print(json.dumps([dataclasses.asdict(run) for run in all_runs], indent=2))
+        return
+    rows = []
+    for run in all_runs:
+        status = run.status + (f", damaged lines of metrics: {run.damaged_lines:,}" if run.damaged_lines else "")
+        age = "" if run.seconds_ago is None else duration(run.seconds_ago)
+        loss = "" if run.loss is None else f"{run.loss:.4g}"
+        rows.append((run.path, run.what, status, run.progress, loss, run.best, age))
+    print_table(("run", "model · objective", "state", "step", "loss", "best", "age"), rows)
 
 
 def run_dirs(directory: Path) -> Iterator[Path]:
@@ -125,6 +152,30 @@ def _is_held(path: Path) -> bool:
 
 
 # ---- comparison -----------------------------------------------------------------------------------------------------
+
+
+def print_comparison(paths: Sequence[str], as_json: bool = False) -> None:
+    """`jaxpt compare`: how runs differ, as tables or as JSON."""
+    if len(paths) < 2:
+        raise UserError("compare wants two runs or more")
+    settings, metrics = compare(paths)
+    if as_json:
+        print(json.dumps({"configuration": settings, "metrics": metrics}, indent=2))
+        return
+    names = [Path(path).name for path in paths]
+    names = names if len(set(names)) == len(names) else list(paths)
+    if settings:
+        print_table(("key", *names), [(key, *values) for key, values in settings.items()])
+    else:
+        print("the configurations are equal, but for run_dir")
+    has_difference = len(paths) == 2
+    rows = []
+    for name, values in metrics.items():
+        cells = [name, *("" if value is None else f"{value:.6g}" for value in values)]
+        if has_difference:
+            cells.append("" if None in values else f"{values[1] - values[0]:+.4g}")
+        rows.append(cells)
+    print_table(("metric", *names, *["difference"] * has_difference), rows)
 
 
 @plugins.unread()

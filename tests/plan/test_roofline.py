@@ -67,7 +67,7 @@ def test_a_device_of_a_tpu7x_is_half_a_chip():
 
 def test_cost_of_a_run():
     topology = topologies.parse("v5e:4x4")
-    cost = roofline.cost([(3.6, 1000), (7.2, 500)], topology)
+    cost = roofline.cost([(3.6, 1000), (7.2, 500)], topology, topology.chip.price, topology.chip.watts, 0.4)
     assert cost.chip_hours == pytest.approx(2 * 16) and cost.days == pytest.approx(2 / 24)
     assert cost.dollars == pytest.approx(32 * topology.chip.price)
     other = roofline.cost([(3.6, 1000)], topology, price=2.0, watts=1000, carbon=0.5)

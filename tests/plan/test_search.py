@@ -100,8 +100,7 @@ def test_what_does_not_fit_costs_nothing(compiler, capsys):
 
 def test_tables_name_what_was_assumed(compiler, capsys):
     compiler(state=2, temporaries=16)
-    assumed = command.Assumptions(price=9.5)
-    command.plan(config(), "v5e:4x4", shardings=True, assumptions=assumed)
+    command.plan(config(), "v5e:4x4", shardings=True, price=9.5)
     out = capsys.readouterr().out
     assert "bounded by FLOPs" in out and "$9.50 a chip-hour (--price)" in out and "forward: scores" in out
 

@@ -49,7 +49,8 @@ import show
 import worker
 from cases import CASES, CPU, GPU, Case
 
-from jaxpt.cli.parsing import Parser, count, positive
+from jaxpt.cli.parsing import Parser
+from jaxpt.cli.types import count, positive
 
 Result = dict[str, Any]
 

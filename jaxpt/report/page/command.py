@@ -48,20 +48,19 @@ dd, .wrap { overflow-wrap: anywhere } .wrap { white-space: pre-wrap } .dot { fon
 
 
 @plugins.unread()
-def report(
-    paths: Sequence[str], out: str | None = None, picture: str | None = None, assumed: Assumptions = DEFAULTS
-) -> None:
+def report(paths: Sequence[str], out: str | None = None, picture: str | None = None, **assumptions: float) -> None:
     """Writes a page about runs and studies.
 
     Args:
       paths: run directories, studies' directories and studies' files.
       out: the page; `report.html` in the first study, else in the first run, by default.
       picture: also draw its charts into this .png or .svg.
-      assumed: for the receipt.
+      **assumptions: for the receipt: fields of `Assumptions`.
 
     Raises:
       UserError: one of them is neither, or a file cannot be written.
     """
+    assumed = Assumptions(**assumptions)
     runs, all_studies = _sorted(paths)
     page = Path(out) if out is not None else (all_studies[0].directory if all_studies else runs[0].path) / "report.html"
     for path, kinds in ((page, (".html", ".htm")), (picture and Path(picture), (".png", ".svg"))):

@@ -78,13 +78,12 @@ def overview(runs: Sequence[Reading]) -> str:
     rows = []
     for run, name in zip(runs, named(runs)):
         level, reached = run_charts.baseline(run), run.last.get("validation/target_loss")
-        steps = f"{run.run.step:,}" + (f" of {run.run.steps:,}" if run.run.steps not in (None, run.run.step) else "")
         seconds = run.receipt.get("wall_seconds")
         margin = "" if level is None or reached is None else f"{level - reached:+.3f}"
         best = "" if run.run.value is None else f"{run_charts.shown(run.run.metric or '')} {run.run.value:.4g}"
         parameters = run.receipt.get("parameters")
         rows.append([
-            name, escape(f"{run.config.model.kind} · {run.kind}"), escape(_state(run)), steps,
+            name, escape(f"{run.config.model.kind} · {run.kind}"), escape(_state(run)), run.run.progress,
             "" if parameters is None else number(parameters), number(run.text_tokens) if run.text_tokens else "",
             "" if run.run.loss is None else f"{run.run.loss:.4g}", margin, escape(best),
             "" if seconds is None else duration(seconds),

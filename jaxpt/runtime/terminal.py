@@ -1,0 +1,46 @@
+"""Tables on a terminal: columns without lines; cells are neither markup nor codes that a terminal obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from jaxpt.errors import escaped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FILE_WIDTH = 200
+"""Columns where the output is a file, which has no width."""
+
+
+def console() -> Console:
+    """Standard output as it is now."""
+    from rich.console import Console
+
+    output = Console(highlight=False, markup=False, emoji=False)
+    if not output.is_terminal:
+        output.width = FILE_WIDTH
+    return output
+
+
+def print_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = (), output: Console | None = None
+) -> None:
+    """Prints a table.
+
+    Args:
+      heads: of its columns; without any there is no line of them.
+      rows: of cells.
+      numeric: columns that stand to the right.
+      output: `console()` by default.
+    """
+    from rich.table import Table
+
+    table = Table(*map(escaped, heads), box=None, pad_edge=False, show_header=any(heads))
+    for column in numeric:
+        table.columns[column].justify = "right"
+    table.columns[0].overflow = "fold"  # a path stays whole
+    for row in rows:
+        table.add_row(*map(escaped, row))
+    (output or console()).print(table)
