@@ -407,13 +407,13 @@ def missing(argv: list[str], fields: dict[str, str]) -> str | None:
     if word := next((word for word in NOT_HERE if any(word in given for given in argv[2:])), None):
         return NOT_HERE[word]
     given = cli.parser().parse(argv)
-    study = load_study(given.study, given.overrides) if given.command == "study" else None
+    study = load_study(given.path, given.overrides) if given.command == "study" else None
     of_study = [r for r in study.rows if r.model is None and "{study}" not in str(r.set)] if study else []
     if study and not of_study:
         return fields["Needs"]
     rows = [(r.recipe, study.overrides(r)) for r in of_study]
     try:
-        for recipe, overrides in rows or [(given.config, given.overrides)]:
+        for recipe, overrides in rows or [(given.config if "config" in given else given.path, given.overrides)]:
             preflight.check_recipe(configs.load(recipe, overrides))
     except UserError as error:
         named = [word.partition("=")[2] for word in argv if "path=" in word]
