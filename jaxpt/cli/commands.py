@@ -13,7 +13,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from jaxpt import errors
 from jaxpt.cli.parsing import Parser, Version, add_command, add_debug
@@ -137,19 +137,16 @@ def _note(line: str) -> None:
 
 def _distributed(overrides: Sequence[str]) -> DistributedConfig:
     """What the command line says of the processes of a run, whose recipe may not load."""
-    from pydantic import ValidationError
+    import yaml
 
     from jaxpt.config import DistributedConfig
-    from jaxpt.config.files import override
-    from jaxpt.config.kinds import strictly
 
-    tree: dict[str, Any] = {}
+    settings = (override.partition("=") for override in overrides if override.startswith("distributed."))
     try:
-        for setting in overrides:
-            if setting.startswith("distributed."):
-                override(tree, {}, setting)
-        return strictly(DistributedConfig, tree.get("distributed", {}))
-    except (UserError, ValidationError):  # the recipe's own error
+        return DistributedConfig(
+            **{key.removeprefix("distributed."): yaml.safe_load(text) for key, _, text in settings}
+        )
+    except (yaml.YAMLError, ValueError):  # the recipe's own error
         return DistributedConfig()
 
 

@@ -118,8 +118,9 @@ class _Watch(threading.Thread):
         self._stderr = os.dup(2)  # the import of TensorFlow, in the main thread, silences the other for seconds
         self._ended = threading.Event()
         self._beats = 0
-        self._last_changes: dict[int, tuple[str, float]] = {}
-        """Each process's last sign of life, and when it was first seen."""
+        self._signs: dict[int, str] = {}
+        self._unchanged: dict[int, int] = {}
+        """The number of looks in which a process's sign of life was the same."""
         self.is_stepping = False
 
     def run(self) -> None:
@@ -158,13 +159,13 @@ class _Watch(threading.Thread):
 
     def _silent_in_step(self) -> list[int]:
         """Processes whose last sign of life was in a step, and is old."""
-        now = time.monotonic()
-        signs = self._others_signs()
-        for process, sign in signs.items():
-            if self._last_changes.get(process, ("", 0.0))[0] != sign:
-                self._last_changes[process] = sign, now
-        is_old = {process: now - at > self._heartbeat_timeout for process, (_, at) in self._last_changes.items()}
-        return [process for process, sign in signs.items() if sign.endswith(_STEPPING) and is_old[process]]
+        before, self._signs = self._signs, self._others_signs()
+        self._unchanged = {
+            process: self._unchanged.get(process, 0) + 1 if sign == before.get(process) else 0
+            for process, sign in self._signs.items()
+        }
+        looks = self._heartbeat_timeout / _POLL_SECONDS
+        return [n for n, sign in self._signs.items() if sign.endswith(_STEPPING) and self._unchanged[n] > looks]
 
     def lost(self) -> list[int]:
         """Processes that give no sign of life for some seconds."""
