@@ -40,9 +40,8 @@ class _Watcher(threading.Thread):
         self.exits = exits
         """`exits` False: `leave` raises SystemExit instead of ending the process."""
         self.received: int | None = None
-        self.deferred = 0
-        self.notified: list[Callback] = []
-        """Called on the first signal inside `deferred`."""
+        self.deferred: list[Callback] = []
+        """Called on the first signal: one for each `deferred` that is entered."""
         self.leaving: list[Callback] = []
         """Called before the process exits."""
         self.lock = threading.RLock()
@@ -89,7 +88,7 @@ class _Watcher(threading.Thread):
             self.received, self._first = number, now
             if not self.deferred:
                 return True
-            for callback in self.notified:
+            for callback in self.deferred:
                 callback(number)
             return False
 
@@ -170,7 +169,7 @@ def watch(exits: bool = True) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deferred(notify: Callback | None = None) -> Iterator[None]:
+def deferred(notify: Callback = lambda number: None) -> Iterator[None]:
     """Inside this block signals are only recorded; the code in it checks `received`, saves and calls `leave`.
 
     If signals are not handled yet, as in a program that calls jaxpt's functions, they are handled during the block, and
@@ -185,15 +184,12 @@ def deferred(notify: Callback | None = None) -> Iterator[None]:
             yield
             return
         with watcher.lock:
-            watcher.deferred += 1
-            watcher.notified += [notify] if notify else []
+            watcher.deferred.append(notify)
         try:
             yield
         finally:
             with watcher.lock:
-                watcher.deferred -= 1
-                if notify:
-                    watcher.notified.remove(notify)
+                watcher.deferred.remove(notify)
         if watcher.received is not None:  # too late for the code in the block
             leave(watcher.received, None)
 

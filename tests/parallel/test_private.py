@@ -25,7 +25,7 @@ def test_the_coordinators_keys_are_there():
     assert private.coordination().client is None, "no run of several processes"
     module = importlib.import_module(private.SERVICE_MODULE)
     client = module.DistributedRuntimeClient
-    for name in ("key_value_set", "key_value_try_get", "key_value_dir_get"):
+    for name in ("key_value_set", "key_value_try_get", "key_value_dir_get", "blocking_key_value_get"):
         assert callable(getattr(client, name)), name
 
 
@@ -39,13 +39,13 @@ own = getattr(module, private.SERVICE)
 
 class Coordinator:
     def __init__(self, address, nodes, **options):
-        made.append(nodes)
+        made.append((nodes, options["heartbeat_timeout"]))
         raise KeyError
 
 private.Coordinator = Coordinator
 try:
     with private.outliving_coordinator():
-        jax.distributed.initialize("127.0.0.1:12345", 3, 0)
+        jax.distributed.initialize("127.0.0.1:12345", 3, 0, heartbeat_timeout_seconds=7)
 except KeyError:
     print(made, getattr(module, private.SERVICE) is own)
 """
@@ -54,4 +54,4 @@ except KeyError:
 def test_the_service_is_where_jax_looks_for_it():
     """Otherwise the coordinator would end with process 0, and all others with a stack trace."""
     done = subprocess.run([sys.executable, "-c", CALLED], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "[3] True\n", done.stderr
+    assert done.stdout == "[(3, 7)] True\n", done.stderr

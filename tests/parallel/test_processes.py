@@ -69,8 +69,6 @@ def test_one_process_is_alone(monkeypatch, others):
 
 
 def test_who_is_missing_at_a_point_of_the_run_is_named(monkeypatch):
-    from jax._src.distributed import global_state
-
     class Coordinator:
         keys: dict[str, str] = {}  # noqa: RUF012
 
@@ -82,7 +80,7 @@ def test_who_is_missing_at_a_point_of_the_run_is_named(monkeypatch):
 
     jax.devices()  # to make them takes the real coordinator
     coordinator, said = Coordinator(), []
-    monkeypatch.setattr(global_state, "client", coordinator)
+    monkeypatch.setattr(private.coordination(), "client", coordinator)
     monkeypatch.setattr(jax, "process_count", lambda: 4)
     coordinator.key_value_set("jaxpt/met/phase 2/3", "here")
     coordinator.key_value_set("jaxpt/met/phase 1/1", "here")
@@ -98,7 +96,6 @@ def test_who_is_missing_at_a_point_of_the_run_is_named(monkeypatch):
 
 def test_one_process_alone_says_who_is_missing(monkeypatch):
     """The first of those that are there."""
-    from jax._src.distributed import global_state
 
     class Coordinator:
         calls = 0
@@ -115,7 +112,7 @@ def test_one_process_alone_says_who_is_missing(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 3)
     for own, lines in ((1, ["waiting for process 0 at x, for 0 s now"]), (2, [])):
         said = []
-        monkeypatch.setattr(global_state, "client", Coordinator())
+        monkeypatch.setattr(private.coordination(), "client", Coordinator())
         monkeypatch.setattr(jax, "process_index", lambda own=own: own)
         processes.barrier("x", 0.3, said.append)
         assert said == lines
@@ -127,7 +124,7 @@ import jax
 from jaxpt import config
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
-from jaxpt.parallel import processes
+from jaxpt.parallel import private, processes
 
 recipe = config.load("configs/smoke/gpt2_tiny.yaml", sys.argv[1:])
 processes.start(recipe.distributed)
