@@ -5,7 +5,7 @@ import pytest
 
 from jaxpt.config import DistributedConfig
 from jaxpt.errors import UserError
-from jaxpt.parallel import processes
+from jaxpt.parallel import private, processes
 from tests.parallel import forks
 from tests.processes import free_port
 
@@ -123,7 +123,7 @@ import sys
 import jax
 from jaxpt import config
 from jaxpt.config.plain import leaves
-from jaxpt.errors import UserError
+from jaxpt.parallel import processes
 from jaxpt.parallel import private, processes
 
 recipe = config.load("configs/smoke/gpt2_tiny.yaml", sys.argv[1:])
