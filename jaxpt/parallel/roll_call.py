@@ -168,19 +168,19 @@ def fail(words: str, config: DistributedConfig, report: Callable[[], None]) -> N
     except UserError:
         place = None
     if place is None or place.processes == 1:
-        return report()
+        report()
+        return
     stamp.set_process(place.process)
     if place.process == 0:
         report()
-    answer = ""
     try:
         call_roll(place, _LATE_SECONDS, words)
+        answer = ""
     except UserError as error:
         answer = str(error)
-    first, _, failure = answer.partition(" failed: ")
-    if place.process > 0 and (failure != words or first == f"process {place.process}"):
+    is_reported = answer.endswith(f" failed: {words}") and not answer.startswith(f"process {place.process} ")
+    if place.process > 0 and not is_reported:
         report()
-    return None
 
 
 def _token(place: ProcessInfo, environment: Mapping[str, str]) -> bytes:
