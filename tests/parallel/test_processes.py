@@ -123,8 +123,8 @@ import sys
 import jax
 from jaxpt import config
 from jaxpt.config.plain import leaves
+from jaxpt.errors import UserError
 from jaxpt.parallel import processes
-from jaxpt.parallel import private, processes
 
 recipe = config.load("configs/smoke/gpt2_tiny.yaml", sys.argv[1:])
 processes.start(recipe.distributed)
