@@ -112,7 +112,6 @@ def write(
     whole = dict(mapping.tensors(params, table, network, saved))
     tensors |= {f"{PREFIX}{name}": x for name, x in whole.items()}
     max_parts = max(parts.values())
-    conv1d = any(row.transform == "identity" for row in table.rows if set(row.paths) & set(factors))
     class_name = family.class_of(network)
     settings = {
         "peft_type": "LORA",
@@ -125,7 +124,7 @@ def write(
         "rank_pattern": {name: count * config.rank for name, count in parts.items() if count != max_parts},
         "alpha_pattern": {name: count * config.alpha for name, count in parts.items() if count != max_parts},
         "modules_to_save": saved or None,
-        "fan_in_fan_out": conv1d,
+        "fan_in_fan_out": any(row.transform == "identity" for row in table.rows if set(row.paths) & set(factors)),
         "bias": "none",
         "inference_mode": True,
     }

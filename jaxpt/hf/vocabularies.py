@@ -38,21 +38,19 @@ def take(source: Path, out: Path, limits: dict[str, Any], report: Callable[[str]
       UserError: a link leads out of the directory.
     """
     if source.is_file():
-        names = [source.name] if source.suffix in (".model", ".json", ".txt") else []
+        name = "tokenizer.model" if source.suffix == ".model" else source.name
+        files = {name: source} if source.suffix in (".model", ".json", ".txt") else {}
     else:
-        names = _files(source)
-    if not names:
+        files = {name: source / name for name in _files(source)}
+        for file in files.values():
+            _check_copied(source, file)
+    if not files:
         report(f"{source}: contains no vocabulary; set --tokenizer, or data.tokenizer.path later")
         return {"kind": "sentencepiece"}
-    for name in names if source.is_dir() else ():
-        _check_copied(source, source / name)
     out.mkdir(parents=True)
-    for name in names:
+    for name, file in files.items():
         (out / name).parent.mkdir(exist_ok=True)
-        if source.is_file():
-            shutil.copy(source, out / ("tokenizer.model" if source.suffix == ".model" else name))
-        else:
-            shutil.copy(source / name, out / name)
+        shutil.copy(file, out / name)
     try:
         vocabulary = tokenizers.load(source, **limits)
         _name_class(vocabulary, out)

@@ -110,6 +110,28 @@ def choose(
     Raises:
       UserError: the requested implementation does not support the arguments or the device.
     """
+    L, S = q_shape[1], k_shape[1]
+    requirements = _requirements(q_shape, k_shape, dtype, mask, bias, dropping)
+    lacking = {name: [need for need, is_met in needs.items() if not is_met] for name, needs in requirements.items()}
+    if implementation == "auto":
+        # cuDNN supports a bias, but materialises its gradient as an array of all scores.
+        fitting = [name for name, missing in lacking.items() if not missing and not (bias and name == "cudnn")]
+        fitting.sort(key=lambda name: name == "splash" and not mask.causal)  # it skips what a causal mask hides
+        # cuDNN reads the mask of segments as an array. Of 4 rows and 12 heads on an H200, both passes: 512 long .43 ms
+        # beside flash's .18, 1,024 long .45 beside .41; longer rows have not been measured.
+        fitting.sort(key=lambda name: name == "cudnn" and mask.query_segments_BxL is not None and L * S <= 1024 * 1024)
+        return fitting[0] if fitting else ("chunked" if L * S > LONG else "xla")
+    if lacking.get(implementation):
+        raise UserError(
+            f"model.attention: {implementation} requires {', '.join(lacking[implementation])}; set model.attention=auto"
+        )
+    return implementation
+
+
+def _requirements(
+    q_shape: tuple[int, ...], k_shape: tuple[int, ...], dtype: DTypeLike, mask: Mask, bias: Bias | None, dropping: bool
+) -> dict[str, dict[str, bool]]:
+    """{implementation: {what it requires: whether that is met}}; the arguments are those of `choose`."""
     L, S, device, ways = q_shape[1], k_shape[1], compiler.platform(), math.prod(mesh_axes("act_heads").values())
     on_mesh = {
         "mesh.context=1": not mesh_axes("length"),
@@ -121,7 +143,7 @@ def choose(
         "as many key heads as heads": q_shape[2] == k_shape[2],
     }
     two_bytes = {"bfloat16 or float16": jnp.dtype(dtype).itemsize == 2}
-    requirements: dict[str, dict[str, bool]] = {
+    return {
         "splash": {
             "a TPU": device == "tpu",
             "no bias": not bias,
@@ -160,20 +182,6 @@ def choose(
             **on_mesh,
         },
     }
-    lacking = {name: [need for need, is_met in needs.items() if not is_met] for name, needs in requirements.items()}
-    if implementation == "auto":
-        # cuDNN supports a bias, but materialises its gradient as an array of all scores.
-        fitting = [name for name, missing in lacking.items() if not missing and not (bias and name == "cudnn")]
-        fitting.sort(key=lambda name: name == "splash" and not mask.causal)  # it skips what a causal mask hides
-        # cuDNN reads the mask of segments as an array. Of 4 rows and 12 heads on an H200, both passes: 512 long .43 ms
-        # beside flash's .18, 1,024 long .45 beside .41; longer rows have not been measured.
-        fitting.sort(key=lambda name: name == "cudnn" and mask.query_segments_BxL is not None and L * S <= 1024 * 1024)
-        return fitting[0] if fitting else ("chunked" if L * S > LONG else "xla")
-    if lacking.get(implementation):
-        raise UserError(
-            f"model.attention: {implementation} requires {', '.join(lacking[implementation])}; set model.attention=auto"
-        )
-    return implementation
 
 
 class Attention(nn.Module):

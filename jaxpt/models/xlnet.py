@@ -112,6 +112,16 @@ def sinusoids(queries: int, keys: int, width: int, clamp: int | None) -> np.ndar
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1).astype(np.float32)
 
 
+def of_keys(by_distance_BxHxLxN: jax.Array, keys: int, length: int, targets_BxP: jax.Array | None) -> jax.Array:
+    """What stands at the distance of each query and key: [B, H, L, N] → [B, H, L, S]; of targets [B, H, P, S]."""
+    if targets_BxP is not None:
+        at_BxPxS = length - targets_BxP[:, :, None] + jnp.arange(keys)
+        return jnp.take_along_axis(by_distance_BxHxLxN, at_BxPxS[:, None], axis=-1)
+    # Row i needs the distances from i + M: with a stride of N − 1 each row starts one later.
+    B, H, L, N = by_distance_BxHxLxN.shape
+    return by_distance_BxHxLxN.reshape(B, H, N, L)[:, :, 1:].reshape(B, H, L, N - 1)[..., :keys]
+
+
 class RelativeAttention(nn.Module):
     """((q + u)·k + (q + v)·r[i − j] + (q + w)·s[same type?]) / √K, for both streams with the same keys and values."""
 
@@ -149,13 +159,7 @@ class RelativeAttention(nn.Module):
         def run(x_BxLxD: jax.Array, mask: Mask, targets: jax.Array | None) -> jax.Array:
             q = query(x_BxLxD)
             by_row = jnp.einsum("BLHK,NHK->BHLN", q + position_bias, r_NxHxK, preferred_element_type=jnp.float32)
-            if targets is None:
-                # Row i needs the distances from i + M: with a stride of N − 1 each row starts one later.
-                B, H, L, N = by_row.shape
-                bias = by_row.reshape(B, H, N, L)[:, :, 1:].reshape(B, H, L, N - 1)[..., :keys]
-            else:
-                at_BxPxS = length - targets[:, :, None] + jnp.arange(keys)
-                bias = jnp.take_along_axis(by_row, at_BxPxS[:, None], axis=-1)
+            bias = of_keys(by_row, keys, length, targets)
             if relative.differ_BxLxS is not None:
                 by_type = jnp.einsum("BLHK,THK->BHLT", q + type_bias, types_2xHxK).astype(jnp.float32)
                 differ = relative.differ_BxLxS
@@ -185,9 +189,7 @@ class Block(nn.Module):
         c, dtype = self.config, compute_dtype(self.config)
         attention_norm = LayerNorm(c.epsilon, dtype, name="attention_norm")
         feed_forward_norm = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")
-        feed_forward = FeedForward(
-            c.mlp_dim, c.activation, INIT, INIT, dtype, dropout=c.dropout, name="feed_forward"
-        )  # fmt: skip
+        feed_forward = FeedForward(c.mlp_dim, c.activation, INIT, INIT, dtype, dropout=c.dropout, name="feed_forward")
         drop = Dropout(c.dropout)
         after_attention, after_feed_forward = (adapters.after(c, name) for name in ("attention", "feed_forward"))
 
