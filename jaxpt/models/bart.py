@@ -18,8 +18,9 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, Layers, ModelConfig, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import LanguageModel, check_heads, compute_dtype
-from jaxpt.models.cache import Cache, NewCache, Step, stored
+from jaxpt.models.base import check_heads, compute_dtype
+from jaxpt.models.cache import stored
+from jaxpt.models.decoder import EncoderDecoder
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
@@ -108,7 +109,7 @@ class Block(nn.Module):
         return Output(constrain(x_BxLxD, "act_embed"), cache=stored(**key_values))
 
 
-class Bart(LanguageModel):
+class Bart(EncoderDecoder):
     """BART and mBART; the output projection is tied to the token embeddings."""
 
     config: BartConfig
@@ -126,67 +127,14 @@ class Bart(LanguageModel):
         self.encoder_norm, self.decoder_norm = (norm(), norm()) if c.pre_norm else (None, None)
         self.drop = Dropout(c.dropout)
 
-    def _embed(
-        self, tokens_BxL: jax.Array, positions: jax.Array | None, table: nn.Module, norm: nn.Module
-    ) -> jax.Array:
+    def embed(self, stack: str, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
+        """The sum of the embeddings, normalised."""
         scale = math.sqrt(self.config.embed_dim) if self.config.scale_embeddings else 1.0
+        table, norm = getattr(self, f"{stack}_positions"), getattr(self, f"{stack}_embed_norm")
         x_BxLxD = self.token_embed(tokens_BxL) * scale + table(tokens_BxL.shape[1], positions)
         return constrain(self.drop(norm(x_BxLxD)), "act_embed")
 
-    def encode(
-        self,
-        tokens_BxS: jax.Array,
-        *,
-        segment_ids: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        layers: bool = False,
-    ) -> Output:
-        """Hidden states of the encoder.
-
-        Args:
-          tokens_BxS: token ids.
-          segment_ids: [B, S], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: [B, S], 0 … S-1 by default.
-          layers: also return the hidden states of all layers.
-
-        Returns:
-          Hidden states [B, S, D] in the compute dtype.
-        """
-        x_BxSxD = self._embed(tokens_BxS, positions, self.encoder_positions, self.encoder_embed_norm)
-        output = self.encoder(x_BxSxD, Shared(Mask(segment_ids, segment_ids)), layers=layers)
-        return output if self.encoder_norm is None else output.with_hidden(self.encoder_norm(output.hidden))
-
-    def decode(
-        self,
-        tokens_BxT: jax.Array,
-        encoded_BxSxD: jax.Array | None,
-        *,
-        segment_ids: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        encoder_segment_ids: jax.Array | None = None,
-        branches: jax.Array | None = None,
-        layers: bool = False,
-        cache: Cache | NewCache | None = None,
-    ) -> Output:
-        """Hidden states of the decoder; each position attends to earlier positions, itself and `encoded`.
-
-        Args:
-          tokens_BxT: token ids, the targets shifted right by one.
-          encoded_BxSxD: hidden states from `encode`; None if the cache has its keys and values.
-          segment_ids: [B, T], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: [B, T], 0 … T-1 by default.
-          encoder_segment_ids: [B, S], the encoder's; cross-attention stays within a segment.
-          branches: [B, T], branch of each token in its segment: tokens of branch 0 are visible to the whole segment,
-            those of another branch only to itself (several targets of one input); not with a cache.
-          layers: also return the hidden states of all layers.
-          cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
-            the tokens may be padded on the left (segment 0).
-
-        Returns:
-          Hidden states [B, T, D] in the compute dtype.
-        """
-        step = Step(cache, tokens_BxT, segment_ids, positions, encoder_segment_ids, branches)
-        x_BxTxD = self._embed(tokens_BxT, step.positions, self.decoder_positions, self.decoder_embed_norm)
-        shared = Shared(step.mask(), memory_BxSxD=encoded_BxSxD, memory_mask=step.memory_mask())
-        output = step.finish(self.decoder(x_BxTxD, shared, step.past, layers=layers))
-        return output if self.decoder_norm is None else output.with_hidden(self.decoder_norm(output.hidden))
+    def finish(self, stack: str, hidden_BxLxD: jax.Array) -> jax.Array:
+        """The final norm of mBART."""
+        norm = getattr(self, f"{stack}_norm")
+        return hidden_BxLxD if norm is None else norm(hidden_BxLxD)

@@ -20,7 +20,8 @@ from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PositiveFloat,
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import LanguageModel, UntiedHead, compute_dtype
-from jaxpt.models.cache import Cache, NewCache, Step, stored
+from jaxpt.models.cache import stored
+from jaxpt.models.decoder import EncoderDecoder
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past, Projection
@@ -155,7 +156,7 @@ def bias_of(bias: RelativeBias, mask: Mask, length: int) -> LearnedBias | jax.Ar
 
 
 class T5Scores(LanguageModel):
-    """Base of T5's models: divides by √D before tied embeddings, which have unit variance."""
+    """What T5's models have in common: it divides by √D before tied embeddings, which have unit variance."""
 
     config: T5Config
 
@@ -165,7 +166,7 @@ class T5Scores(LanguageModel):
         return projection.replace(scale=self.config.embed_dim**-0.5) if self.config.scaled else projection
 
 
-class T5(T5Scores):
+class T5(T5Scores, EncoderDecoder):
     """T5, versions 1.0 and 1.1; mT5 and UMT5."""
 
     config: T5Config
@@ -183,62 +184,15 @@ class T5(T5Scores):
         self.drop = Dropout(c.dropout)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 
-    def encode(
-        self,
-        tokens_BxS: jax.Array,
-        *,
-        segment_ids: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        layers: bool = False,
-    ) -> Output:
-        """Hidden states of the encoder, after its final norm.
+    def embed(self, stack: str, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
+        """The token embeddings; relative positions are the same in a packed row."""
+        return self.drop(self.token_embed(tokens_BxL))
 
-        Args:
-          tokens_BxS: token ids.
-          segment_ids: [B, S], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: ignored: relative positions are the same in a packed row.
-          layers: also return the hidden states of all layers.
+    def bias(self, stack: str, mask: Mask, length: int) -> LearnedBias | jax.Array | None:
+        """The position bias that all layers of the stack share."""
+        bias = getattr(self, f"{stack}_bias")
+        return None if bias is None else bias_of(bias, mask, length)
 
-        Returns:
-          Hidden states [B, S, D] in the compute dtype.
-        """
-        x_BxSxD = self.drop(self.token_embed(tokens_BxS))
-        shared = Shared(Mask(segment_ids, segment_ids), self.encoder_bias() if self.encoder_bias else None)
-        output = self.encoder(x_BxSxD, shared, layers=layers)
-        return output.with_hidden(self.drop(self.encoder_norm(output.hidden)))
-
-    def decode(
-        self,
-        tokens_BxT: jax.Array,
-        encoded_BxSxD: jax.Array | None,
-        *,
-        segment_ids: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        encoder_segment_ids: jax.Array | None = None,
-        branches: jax.Array | None = None,
-        layers: bool = False,
-        cache: Cache | NewCache | None = None,
-    ) -> Output:
-        """Hidden states of the decoder after the final norm; causal, with cross-attention to `encoded`.
-
-        Args:
-          tokens_BxT: token ids, the targets shifted right by one.
-          encoded_BxSxD: hidden states from `encode`; None if the cache has its keys and values.
-          segment_ids: [B, T], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: ignored: relative positions are the same in a packed row.
-          encoder_segment_ids: [B, S], the encoder's; cross-attention stays within a segment.
-          branches: [B, T], branch of each token in its segment: tokens of branch 0 are visible to the whole segment,
-            those of another branch only to itself (several targets of one input); not with a cache.
-          layers: also return the hidden states of all layers.
-          cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
-            the tokens may be padded on the left (segment 0).
-
-        Returns:
-          Hidden states [B, T, D] in the compute dtype.
-        """
-        step = Step(cache, tokens_BxT, segment_ids, positions, encoder_segment_ids, branches)
-        mask, length = step.mask(), tokens_BxT.shape[1]
-        bias_HxTxS = bias_of(self.decoder_bias, mask, length) if self.decoder_bias else None
-        shared = Shared(mask, bias_HxTxS, memory_BxSxD=encoded_BxSxD, memory_mask=step.memory_mask())
-        output = step.finish(self.decoder(self.drop(self.token_embed(tokens_BxT)), shared, step.past, layers=layers))
-        return output.with_hidden(self.drop(self.decoder_norm(output.hidden)))
+    def finish(self, stack: str, hidden_BxLxD: jax.Array) -> jax.Array:
+        """The final norm."""
+        return self.drop(getattr(self, f"{stack}_norm")(hidden_BxLxD))
