@@ -187,13 +187,13 @@ class Engine:
         for slots, members in self._groups(prompts, options):
             if options.beams > 1:
                 for owners in self._searched(members, options):
-                    programs.append(self._programs_of(self._batch(prompts, owners, options), slots, options))
+                    programs.append(self._programs(self._batch(prompts, owners, options), slots, options))
                     programs[-1].search  # noqa: B018 (compiled when it is asked for)
                 continue
             waiting = [(number, sample) for number in members for sample in range(options.samples)]
             rows = self._rows(len(waiting))
             batch = self._batch(prompts, _filled(waiting[:rows], rows), options)
-            programs.append(self._programs_of(batch, slots, options))
+            programs.append(self._programs(batch, slots, options))
             programs[-1].prefill, programs[-1].run
         return programs
 
@@ -210,19 +210,16 @@ class Engine:
         length, limit = len(prompt.tokens) + options.max_new_tokens, self._network.config.position_limit
         return length if limit is None else min(length, limit + 1)
 
-    def _programs(self, options: Options, slots: int, rows: int, width: int, encoder: int) -> Programs:
-        key = (options, slots, rows, width, encoder)
+    def _programs(self, batch: Prompts, slots: int, options: Options) -> Programs:
+        """The programs for a batch of prompts."""
+        encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
+        key = (options.static, slots, *batch.tokens_BxP.shape, encoder)
         if key not in self._kept:
             window = getattr(self._network.config, "window", None)
             needed = slots if window is None else min(slots, bucket(window))
-            decoder = Decoder(self._network, options, needed, slots + 1, self._prefix)
-            self._kept[key] = Programs(decoder, self._place, self._params, _empty(rows, width, encoder))
+            decoder = Decoder(self._network, options.static, needed, slots + 1, self._prefix)
+            self._kept[key] = Programs(decoder, self._place, self._params, batch)
         return self._kept[key]
-
-    def _programs_of(self, batch: Prompts, slots: int, options: Options) -> Programs:
-        """The programs for a batch of prompts."""
-        encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
-        return self._programs(options.static, slots, *batch.tokens_BxP.shape, encoder)
 
     def _rows(self, count: int) -> int:
         """Rows of a batch for so many texts: a power of two, and a multiple of what the mesh divides."""
@@ -244,7 +241,7 @@ class Engine:
         rows = self._rows(len(waiting))
         owners = _filled([waiting.popleft() for _ in range(min(rows, len(waiting)))], rows)
         batch = self._batch(prompts, owners, options)
-        programs = self._programs_of(batch, slots, options)
+        programs = self._programs(batch, slots, options)
         params, seed = self._formatted(programs, programs.run), np.uint32(options.seed)
         state = programs.prefill(params, self._place.put(batch), seed)
         steps = np.int32(slots if watch is None else every)
@@ -317,7 +314,7 @@ class Engine:
         """Prompts of one bucket, by beam search."""
         for owners in self._searched(members, options):
             batch = self._batch(prompts, owners, options)
-            programs = self._programs_of(batch, slots, options)
+            programs = self._programs(batch, slots, options)
             params = self._formatted(programs, programs.search)
             hypotheses = jax.tree.map(to_host, programs.search(params, self._place.put(batch)))
             for row, owner in enumerate(owners):

@@ -12,7 +12,7 @@ from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
 from jaxpt.inference import filling, loaded, opening
 from jaxpt.inference.filling import Candidates
-from jaxpt.inference.loaded import Completion, OnText
+from jaxpt.inference.text import Completion, OnText
 
 CANDIDATES = 5
 """Of an encoder, for each mask."""

@@ -22,7 +22,8 @@ from jaxpt.objectives.seq2seq import mask_id
 from jaxpt.objectives.ul2 import UL2Batches, mode_ids
 
 if TYPE_CHECKING:
-    from jaxpt.inference.loaded import Completion, Loaded
+    from jaxpt.inference.loaded import Loaded
+    from jaxpt.inference.text import Completion
 
 FILL = "<FILL>"
 """Stands for the middle in the text of a fill-in-the-middle decoder."""

@@ -6,10 +6,11 @@ model.generate(["Once upon"], temperature=0.8, top_p=0.9)[0][0].text
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,39 +24,20 @@ from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode import likelihood
 from jaxpt.decode.embed import Layer, Pooling
-from jaxpt.decode.engine import Engine, Generated, Prompt
+from jaxpt.decode.engine import Engine, Prompt
 from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place
 from jaxpt.decode.prompts import PromptEncoder
-from jaxpt.decode.stop_strings import StopStrings
 from jaxpt.errors import UserError
 from jaxpt.inference import filling, opening, words
 from jaxpt.inference.opening import Opened
-from jaxpt.inference.text import TextStream
+from jaxpt.inference.text import Completion, OnText, TextStreams
 from jaxpt.inference.words import Spans, Words
 from jaxpt.models.network import Network
 from jaxpt.objectives.formats import check_writes
 from jaxpt.parallel import mesh as meshes
 
 DTYPES = ("auto", "float32", "bfloat16")
-OnText = Callable[[int, int, str], None]
-"""(number of the prompt, of the sample, new text), called while the text is generated."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Completion:
-    """A generated text."""
-
-    text: str
-    """Up to EOS or the stop string, neither included."""
-    tokens: list[int]
-    """Generated ids; with EOS if there is one, before the stop string if there is one."""
-    finish: Literal["eos", "length", "stop"]
-    """Why it ended: EOS, the limit of tokens, or a stop string."""
-    logprobs: list[float] | None = None
-    """log p of each token, with `scores=True`."""
-    score: float | None = None
-    """Of beam search."""
 
 
 def load(
@@ -233,16 +215,16 @@ class Loaded:
         self._check_writes()
         options = self.options() if options is None else options
         read = [self.prompt_ids(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-        texts = _Texts(self.tokenizer, read, options, on_text)
+        texts = TextStreams(self.tokenizer, read, options, on_text)
         watch = texts.watch if on_text is not None or options.stop else None
-        waiting: dict[int, list[tuple[int, Completion]]] = {}
+        waiting: dict[int, dict[int, Completion]] = collections.defaultdict(dict)
         for generated in self._engine.generate(read, options, watch=watch, every=every):
-            samples = waiting.setdefault(generated.index, [])
-            samples.append((generated.sample, texts.completed(generated)))
+            samples = waiting[generated.index]
+            samples[generated.sample] = texts.completed(generated)
             if len(samples) == options.samples:
-                yield generated.index, _in_order(waiting.pop(generated.index))
+                yield generated.index, [samples[n] for n in sorted(waiting.pop(generated.index))]
         for index, samples in waiting.items():  # beam search may find fewer than are wanted
-            yield index, _in_order(samples)
+            yield index, [samples[n] for n in sorted(samples)]
 
     # ---- scores, masks, embeddings ----------------------------------------------------------------------------------
 
@@ -363,50 +345,6 @@ class Loaded:
     def _no_generation(self) -> UserError:
         kind = self.network.config.kind
         return UserError(f"{self.path}: {kind} is an encoder: it fills masks and embeds, but does not generate")
-
-
-class _Texts:
-    """The texts of all rows while they are generated."""
-
-    def __init__(
-        self, tokenizer: Tokenizer, prompts: Sequence[Prompt], options: Options, on_text: OnText | None
-    ) -> None:
-        self._tokenizer, self._prompts, self._options, self._on_text = tokenizer, prompts, options, on_text
-        self._stops = StopStrings(options.stop)
-        self._rows: dict[tuple[int, int], tuple[TextStream, list[str], int]] = {}
-        """(stream, pieces of text, number of ids that it has) of each (prompt, sample)."""
-
-    def watch(self, index: int, sample: int, ids: list[int]) -> bool:
-        """Takes the new ids of a row; True if a stop string is complete."""
-        stream, pieces, num_ids = self._rows.get((index, sample)) or (self._stream(self._prompts[index]), [], 0)
-        text = stream.push(i for i in ids[num_ids:] if i not in self._options.eos)
-        self._say(index, sample, text)
-        self._rows[index, sample] = (stream, [*pieces, text], len(ids))
-        return stream.is_stopped
-
-    def _stream(self, prompt: Prompt) -> TextStream:
-        return TextStream(self._tokenizer, prompt.tokens if prompt.encoder is None else (), self._stops)
-
-    def completed(self, one: Generated) -> Completion:
-        """The text of a finished row."""
-        self.watch(one.index, one.sample, one.tokens)
-        stream, pieces, _ = self._rows.pop((one.index, one.sample))
-        rest = stream.finish()
-        self._say(one.index, one.sample, rest)
-        text = "".join([*pieces, rest])
-        if not stream.is_stopped:
-            return Completion(text, one.tokens, one.finish, one.logprobs, one.score)
-        num_tokens = stream.kept()
-        logprobs = None if one.logprobs is None else one.logprobs[:num_tokens]
-        return Completion(text, one.tokens[:num_tokens], "stop", logprobs, one.score)
-
-    def _say(self, index: int, sample: int, text: str) -> None:
-        if text and self._on_text is not None:
-            self._on_text(index, sample, text)
-
-
-def _in_order(samples: list[tuple[int, Completion]]) -> list[Completion]:
-    return [completion for _, completion in sorted(samples, key=lambda pair: pair[0])]
 
 
 def _placed(network: Network, params: Any, place: Place) -> Any:

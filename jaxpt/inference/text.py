@@ -6,13 +6,37 @@ stream.push(ids) → text that no later id changes → without what may begin a 
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.decode.engine import Generated, Prompt
+from jaxpt.decode.options import Options
 from jaxpt.decode.stop_strings import StopStrings
 
 _HELD_IDS = 16  # ids of a tokenizer that does not say how it spells bytes are held no longer than this
+
+
+OnText = Callable[[int, int, str], None]
+"""(number of the prompt, of the sample, new text), called while the text is generated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    """A generated text."""
+
+    text: str
+    """Up to EOS or the stop string, neither included."""
+    tokens: list[int]
+    """Generated ids; with EOS if there is one, before the stop string if there is one."""
+    finish: Literal["eos", "length", "stop"]
+    """Why it ended: EOS, the limit of tokens, or a stop string."""
+    logprobs: list[float] | None = None
+    """log p of each token, with `scores=True`."""
+    score: float | None = None
+    """Of beam search."""
 
 
 class TextStream:
@@ -94,21 +118,51 @@ class TextStream:
         return text[:end]
 
 
-def stopped(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int], stops: StopStrings) -> tuple[str, int]:
-    """The text of a finished row.
+class TextStreams:
+    """The texts of all rows while they are generated."""
 
-    Args:
-      tokenizer: the tokenizer.
-      prompt: ids before the first generated one.
-      ids: generated ids, up to EOS.
-      stops: strings that end the text.
+    def __init__(
+        self, tokenizer: Tokenizer, prompts: Sequence[Prompt], options: Options, on_text: OnText | None
+    ) -> None:
+        """For prompts.
 
-    Returns:
-      (text before the first stop string, number of ids kept: see `TextStream.kept`).
-    """
-    stream = TextStream(tokenizer, prompt, stops)
-    text = stream.push(ids) + stream.finish()
-    return text, stream.kept()
+        Args:
+          tokenizer: the tokenizer.
+          prompts: of the rows.
+          options: ids and strings that end a text.
+          on_text: is given new text.
+        """
+        self._tokenizer, self._prompts, self._options, self._on_text = tokenizer, prompts, options, on_text
+        self._stops = StopStrings(options.stop)
+        self._rows: dict[tuple[int, int], tuple[TextStream, str, int]] = {}
+        """(stream, its text, number of ids that it has) of each (prompt, sample)."""
+
+    def watch(self, index: int, sample: int, ids: list[int]) -> bool:
+        """Takes the new ids of a row; True if a stop string is complete."""
+        stream, text, num_ids = self._rows.get((index, sample)) or (self._stream(self._prompts[index]), "", 0)
+        new = stream.push(i for i in ids[num_ids:] if i not in self._options.eos)
+        self._show(index, sample, new)
+        self._rows[index, sample] = (stream, text + new, len(ids))
+        return stream.is_stopped
+
+    def completed(self, row: Generated) -> Completion:
+        """The text of a finished row."""
+        self.watch(row.index, row.sample, row.tokens)
+        stream, text, num_ids = self._rows.pop((row.index, row.sample))
+        rest = stream.finish()
+        self._show(row.index, row.sample, rest)
+        if stream.is_stopped:
+            num_ids = stream.kept()
+        logprobs = None if row.logprobs is None else row.logprobs[:num_ids]
+        finish = "stop" if stream.is_stopped else row.finish
+        return Completion(text + rest, row.tokens[:num_ids], finish, logprobs, row.score)
+
+    def _stream(self, prompt: Prompt) -> TextStream:
+        return TextStream(self._tokenizer, prompt.tokens if prompt.encoder is None else (), self._stops)
+
+    def _show(self, index: int, sample: int, text: str) -> None:
+        if text and self._on_text is not None:
+            self._on_text(index, sample, text)
 
 
 class _Bytes:

@@ -1,4 +1,4 @@
-"""GLUE: the columns of its official files, its metrics, and the files that its leaderboard takes."""
+"""GLUE: the files that its leaderboard takes. The columns of its own files are in `configs/finetune/glue`."""
 
 from __future__ import annotations
 
@@ -7,59 +7,42 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxpt.errors import UserError
+from jaxpt.metrics.text_tasks import TASKS
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """A task of GLUE, as gluebenchmark.com distributes and scores it."""
+    """A task of GLUE, as gluebenchmark.com distributes it."""
 
+    name: str
+    """TFDS's."""
     folder: str
-    """Of the distribution: it has train.tsv, dev.tsv and test.tsv (MNLI: dev_matched.tsv, …)."""
-    submission: str
-    """Name of the file that the leaderboard takes."""
-    columns: tuple[str, ...]
-    """Names of the columns of text."""
-    label: str
-    """Name of the column of labels; test files have none."""
+    """Of the distribution."""
     labels: tuple[str, ...]
-    """Values of that column in the order of the class ids, which are TFDS's; () for numbers."""
-    words: tuple[str, ...]
-    """The labels as words, in the same order."""
-    metrics: tuple[str, ...]
-    """Names of `jaxpt.metrics.known()`."""
-    index: str = "index"
-    """Name of the test file's column of ids."""
-    header: bool = True
-    """False: train.tsv and dev.tsv have no line of names, and `columns` and `label` are numbers from 0."""
+    """Values of the label column in the order of the class ids, which are TFDS's; () for numbers."""
+    file: str = ""
+    """The file that the leaderboard takes, where it is not named like the folder."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The labels as words, in the same order."""
+        return TASKS[self.name].labels
+
+    @property
+    def submission(self) -> str:
+        """Name of the file that the leaderboard takes."""
+        return self.file or f"{self.folder}.tsv"
 
 
-_NLI = ("entailment", "neutral", "contradiction")
-_RTE = ("entailment", "not_entailment")
-_PAIR = ("sentence1", "sentence2")
-_BINARY = ("0", "1")
-_MNLI = GlueTask("MNLI", "MNLI-m.tsv", _PAIR, "gold_label", _NLI, _NLI, ("accuracy",))
-
-GLUE = {
-    "cola": GlueTask(
-        "CoLA", "CoLA.tsv", ("3",), "1", _BINARY, ("unacceptable", "acceptable"), ("matthews",), header=False
-    ),
-    "sst2": GlueTask("SST-2", "SST-2.tsv", ("sentence",), "label", _BINARY, ("negative", "positive"), ("accuracy",)),
-    "mrpc": GlueTask(
-        "MRPC", "MRPC.tsv", ("#1 String", "#2 String"), "Quality", _BINARY, ("not_equivalent", "equivalent"),
-        ("f1", "accuracy"),
-    ),
-    "stsb": GlueTask("STS-B", "STS-B.tsv", _PAIR, "score", (), (), ("pearson", "spearman")),
-    "qqp": GlueTask(
-        "QQP", "QQP.tsv", ("question1", "question2"), "is_duplicate", _BINARY, ("not_duplicate", "duplicate"),
-        ("f1", "accuracy"), index="id",
-    ),
-    "mnli_matched": _MNLI,
-    "mnli_mismatched": dataclasses.replace(_MNLI, submission="MNLI-mm.tsv"),
-    "qnli": GlueTask("QNLI", "QNLI.tsv", ("question", "sentence"), "label", _RTE, _RTE, ("accuracy",)),
-    "rte": GlueTask("RTE", "RTE.tsv", _PAIR, "label", _RTE, _RTE, ("accuracy",)),
-    "wnli": GlueTask("WNLI", "WNLI.tsv", _PAIR, "label", _BINARY, ("not_entailment", "entailment"), ("accuracy",)),
-    "ax": dataclasses.replace(_MNLI, folder="AX", submission="AX.tsv", metrics=("matthews",)),
-}  # fmt: skip
+_BINARY, _RTE, _NLI = ("0", "1"), TASKS["rte"].labels, TASKS["mnli"].labels
+_TASKS = (
+    GlueTask("cola", "CoLA", _BINARY), GlueTask("sst2", "SST-2", _BINARY), GlueTask("mrpc", "MRPC", _BINARY),
+    GlueTask("stsb", "STS-B", ()), GlueTask("qqp", "QQP", _BINARY),
+    GlueTask("mnli_matched", "MNLI", _NLI, "MNLI-m.tsv"), GlueTask("mnli_mismatched", "MNLI", _NLI, "MNLI-mm.tsv"),
+    GlueTask("qnli", "QNLI", _RTE), GlueTask("rte", "RTE", _RTE), GlueTask("wnli", "WNLI", _BINARY),
+    GlueTask("ax", "AX", _NLI),
+)  # fmt: skip
+GLUE = {task.name: task for task in _TASKS}
 """The nine tasks, MNLI's two test sets, and the diagnostic set (predicted by a model of MNLI), by TFDS's names."""
 
 
@@ -67,8 +50,8 @@ def glue_task(name: str) -> GlueTask:
     """A task by TFDS's name, or by that of its folder or its submission ("SST-2", "MNLI-m").
 
     Example:
-      >>> glue_task("STS-B").metrics
-      ('pearson', 'spearman')
+      >>> glue_task("STS-B").name, glue_task("MNLI-mm").name
+      ('stsb', 'mnli_mismatched')
     """
     if name in GLUE:
         return GLUE[name]
@@ -99,7 +82,7 @@ def glue_test(name: str | None, file: str) -> str:
         task = GLUE["mnli_mismatched"]
     elif task is GLUE["mnli_matched"] and last.startswith(("diagnostic", "ax")):
         task = GLUE["ax"]
-    return next(key for key, candidate in GLUE.items() if candidate is task)
+    return task.name
 
 
 def glue_labels(name: str, labels: Sequence[str], names: Sequence[str] | None = None) -> tuple[str, ...]:

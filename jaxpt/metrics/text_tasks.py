@@ -37,8 +37,6 @@ class TextTask:
     """What predictions are scored against: a class id, a number, or texts."""
     parse: Callable[[str, Row], Any]
     """From generated text to a prediction of the kind of `gold`."""
-    metrics: tuple[str, ...]
-    """Names of `jaxpt.metrics.known()`."""
     labels: tuple[str, ...] = ()
     """Label words in the order of the class ids."""
     columns: tuple[str, ...] = ()
@@ -140,9 +138,7 @@ def _id(row: Row, labels: Sequence[str]) -> int:
     return parse_label(label_word(row.get("label", -1), labels), labels)
 
 
-def _labelled(
-    name: str, labels: tuple[str, ...], *columns: str, metrics: tuple[str, ...] = ("accuracy",), sort: bool = True
-) -> TextTask:
+def _labelled(name: str, labels: tuple[str, ...], *columns: str, sort: bool = True) -> TextTask:
     """GLUE's format: `{name} {column}: {text} …`, the label's word."""
 
     def inputs(row: Row) -> str:
@@ -157,7 +153,6 @@ def _labelled(
         targets=lambda row: (label_word(row.get("label", -1), labels),),
         gold=lambda row: _id(row, labels),
         parse=lambda text, row: parse_label(text, labels),
-        metrics=metrics,
         labels=labels,
         columns=columns,
     )
@@ -166,11 +161,10 @@ def _labelled(
 def _texts(
     inputs: Callable[[Row], str],
     gold: Callable[[Row], list[str]],
-    metric: str,
     targets: Callable[[Row], tuple[str, ...]] | None = None,
 ) -> TextTask:
     """A task with free text as its answer; the first of several texts is trained on, unless `targets` says more."""
-    return TextTask(inputs, targets or (lambda row: tuple(gold(row)[:1])), gold, lambda text, row: text, (metric,))
+    return TextTask(inputs, targets or (lambda row: tuple(gold(row)[:1])), gold, lambda text, row: text)
 
 
 def _stsb() -> TextTask:
@@ -188,23 +182,20 @@ def _stsb() -> TextTask:
         return f"stsb sentence1: {first} sentence2: {second}"
 
     columns = ("sentence1", "sentence2")
-    metrics = ("pearson", "spearman")
-    return TextTask(inputs, rounded, label, lambda text, row: parse_number(text), metrics, columns=columns)
+    return TextTask(inputs, rounded, label, lambda text, row: parse_number(text), columns=columns)
 
 
 def _multirc() -> TextTask:
-    plain = _labelled("multirc", FALSE_TRUE, "question", "answer", "paragraph", metrics=("multirc",), sort=False)
+    plain = _labelled("multirc", FALSE_TRUE, "question", "answer", "paragraph", sort=False)
     return dataclasses.replace(plain, inputs=lambda row: re.sub("</?b>", "", plain.inputs(row).replace("<br>", " ")))
 
 
 def _axb() -> TextTask:
-    plain = _labelled("rte", RTE, "premise", "hypothesis", metrics=("matthews",))
-
     def inputs(row: Row) -> str:
         first, second = _columns("axb", "sentence1", "sentence2", row=row)
         return f"rte hypothesis: {second} premise: {first}"
 
-    return dataclasses.replace(plain, inputs=inputs)
+    return dataclasses.replace(_RTE, inputs=inputs)
 
 
 def _record() -> TextTask:
@@ -216,7 +207,7 @@ def _record() -> TextTask:
     def answers(row: Row) -> list[str]:
         return list(row.get("answers", ()))
 
-    return _texts(inputs, answers, "record", targets=lambda row: tuple(answers(row)) or (UNKNOWN,))
+    return _texts(inputs, answers, targets=lambda row: tuple(answers(row)) or (UNKNOWN,))
 
 
 def _squad(with_context: bool = True) -> TextTask:
@@ -230,7 +221,7 @@ def _squad(with_context: bool = True) -> TextTask:
         golds = row.get("answers", ())
         return [_spaced(text) for text in (golds["text"] if isinstance(golds, Mapping) else golds)]
 
-    return _texts(inputs, answers, "squad")
+    return _texts(inputs, answers)
 
 
 def _spaced(text: str) -> str:
@@ -242,7 +233,7 @@ def _single_spaced(text: str) -> str:
     return re.sub(r"[\t\n\f\r ]+", " ", text)
 
 
-def _closed_book(prefix: str, metric: str) -> TextTask:
+def _closed_book(prefix: str, name: str) -> TextTask:
     """`{prefix}{question}`. Answers: a text, a list, or TriviaQA's {"value": …, "aliases": …}."""
 
     def answers(row: Row) -> list[str]:
@@ -254,14 +245,13 @@ def _closed_book(prefix: str, metric: str) -> TextTask:
         answer = row.get("answer")
         return (answer["value"],) if isinstance(answer, Mapping) else tuple(answers(row)[:1])
 
-    return _texts(lambda row: prefix + _columns(metric, "question", row=row)[0], answers, metric, targets)
+    return _texts(lambda row: prefix + _columns(name, "question", row=row)[0], answers, targets)
 
 
 def _summary(article: str, summary: str) -> TextTask:
     return _texts(
         lambda row: f"summarize: {_columns('summarize', article, row=row)[0]}",
         lambda row: [row[summary]] if summary in row else [],
-        "rouge",
     )
 
 
@@ -274,7 +264,6 @@ def _translation(source: str, target: str) -> TextTask:
     return _texts(
         lambda row: prefix + _columns("translate", source, row=row)[0],
         lambda row: [row[target]] if target in row else [],
-        "bleu",
     )
 
 
@@ -291,7 +280,6 @@ def _pronoun(
         targets,
         lambda row: _id(row, labels),
         lambda text, row: pronouns.names_referent(text, referent(row)),
-        ("accuracy",),
     )
 
 
@@ -311,25 +299,26 @@ NLI = ("entailment", "neutral", "contradiction")
 RTE = ("entailment", "not_entailment")
 WNLI = ("not_entailment", "entailment")
 _NLI = _labelled("mnli", NLI, "premise", "hypothesis")
+_RTE = _labelled("rte", RTE, "premise", "hypothesis")
 
 TASKS: dict[str, TextTask] = {
-    "cola": _labelled("cola", ("unacceptable", "acceptable"), "sentence", metrics=("matthews",)),
+    "cola": _labelled("cola", ("unacceptable", "acceptable"), "sentence"),
     "sst2": _labelled("sst2", ("negative", "positive"), "sentence"),
-    "mrpc": _labelled("mrpc", ("not_equivalent", "equivalent"), "sentence1", "sentence2", metrics=("f1", "accuracy")),
-    "qqp": _labelled("qqp", ("not_duplicate", "duplicate"), "question1", "question2", metrics=("f1", "accuracy")),
+    "mrpc": _labelled("mrpc", ("not_equivalent", "equivalent"), "sentence1", "sentence2"),
+    "qqp": _labelled("qqp", ("not_duplicate", "duplicate"), "question1", "question2"),
     "stsb": _stsb(),
     "mnli": _NLI,
     "mnli_matched": _NLI,
     "mnli_mismatched": _NLI,
-    "ax": dataclasses.replace(_NLI, metrics=("matthews",)),
+    "ax": _NLI,
     "qnli": _labelled("qnli", RTE, "question", "sentence"),
-    "rte": _labelled("rte", RTE, "premise", "hypothesis"),
+    "rte": _RTE,
     "wnli": _labelled("wnli", WNLI, "sentence1", "sentence2"),
     "wnli_simple": _pronoun(
         _having("wnli", ("sentence1", "sentence2"), pronouns.wnli_inputs), pronouns.wnli_referent, WNLI, train=False
     ),
     "boolq": _labelled("boolq", FALSE_TRUE, "passage", "question"),
-    "cb": _labelled("cb", ("entailment", "contradiction", "neutral"), "premise", "hypothesis", metrics=("cb",)),
+    "cb": _labelled("cb", ("entailment", "contradiction", "neutral"), "premise", "hypothesis"),
     "copa": _labelled("copa", ("choice1", "choice2"), "choice1", "choice2", "premise", "question"),
     "multirc": _multirc(),
     "record": _record(),
@@ -349,10 +338,9 @@ TASKS: dict[str, TextTask] = {
     "dpr": _texts(
         _having("dpr", ("sentence", "pronoun"), pronouns.dpr_inputs),
         lambda row: [row["candidates"][int(row["label"])]],
-        "exact_match",
     ),
     "axb": _axb(),
-    "axg": dataclasses.replace(_labelled("rte", RTE, "premise", "hypothesis"), metrics=("axg",)),
+    "axg": _RTE,
     "squad": _squad(),
     "squad_context_free": _squad(with_context=False),
     "natural_questions": _closed_book("nq question: ", "natural_questions"),

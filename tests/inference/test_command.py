@@ -16,7 +16,7 @@ from jaxpt import errors
 from jaxpt.cli import main
 from jaxpt.inference import command
 from jaxpt.inference.answers import Texts
-from jaxpt.inference.loaded import Completion
+from jaxpt.inference.text import Completion
 from jaxpt.train.next_commands import example_prompt
 from tests import families, grids
 from tests.inference.helpers import TEXTS, directory, loaded

@@ -14,6 +14,12 @@ from jaxpt.inference.predict import Submission
 from jaxpt.metrics.glue import GLUE
 
 RECIPES = Path(__file__).parents[2] / "configs" / "finetune" / "glue"
+PAIR = ("sentence1", "sentence2")
+COLUMNS = {
+    "cola": ("sentence",), "sst2": ("sentence",), "mrpc": ("#1 String", "#2 String"), "qqp": ("question1", "question2"),
+    "qnli": ("question", "sentence"),
+}  # fmt: skip
+"""Columns of text of the test files; others have `PAIR`."""
 FILES = {"mnli_matched": "test_matched", "mnli_mismatched": "test_mismatched", "ax": "diagnostic"}
 WRITTEN = {
     "cola": ["1", "0"], "sst2": ["1", "0"], "mrpc": ["1", "0"], "qqp": ["1", "0"], "wnli": ["1", "0"],
@@ -32,9 +38,12 @@ def config_of(name, changes=None):
 @pytest.mark.parametrize("name", GLUE)
 def test_every_task(name, tmp_path):
     """The test file as GLUE distributes it: a line of names, an index, no labels."""
-    config, texts = config_of(name), GLUE[name].columns if GLUE[name].header else ("sentence",)
+    config, texts = config_of(name), COLUMNS.get(name, PAIR)
     file = tmp_path / f"{FILES.get(name, 'test')}.tsv"
-    lines = ["\t".join([GLUE[name].index, *texts]), *("\t".join([n, *["a text"] * len(texts)]) for n in "01")]
+    lines = [
+        "\t".join(["id" if name == "qqp" else "index", *texts]),
+        *("\t".join([n, *["a text"] * len(texts)]) for n in "01"),
+    ]
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     submission = Submission(config, str(file))
     assert submission.file("out") == Path("out") / GLUE[name].submission and submission.file("a.tsv") == Path("a.tsv")

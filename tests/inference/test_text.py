@@ -13,7 +13,7 @@ from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import rust_tokenizers
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.inference import text as module
-from jaxpt.inference.text import StopStrings, TextStream, stopped, unfinished
+from jaxpt.inference.text import StopStrings, TextStream, unfinished
 from tests.data.tokenizers.test_tokenizers import SAMPLES, by_spm, ours_as_rust, topics
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -240,6 +240,12 @@ def test_bytes_that_are_no_characters(tokenizer):
 
 
 # ---- stop strings ---------------------------------------------------------------------------------------------------
+
+
+def stopped(tokenizer, prompt, ids, stops):
+    """(text before the first stop string, number of ids kept) of a finished row."""
+    stream = TextStream(tokenizer, prompt, stops)
+    return stream.push(ids) + stream.finish(), stream.kept()
 
 
 @pytest.mark.parametrize(
