@@ -39,10 +39,10 @@ LAZY = {
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
-LIGHT = {"jaxpt.data.calls", "jaxpt.data.chat_template"} | {
+LIGHT = {"jaxpt.data.calls", "jaxpt.data.chat_template", "jaxpt.data.parts"} | {
     f"jaxpt.data.labelled.{name}"
     for name in (
-        "choices", "dialogue", "files", "layout", "mixed", "question_answering", "rows", "tagging", "text_pairs",
+        "choices", "dialogue", "files", "layout", "question_answering", "rows", "tagging", "text_pairs",
         "texts", "windows",
     )
 }  # fmt: skip

@@ -29,16 +29,8 @@ PAIR = ("code", "en")
 """The fields of `pairs`, as `data.fields` names them."""
 
 _LEFT_OUT = {
-    "__pycache__",
-    "ensurepip",
-    "idlelib",
-    "lib2to3",
-    "pydoc_data",
-    "site-packages",
-    "test",
-    "tests",
-    "turtledemo",
-}
+    "__pycache__", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test", "tests", "turtledemo",
+}  # fmt: skip
 
 
 @functools.cache
@@ -81,12 +73,16 @@ def pairs() -> tuple[tuple[str, str], ...]:
 
 def _signature(node: ast.AST) -> str:
     """The line that a function begins with, without types; nothing of what is no function."""
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return ""
-    for argument in ast.walk(node.args):
-        if isinstance(argument, ast.arg):
-            argument.annotation = None
-    return f"def {node.name}({ast.unparse(node.args)})"
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    return f"def {node.name}({arguments(node)[0]})" if is_function else ""
+
+
+def arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, set[str]]:
+    """The arguments of a function as they stand in its signature, without types; and their names."""
+    args = [argument for argument in ast.walk(node.args) if isinstance(argument, ast.arg)]
+    for argument in args:
+        argument.annotation = None
+    return ast.unparse(node.args), {argument.arg for argument in args}
 
 
 def first_sentence(text: str) -> str:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxpt.config import Config, affecting, at_phase
-from jaxpt.data import mixtures, run_tokenizer
+from jaxpt.data import run_tokenizer
 from jaxpt.data._tf import seqio
 from jaxpt.data.base import Data
 from jaxpt.data.calls import Transforms
 from jaxpt.data.checks import cache_root, check, digest
 from jaxpt.data.fingerprint import describe, fingerprint, transforms_of
-from jaxpt.data.labelled.stores import labelled_lines
+from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.parts import Part
 from jaxpt.data.parts import parts as parts_of
-from jaxpt.data.progress import Progress, Report, progress
+from jaxpt.data.progress import Report, progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import FORMAT, Store
 from jaxpt.data.seqio_tasks import Features, Offline, code, key
@@ -27,6 +28,7 @@ from jaxpt.data.sources.opening import open_source
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
 from jaxpt.data.stream.online import Online, compile_online
+from jaxpt.data.stream.order import Mixture, proportional
 from jaxpt.data.stream.updates import Updates
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
@@ -94,60 +96,42 @@ def prepare(
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
         transforms = [transforms_of(part.config.objective, data.length, vocabulary, config.seed) for part in parts]
-        ours = to_seqio(tokenizer)
-        stores = {
-            split: [
-                _store(part.config, split, of_source, of_part, tokenizer, say, workers, verify, beam)
-                for part, of_source, of_part in zip(parts, known, transforms)
-            ]
-            for split in _SPLITS
-        }
+        build = functools.partial(cache.build, say=say, workers=workers, verify=verify, beam=beam)
+        sets = list(zip(parts, known, transforms))
+        stores = {split: [_store(split, *of_part, tokenizer, build) for of_part in sets] for split in _SPLITS}
         for part, source in zip(parts, sources):
             say.note(f"{part.name}: {source.tier}")
-        streams = _streams(config, phase, parts, stores, transforms, ours)
-        for line in (*_lines(parts, streams), *warnings(objective.batches, streams["train"], vocabulary.size)):
-            say.note(line)
+        streams = _streams(config, phase, parts, stores, transforms, to_seqio(tokenizer))
+        lines = [_lines(parts, streams), warnings(objective.batches, streams["train"], vocabulary.size)]
         if config.task is not None:
-            for line in labelled_lines(parts, stores):
-                say.note(line)
-
-    names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
-    named = dict(zip(names, (store for split in _SPLITS for store in stores[split])))
-    checksums, quotas = {name: store.checksum for name, store in named.items()}, streams["train"].mixture.quotas
-    return Data(
-        tokenizer=tokenizer,
-        vocabulary=vocabulary,
-        train=streams["train"],
-        validation=streams["validation"],
-        stores=named,
-        fingerprint=fingerprint(config, phase, fingerprints, tokenizer.digest(), checksums, transforms, quotas),
-        summary={name: _counts(store) for name, store in named.items()},
-        text_per_row=_text_per_row(objective.batches, streams["train"]),
-        code=_own_code(transforms),
-    )
-
-
-def _own_code(transforms: Sequence[Transforms]) -> dict[str, str]:
-    digests = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
-    return {module: digest for module, digest in digests.items() if plugins.is_plugin(module)}
+            lines.append(labelled.store_lines(parts, stores))
+        for line in itertools.chain(*lines):
+            say.note(line)
+        names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
+        named = dict(zip(names, itertools.chain(*stores.values())))
+        checksums, quotas = {name: store.checksum for name, store in named.items()}, streams["train"].mixture.quotas
+        modules = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
+        return Data(
+            tokenizer=tokenizer,
+            vocabulary=vocabulary,
+            **streams,
+            stores=named,
+            fingerprint=fingerprint(config, phase, fingerprints, tokenizer.digest(), checksums, transforms, quotas),
+            summary={name: _counts(store) for name, store in named.items()},
+            text_per_row=_text_per_row(objective.batches, streams["train"]),
+            code={module: digest for module, digest in modules.items() if plugins.is_plugin(module)},
+        )
 
 
 # ---- records --------------------------------------------------------------------------------------------------------
 
 
 def _store(
-    config: Config,
-    split: str,
-    source: dict[str, Any],
-    transforms: Transforms,
-    tokenizer: Tokenizer,
-    say: Progress,
-    workers: int | None,
-    verify: bool,
-    beam: Sequence[str] | None,
-) -> Store:
+    split: str, part: Part, source: dict[str, Any], transforms: Transforms, tokenizer: Tokenizer,
+    build: Callable[..., Store],
+) -> Store:  # fmt: skip
     """The records of a split; built where they are not there yet."""
-    calls = transforms.offline
+    config = part.config
     identity = {
         "format": FORMAT,
         "split": split,
@@ -155,14 +139,14 @@ def _store(
         "data": affecting(config.data, "records"),
         "tokenizer": tokenizer.digest(),
         "calls": describe(transforms)["offline"],
-        "code": code(calls),
+        "code": code(transforms.offline),
     }
     if config.objective.batches.uses_chat_template:
         identity["chat_templates"] = dict(tokenizer.chat_templates)
     directory = cache_root(config) / "records" / f"{digest(identity)}-{split}"
     examples = config.objective.batches.examples(config.data.length)
     spec = Offline(config.data, transforms, examples, split, tokenizer, config.task)
-    return cache.build(spec, directory, identity, say, workers, verify, config.data.mirror, beam)
+    return build(spec, directory, identity, mirror=config.data.mirror)
 
 
 def _counts(store: Store) -> dict[str, int]:
@@ -208,9 +192,7 @@ def _streams(
             )
             for part, of_part, store in zip(parts, transforms, stores[split])
         ]
-        examples = None if config.task is None else [len(task.store) for task in tasks]
-        sizes = [len(task) for task in tasks]
-        shares = mixtures.mixture(config, parts, sizes, key(config.seed, phase, split, "mixture"), examples)
+        shares = Mixture(_rates(config, parts, tasks), key(config.seed, phase, split, "mixture"))
         if objective.loss.carries and split == "train" and len(tasks[0]) < data.batch_size:
             raise UserError(
                 f"data.batch_size: {data.batch_size} rows that continue from batch to batch need as many records, "
@@ -218,6 +200,15 @@ def _streams(
             )
         streams[split] = Stream(tasks, features, data.batch_size, data.readers, shares, objective.loss.carries)
     return streams
+
+
+def _rates(config: Config, parts: Sequence[Part], tasks: Sequence[Task]) -> list[float]:
+    """The shares of the tasks, in rows: the recipe's are of records, of which a packed labelled row has several."""
+    rates, sizes = [part.rate for part in parts], [len(task) for task in tasks]
+    examples = sizes if config.task is None else [len(task.store) for task in tasks]
+    if None in rates:
+        rates = proportional(examples, config.data.mixture_temperature, config.data.mixture_cap)
+    return rates if config.task is None else [r * rows / n for r, rows, n in zip(rates, sizes, examples)]
 
 
 def _packs(config: Config, store: Store, phase: int, split: str) -> packing.Packs | Updates:

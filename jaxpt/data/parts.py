@@ -1,13 +1,15 @@
-"""The tasks that a recipe mixes, each as a recipe of its own. TensorFlow for registered SeqIO Mixtures alone."""
+"""The tasks of a recipe, each as a recipe of its own. TensorFlow for registered SeqIO Mixtures alone."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxpt.config import Config, SourceConfig
-from jaxpt.data.labelled.mixed import each_task
+from jaxpt.config import Config, MixtureTask, SourceConfig
+from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,8 +44,7 @@ def parts(config: Config) -> tuple[Part, ...]:
         rates = {task.name: task.rate for task in data.mixture}
         return tuple(Part(name, task_config, rates[name]) for name, task_config in each_task(config).items())
     if data.mixture:
-        sources = [{name: getattr(task, name) for name in SourceConfig.model_fields} for task in data.mixture]
-        return tuple(Part(task.name, _with(config, **source), task.rate) for task, source in zip(data.mixture, sources))
+        return tuple(Part(task.name, _with(config, **_source(task)), task.rate) for task in data.mixture)
     if data.source == "task":
         from jaxpt.data.sources.foreign import subtasks
 
@@ -52,10 +53,75 @@ def parts(config: Config) -> tuple[Part, ...]:
     return (Part(ALONE, config),)
 
 
+def each_task(config: Config) -> dict[str, Config]:
+    """The recipe of each task of a mixture, as if it were all, in the order of `data.mixture`.
+
+    Args:
+      config: a configuration with a task.
+
+    Returns:
+      {name: configuration}; {"": config} where the task is no mixture.
+
+    Raises:
+      UserError: the names in `task.tasks` and `data.mixture` are not the same.
+
+    Example:
+      >>> for name, one in each_task(config).items():  # doctest: +SKIP
+      ...     rows = split_rows(one, "test")
+    """
+    files = {task.name: task for task in config.data.mixture}
+    if config.task.kind != "mixture":
+        if files:
+            raise UserError("data.mixture is for several tasks (task.kind: mixture); give data.path")
+        return {"": config}
+    if config.objective.kind not in ("mixture", "text_to_text"):
+        raise UserError(f"objective.kind: {config.objective.kind} is for one task; several want mixture, text_to_text")
+    if not files:
+        entries = ", ".join(f"{{name: {name}, path: …}}" for name in config.task.task_names)
+        raise UserError(f"data.mixture is missing: the files of each task: [{entries}]")
+    if lost := next((name for name in config.task.task_names if name not in files), None):
+        raise UserError(f"task.tasks: {lost}: data.mixture names no files for it{nearest(lost, list(files))}")
+    if lost := next((name for name in files if name not in config.task.task_names), None):
+        raise UserError(f"data.mixture: {lost}: task.tasks has no such task{nearest(lost, config.task.task_names)}")
+    return {name: _alone(config, task) for name, task in files.items()}
+
+
+def _alone(config: Config, files: MixtureTask) -> Config:
+    """The recipe of one task."""
+    task, source = config.task.task_of(files.name), _source(files)
+    if config.data.source == "batches":  # its rows lie beside them
+        source = {"source": "batches", "path": str(Path(str(config.data.path)) / files.name)}
+    config = _with(config, **source)
+    return config.model_copy(update={"task": task, "objective": config.objective.for_task(task)})
+
+
+def _source(task: MixtureTask) -> dict[str, Any]:
+    """What `data` has of a task of a mixture."""
+    return {name: getattr(task, name) for name in SourceConfig.model_fields}
+
+
 def _with(config: Config, **source: Any) -> Config:
     """The recipe with another source."""
     data = config.data.model_copy(update={**source, "mixture": ()})
     return config.model_copy(update={"data": data})
+
+
+def chosen_task(config: Config) -> Config:
+    """The recipe of the task that `task.use` names; the configuration itself where the task is no mixture.
+
+    Raises:
+      UserError: it names none.
+    """
+    return each_task(config)[config.task.chosen()] if config.task.kind == "mixture" else config
+
+
+@contextlib.contextmanager
+def named(name: str) -> Iterator[None]:
+    """A UserError inside names the task, unless this is ""."""
+    try:
+        yield
+    except UserError as error:
+        raise (UserError(f"task {name}: {error}") if name else error) from None
 
 
 def check(objective: Objective, tasks: Sequence[Part]) -> None:

@@ -57,8 +57,37 @@ def progress(report: Report | None) -> Iterator[Progress]:
         )
 
 
-def work_line(name: str, records: int, done: int, total: int, seconds: float) -> str:
+def progress_line(
+    doing: str, done: float, total: float, unit: str, seconds: float, first: float = 0, more: str = ""
+) -> str:
     """A line about work of known size: a bar, the pace, the time left.
+
+    Args:
+      doing: what is done.
+      done: how much is done.
+      total: how much there is in all.
+      unit: what is counted.
+      seconds: time since this process began.
+      first: what was done before it began.
+      more: what else is said of the work that is done.
+
+    Example:
+      >>> progress_line("generating", 60, 100, "prompts", 20.0, first=20)
+      'generating ██████████████░░░░░░░░░░ 60 of 100 prompts, 2.0 prompts/s, 0:20 left'
+      >>> progress_line("generating", 0, 100, "prompts", 0.0)
+      'generating ░░░░░░░░░░░░░░░░░░░░░░░░ 0 of 100 prompts'
+    """
+    full = int(_BAR * min(done / max(total, 1), 1.0))
+    line = f"{doing} {'█' * full}{'░' * (_BAR - full)} {done:,.0f} of {total:,.0f} {unit}{more}"
+    if done <= first or not seconds:
+        return line
+    pace = (done - first) / seconds
+    left = round(max(total - done, 0) / pace)
+    return f"{line}, {pace:,.1f} {unit}/s, {left // 60}:{left % 60:02d} left"
+
+
+def work_line(name: str, records: int, done: int, total: int, seconds: float) -> str:
+    """A line about records in the making.
 
     Args:
       name: what is made.
@@ -67,20 +96,12 @@ def work_line(name: str, records: int, done: int, total: int, seconds: float) ->
       total: bytes of text in all; 0 where it is not known.
       seconds: time since the start.
 
-    Returns:
-      The line.
-
     Example:
       >>> work_line("train", 5000, 10_000_000, 40_000_000, 20.0)
-      'preparing train ██████░░░░░░░░░░░░░░░░░░ 25 % of 40 MB, 5,000 records, 0.5 MB/s, 1:00 left'
+      'preparing train ██████░░░░░░░░░░░░░░░░░░ 10 of 40 MB, 5,000 records, 0.5 MB/s, 1:00 left'
       >>> work_line("train", 5000, 10_000_000, 0, 20.0)
       'preparing train: 5,000 records'
     """
     if not total or not done:
         return f"preparing {name}: {records:,} records"
-    share = min(done / total, 1.0)
-    left = round(seconds / share * (1 - share))
-    bar = "█" * round(_BAR * share) + "░" * (_BAR - round(_BAR * share))
-    pace = done / seconds / 1e6 if seconds else 0.0
-    size = f"{100 * share:.0f} % of {total / 1e6:.0f} MB"
-    return f"preparing {name} {bar} {size}, {records:,} records, {pace:.1f} MB/s, {left // 60}:{left % 60:02d} left"
+    return progress_line(f"preparing {name}", done / 1e6, total / 1e6, "MB", seconds, more=f", {records:,} records")

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.config import Config, affecting
-from jaxpt.data import mixtures, tokenizers
+from jaxpt.data import tokenizers
 from jaxpt.data.checks import cache_root, digest, trained_size
 from jaxpt.data.parts import Part
 from jaxpt.data.progress import Progress
 from jaxpt.data.records.store import FORMAT
-from jaxpt.data.sources.base import Source
+from jaxpt.data.sources.base import Source, interleaved_texts, languages_of
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
@@ -81,7 +81,7 @@ def existing(config: Config, parts: Sequence[Part], sources: list[Source]) -> To
     if tokenizer is None and not any(source.tokenized for source in sources):
         directory = _trained_at(config, parts, sources, [source.fingerprint() for source in sources])
         if directory.is_dir() and vocabulary_files.damage(directory) is None:
-            tokenizer = tokenizers.load(directory, settings.kind, languages=mixtures.languages(sources))
+            tokenizer = tokenizers.load(directory, settings.kind, languages=languages_of(sources))
     return tokenizers.add(tokenizer, settings.add_tokens) if tokenizer and settings.add_tokens else tokenizer
 
 
@@ -89,7 +89,7 @@ def _checks(config: Config, sources: Sequence[Source]) -> dict[str, Any]:
     """What a vocabulary must be, for `tokenizers.load`."""
     settings = config.data.tokenizer
     of_settings = {"lowercase": settings.lowercase, "extra_ids": settings.extra_ids}
-    return of_settings | {"max_size": config.model.vocab_size, "languages": mixtures.languages(sources)}
+    return of_settings | {"max_size": config.model.vocab_size, "languages": languages_of(sources)}
 
 
 def _named(config: Config, sources: Sequence[Source]) -> Tokenizer | None:
@@ -124,14 +124,14 @@ def _trained(
     settings = config.data.tokenizer.model_copy(update={"add_tokens": ()})  # they are added to what is trained
     if any(source.tokenized for source in sources):
         raise UserError("data.tokenizer.path is missing: data.task gives token ids, so its vocabulary has to be named")
-    languages, directory = mixtures.languages(sources), _trained_at(config, parts, sources, known)
+    languages, directory = languages_of(sources), _trained_at(config, parts, sources, known)
     if directory.is_dir():
         damage = vocabulary_files.damage(directory)
         if damage is None:
             return tokenizers.load(directory, settings.kind, languages=languages)
         say.note(f"{damage}; training the vocabulary again")
     say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
-    texts = mixtures.texts(sources)
+    texts = interleaved_texts(sources)
     shutil.rmtree(directory, ignore_errors=True)
     tokenizers.publish(tokenizers.train(texts, settings, size, languages=languages), directory)
     return tokenizers.load(directory, settings.kind, languages=languages)
@@ -146,6 +146,6 @@ def _trained_at(config: Config, parts: Sequence[Part], sources: list[Source], kn
     identity["sources"] = [
         {"files": of_source, "data": affecting(part.config.data, "records")} for part, of_source in zip(parts, known)
     ]
-    if languages := mixtures.languages(sources):
+    if languages := languages_of(sources):
         identity["languages"] = languages
     return cache_root(config) / "tokenizers" / digest(identity)

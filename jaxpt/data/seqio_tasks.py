@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import hashlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxpt.config import DataConfig, TaskConfig
+from jaxpt.config.kinds import nearest
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call, Transforms
 from jaxpt.data.sources.base import Piece, Source
@@ -46,8 +46,7 @@ def resolve(name: str) -> Callable[..., Any]:
     module_name, _, function = name.rpartition(".")
     ours = [m.name for m in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__)]
     if module_name not in ours and "." not in module_name and importlib.util.find_spec(module_name or "-") is None:
-        near = difflib.get_close_matches(module_name, ours, 1, 0)
-        raise UserError(f"preprocessor {name!r}: no module {module_name!r}; did you mean {near[0]}.{function}?")
+        raise UserError(f"preprocessor {name!r}: no module {module_name!r}{nearest(module_name, ours)}")
     path = f"{_PACKAGE}.{module_name}" if module_name in ours else module_name
     try:
         module = plugins.import_module(path, "preprocessor")
@@ -55,10 +54,7 @@ def resolve(name: str) -> Callable[..., Any]:
         raise UserError(f"preprocessor {name!r}: {error}") from None
     if not callable(getattr(module, function, None)):
         known = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
-        near = difflib.get_close_matches(function, known, 1, 0)
-        raise UserError(
-            f"preprocessor {name!r}: {path} has no {function!r}; did you mean {near[0] if near else 'none'}?"
-        )
+        raise UserError(f"preprocessor {name!r}: {path} has no {function!r}{nearest(function, known)}")
     return getattr(module, function)
 
 
@@ -74,16 +70,9 @@ def code(calls: Iterable[Call]) -> dict[str, str]:
     """
     calls = tuple(calls)
     modules = [resolve(name).__module__ for call in calls for name in (call.name, *call.uses)]
-    modules += [type(x).__module__ for call in calls for value in call.kwargs.values() for x in _objects(value)]
+    instances = (value for call in calls for value in call.kwargs.values() if dataclasses.is_dataclass(value))
+    modules += [type(x).__module__ for value in instances for x in (value, *vars(value).values())]
     return plugins.digests(modules)
-
-
-def _objects(value: Any) -> Iterator[Any]:
-    """An argument that is a dataclass, and what its fields hold: their code makes records too."""
-    if dataclasses.is_dataclass(value):
-        yield value
-        for field in dataclasses.fields(value):
-            yield from (x for x in [getattr(value, field.name)] if type(x).__module__.partition(".")[0] != "builtins")
 
 
 def bind(
@@ -118,9 +107,7 @@ def arguments(
     parameters = inspect.signature(function).parameters
     unknown = [k for k in call.kwargs if k not in parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        raise UserError(
-            f"preprocessor {call.name!r} takes no argument {unknown[0]!r}; it takes {', '.join(parameters)}"
-        )
+        raise UserError(f"preprocessor {call.name!r}: no argument {unknown[0]!r}; it takes {', '.join(parameters)}")
     offered = {"vocabulary": vocabulary, "shard": shard, "split_name": split, "token_counts": token_counts}
     if source is not None:
         known = {name: getattr(source, name) for name in ("language", "fields", "sentences")}
@@ -233,9 +220,7 @@ def _check_records(call: Call, output: Any) -> None:
     is_dataset = isinstance(output, tf.data.Dataset)
     if not is_dataset or not isinstance(output.element_spec, Mapping):
         form = f"one of {type(output.element_spec).__name__}" if is_dataset else type(output).__name__
-        raise UserError(
-            f"preprocessor {call.name!r} must return a tf.data.Dataset of {{feature: tensor}}, it returns {form}"
-        )
+        raise UserError(f"preprocessor {call.name!r} must return a tf.data.Dataset of {{feature: tensor}}, not {form}")
 
 
 def _first_records(ds: tf.data.Dataset) -> list[str]:

@@ -8,14 +8,23 @@ all copies of a text are in it or none is), and the beginnings of 1,000 document
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
+import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxpt.config import Config
 from jaxpt.data import tables
+from jaxpt.data.labelled.examples import split_rows
+from jaxpt.data.labelled.layout import Record
+from jaxpt.data.sources.base import Source
+from jaxpt.data.sources.readers import PAIR_SEPARATOR
+from jaxpt.data.sources.rows import Rows
+from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tokenizers.base import Tokenizer
 
 _EXACT = 4096  # lengths up to this one are counted each
@@ -109,9 +118,6 @@ class Texts:
             self._bits += 1
             self.texts = {d: n for d, n in self.texts.items() if not d & (1 << self._bits) - 1}
 
-    def __contains__(self, digest: int) -> bool:
-        return digest in self.texts
-
     @property
     def one_in(self) -> int:
         """One text in so many is in the sample."""
@@ -142,7 +148,12 @@ class Sample:
             self.kept[at] = value
 
 
-_identifier: Any = None
+@functools.cache
+def _identifier() -> Any:
+    from py3langid import langid
+
+    settings = {"norm_probs": True, "min_confidence": _CONFIDENCE}
+    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, **settings)
 
 
 def language(text: str) -> str:
@@ -152,15 +163,9 @@ def language(text: str) -> str:
       >>> language("Der Hund schläft den ganzen Tag auf dem alten Sofa im Wohnzimmer."), language("42")
       ('de', 'und')
     """
-    global _identifier
     if sum(map(str.isalpha, text)) < _LETTERS:
         return "und"
-    if _identifier is None:
-        from py3langid import langid
-
-        settings = {"norm_probs": True, "min_confidence": _CONFIDENCE}
-        _identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, **settings)
-    return _identifier.classify(text.encode("utf-8", "replace"))[0]
+    return _identifier().classify(text.encode("utf-8", "replace"))[0]
 
 
 def languages(texts: Sequence[str]) -> dict[str, Any]:
@@ -206,7 +211,7 @@ class Split:
                 self._beginnings.add(text[:_BEGINNING])
         digest = _digest(content)
         self.texts.add(digest, content)
-        if self._train is not None and digest in self._train.texts:
+        if self._train is not None and digest in self._train.texts.texts:
             self.in_train += 1
             self._in_train_example = self._in_train_example or excerpt(content)
         self.labels.update(document.labels)
@@ -271,3 +276,86 @@ def _digest(content: tables.Text | np.ndarray) -> int:
     if isinstance(content, np.ndarray):
         return int.from_bytes(hashlib.blake2b(content.tobytes(), digest_size=8).digest())
     return tables.digest(content)
+
+
+def measure(
+    config: Config,
+    source: Source,
+    tokenizer: Tokenizer | None,
+    lengths: list[int],
+    most: int | None,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Reads all splits of a task.
+
+    Args:
+      config: the recipe, as if this task were all.
+      source: its documents or rows.
+      tokenizer: the recipe's; None: lengths are in words.
+      lengths: `data.length` of each phase.
+      most: only the first so many documents of a split are read.
+      say: is given lines of progress.
+
+    Returns:
+      {"found", "unit", "splits": {split: what `statistics.Split` has, "empty", "cut", "longer"}}, ready for JSON.
+
+    Raises:
+      UserError: names the file and line that is not as it should be.
+    """
+    splits: dict[str, Any] = {}
+    train = None
+    for split in ("train", "validation", *(("test",) if config.task and config.data.has_test else ())):
+        statistics = Split(tokenizer, train)
+        cut = encoder = None
+        if config.task is not None and tokenizer is not None and split != "test":
+            encoder = config.objective.batches.encoder(config.data.length, tokenizer.vocabulary)
+            cut = dict.fromkeys(("examples", "cut", "left_out"), 0)
+        for chunk in tables.chunks(itertools.islice(_rows(config, source, split), most)):
+            statistics.add([document for document, _ in chunk])
+            if encoder is not None:
+                rows = (row for _, row in chunk)
+                _count_cut(cut, encoder(rows, tokenizer, has_targets=True, train=split == "train"))
+            say(f"{split}: {statistics.documents:,} read")
+        empty = source.counts.get(split, {}).get("empty")
+        splits[split] = statistics.result() | {"empty": empty, "cut": cut}
+        if config.task is None and tokenizer is not None:
+            splits[split]["longer"] = {str(length): statistics.lengths.above(length) for length in lengths}
+        train = statistics if split == "train" else train
+    return {"found": list(source.found), "unit": "documents" if config.task is None else "rows", "splits": splits}
+
+
+def _rows(config: Config, source: Source, split: str) -> Iterator[tuple[Document, LocatedRow | None]]:
+    """Documents of a split; with a task each with its row."""
+    if split == "test":
+        yield from ((_of_row(config, row, split), row) for row in split_rows(config, split))
+        return
+    for file, number, text in source.documents(split):
+        if isinstance(source, Rows):
+            located = source.place(split, file, number, str(text))
+            yield _of_row(config, located, split), located
+        elif source.fields is not None:
+            columns = dict(zip(source.fields, str(text).split(PAIR_SEPARATOR)))
+            yield Document(str(text).replace(PAIR_SEPARATOR, "\n"), columns), None
+        else:
+            yield Document(text, {}), None
+
+
+def _of_row(config: Config, located: LocatedRow, split: str) -> Document:
+    """A labelled row. The rows of a test set may have no labels."""
+    task, (row, where, _) = config.task, located
+    columns = {name: strings(tables.column(row, name, where)) for name in task.columns()}
+    content = task.content(row, where)
+    has_labels = split != "test" or not hasattr(task, "label") or task.label in row.values
+    labels = task.labels_in(row, where) if has_labels else []
+    value = float(task.target(row, where)) if task.quantiles and has_labels else None
+    text = " ".join(columns.values()) or " ".join(content)
+    return Document(text, columns or {"text": text}, content, labels, value)
+
+
+def _count_cut(counts: dict[str, int], records: Iterable[Record]) -> None:
+    """Counts the records that the objective's own encoder cut to `data.length`, or left out."""
+    for record in records:
+        is_left_out = not len(record.get("tokens", record))  # there are none of a dialogue that is left out
+        counts["examples"] += not is_left_out
+        counts["cut"] += bool(record["truncated"]) and not is_left_out
+        counts["left_out"] += is_left_out

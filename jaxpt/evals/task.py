@@ -31,7 +31,7 @@ class TaskMetrics(Evaluator):
     """Which rows are scored; of the validation set the first `train.eval_examples`."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
-        from jaxpt.data.labelled.mixed import each_task, named
+        from jaxpt.data.parts import each_task, named
 
         tasks: dict[str, _OneTask] = {}
         for name, config in each_task(setup.config).items():

@@ -20,7 +20,7 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data import tokenizers
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.labelled.mixed import each_task
+from jaxpt.data.parts import each_task
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jaxpt.data import tables
-from jaxpt.data.progress import Progress
+from jaxpt.data.progress import Progress, progress_line
 from jaxpt.errors import UserError
 
 
@@ -94,7 +94,5 @@ class Pace:
     def add(self, texts: int) -> None:
         """Counts texts that are done."""
         self._done += texts
-        seconds = max(time.monotonic() - self._begun, 1e-9)
-        left = round(seconds * (self._total - self._done) / self._done)
-        pace = f"{self._done / seconds:,.1f} texts/s, {left // 60}:{left % 60:02d} left"
-        self._say.update(f"embedding: {self._done:,} of {self._total:,} texts, {pace}")
+        seconds = time.monotonic() - self._begun
+        self._say.update(progress_line("embedding", self._done, self._total, "texts", seconds))

@@ -19,7 +19,6 @@ import numpy as np
 
 from jaxpt.config import DistributedConfig, MeshConfig
 from jaxpt.data import tables
-from jaxpt.data.tables.files import read_lines
 from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot import baselines, measures, results, scoring, task
@@ -282,11 +281,9 @@ def _corpus(path: str) -> bytes:
     """The beginning of a file's text."""
     text = bytearray()
     for file in tables.expand(path, "--corpus"):
-        if ".jsonl" in file:
-            lines = (str(tables.column(row, "text", tables.where(file, row))) for row in tables.read(file))
-        else:
-            lines = (line for _, line in read_lines(file))
-        for line in lines:
+        format = "jsonl" if ".jsonl" in file else "text"
+        for row in tables.read(file, format):
+            line = str(tables.column(row, "text", tables.where(file, row, format)))
             text += line.rstrip("\n").encode() + b"\n"
             if len(text) > CORPUS_BYTES:
                 return bytes(text[:CORPUS_BYTES])

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from jaxpt.data import tables
-from jaxpt.data.progress import Progress, progress
+from jaxpt.data.progress import Progress, progress, progress_line
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk
 
@@ -31,7 +31,6 @@ Row = dict[str, Any]
 
 _SYNC_SECONDS = 5.0
 """Between two fsyncs: a machine that loses power loses no more than this; a killed process loses nothing."""
-_BAR = 24  # characters
 
 
 # ---- prompts --------------------------------------------------------------------------------------------------------
@@ -169,7 +168,7 @@ class ResumableJsonl:
           under_way: rows that are finished and not yet written.
         """
         done, seconds = max(self.done, under_way), time.monotonic() - self._begun
-        self._say.update(progress_line(done, len(self._prompts), self._first, seconds, self._doing, self._unit))
+        self._say.update(progress_line(self._doing, done, len(self._prompts), self._unit, seconds, self._first))
 
     def close(self) -> str:
         """Closes the file; a complete one loses its `.state`, unless `keeps_state`.
@@ -296,34 +295,6 @@ def is_complete(path: Path) -> bool:
 
 def state_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.state")
-
-
-def progress_line(
-    done: int, total: int, first: int, seconds: float, doing: str = "generating", unit: str = "prompts"
-) -> str:
-    """A line about the rows of a file.
-
-    Args:
-      done: rows in the file.
-      total: rows in all.
-      first: rows that an earlier process wrote.
-      seconds: since this process began.
-      doing: what is done.
-      unit: what a row is.
-
-    Example:
-      >>> progress_line(60, 100, 20, 20.0)
-      'generating ██████████████░░░░░░░░░░ 60 of 100 prompts, 2.0 prompts/s, 0:20 left'
-      >>> progress_line(0, 100, 0, 0.0)
-      'generating ░░░░░░░░░░░░░░░░░░░░░░░░ 0 of 100 prompts'
-    """
-    full = _BAR * done // max(total, 1)
-    line = f"{doing} {'█' * full}{'░' * (_BAR - full)} {done:,} of {total:,} {unit}"
-    if done == first or not seconds:
-        return line
-    pace = (done - first) / seconds
-    left = round((total - done) / pace)
-    return f"{line}, {pace:.1f} {unit}/s, {left // 60}:{left % 60:02d} left"
 
 
 @contextmanager

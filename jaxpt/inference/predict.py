@@ -14,7 +14,7 @@ from jaxpt.config import Config
 from jaxpt.data import tables, tokenizers
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
-from jaxpt.data.labelled.mixed import chosen_task
+from jaxpt.data.parts import chosen_task
 from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError
 from jaxpt.evals import predictors
@@ -148,7 +148,5 @@ class Submission:
             if none := sum(index < 0 for index in predicted):
                 say(f"texts that are no label: {none:,}, written as {self._labels[0]}")
             predicted = [self._labels[max(index, 0)] for index in predicted]
-        names = ("id", "idx", "index") if self.task.id is None else (self.task.id,)
-        has_ids = any(name in rows[0].row.values for name in names)
-        ids = [self.task.row_id(row.row) if has_ids else number for number, row in enumerate(rows)]
+        ids = [tables.row_id(row.row, self.task.id, default=number) for number, row in enumerate(rows)]
         yield from glue_submission(self._name, ids, predicted)

@@ -23,7 +23,7 @@ from pydantic.json_schema import SkipJsonSchema
 from jaxpt.config import AnyTask, HeadName, ModelConfig, PositiveInt, TaskConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.layout import TextLayout, Truncate
-from jaxpt.data.labelled.mixed import named
+from jaxpt.data.parts import named
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes, features

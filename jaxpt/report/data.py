@@ -32,11 +32,11 @@ def data(path: str, overrides: Sequence[str] = (), limit: int | None = None, as_
     Raises:
       UserError: the data cannot be read.
     """
-    statistics = measure(*load_data(path, overrides, errors.note), limit)
+    measured = measure(*load_data(path, overrides, errors.note), limit)
     if as_json:
-        print(json.dumps(statistics, indent=2))
+        print(json.dumps(measured, indent=2))
         return
-    for line in lines(statistics):  # which has texts and labels in it: no control character reaches the terminal
+    for line in lines(measured):  # which has texts and labels in it: no control character reaches the terminal
         print("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
 
@@ -48,7 +48,7 @@ def measure(config: Config, has_tokenizer: bool = True, limit: int | None = None
       has_tokenizer: False: it says nothing of a vocabulary; lengths are in words.
       limit: as `data`.
     """
-    from jaxpt.data import part_statistics, run_tokenizer
+    from jaxpt.data import run_tokenizer, statistics
     from jaxpt.data.parts import parts as parts_of
     from jaxpt.data.progress import progress
     from jaxpt.data.sources.opening import open_source
@@ -67,7 +67,7 @@ def measure(config: Config, has_tokenizer: bool = True, limit: int | None = None
         lengths = list(dict.fromkeys(at_phase(config, phase).data.length for phase in range(len(phase_starts(config)))))
         measured = {
             part.name: {"source": amounts.of_source(part.config.data)}
-            | part_statistics.measure(part.config, source, tokenizer, lengths, limit, say.update)
+            | statistics.measure(part.config, source, tokenizer, lengths, limit, say.update)
             for part, source in zip(parts, sources)
         }
     unit = "tokens" if tokenizer is not None or any(source.tokenized for source in sources) else "words"

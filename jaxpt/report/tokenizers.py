@@ -23,13 +23,14 @@ def train(config: Config, out: str) -> None:
     Raises:
       UserError: the text cannot be read, or is too little for the kind.
     """
-    from jaxpt.data import mixtures, parts
+    from jaxpt.data import parts
     from jaxpt.data.checks import trained_size
+    from jaxpt.data.sources.base import interleaved_texts, languages_of
     from jaxpt.data.sources.opening import open_source
 
     settings, sources = config.data.tokenizer, [open_source(part.config.data) for part in parts.parts(config)]
-    size, languages = trained_size(config), mixtures.languages(sources)
-    tokenizer = tokenizers.train(mixtures.texts(sources), settings, size, out, languages)
+    size, languages = trained_size(config), languages_of(sources)
+    tokenizer = tokenizers.train(interleaved_texts(sources), settings, size, out, languages)
     print(f"wrote {out}: {tokenizer.kind}, {tokenizer.vocabulary.size:,} ids")
 
 

@@ -19,7 +19,7 @@ from jaxpt.config.files import read
 from jaxpt.config.plain import merge
 from jaxpt.data import tables
 from jaxpt.data.labelled.files import RowFile, files
-from jaxpt.data.labelled.mixed import each_task, named
+from jaxpt.data.parts import each_task, named
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError, shown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from jaxpt.data.labelled.mixed import each_task
+from jaxpt.data.parts import each_task
 from jaxpt.train import checkpoint, evaluation, run_dir, step, teachers
 from jaxpt.train.display import duration, say
 from jaxpt.train.metrics import environment

@@ -13,7 +13,7 @@ from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig, Config, InitConfig
-from jaxpt.data.labelled.mixed import each_task
+from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
 from jaxpt.models import parts
 from jaxpt.models.heads import classes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxpt.config import Config
 from jaxpt.data.labelled.files import NAMED
-from jaxpt.data.labelled.mixed import each_task
+from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
 from jaxpt.objectives.formats import text_format
 

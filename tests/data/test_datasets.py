@@ -241,7 +241,7 @@ def test_phases_differ_in_order_and_settings(text, cache):
 def test_mistakes_inside_tensorflow_come_out_in_one_line(cache, byte_level, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps({"text": line}) for line in LINES) + '\n{"text": 1}')
-    with pytest.raises(UserError, match=r"line 121 \(data.field\): column 'text' wants text, got int"):
+    with pytest.raises(UserError, match=r"line 121 \(data.field\): column 'text' wants text, got 1"):
         datasets.prepare(config("gpt2", path, cache, tokenizer=byte_level))
     assert not list(cache.rglob("*.partial"))
 

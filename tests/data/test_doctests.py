@@ -4,7 +4,8 @@ import importlib
 import pytest
 
 MODULES = (
-    "tasks", "tokenizers", "sources.base", "stream.loader", "stream.order", "stream.packing", "tokenizers.scripts",
+    "progress", "tasks", "tokenizers", "sources.base", "stream.loader", "stream.order", "stream.packing",
+    "tokenizers.scripts",
 )  # fmt: skip
 
 

@@ -99,9 +99,9 @@ def test_answers_stand_in_their_contexts_and_the_threshold_is_that_of_the_valida
      "jsonl: line 9: column 'tokens' (task.tokens) has no words"),
     ("train", {"kind": "question_answering"},
      {"question": "a", "context": "b", "answers": [{"text": "c", "answer_start": 0}]},
-     "train.jsonl: line 9: answer 'c' is not in its context at answer_start 0; there stands 'b'"),
+     "train.jsonl: line 9: answer 'c' is not at answer_start 0, where 'b' stands"),
     ("inspect", {"kind": "question_answering"}, {"question": "a", "context": "b", "answers": []},
-     "train.jsonl: line 9: the question has no answer; set task.metrics=[squad_v2]"),
+     "train.jsonl: line 9: the question has no answer; task.metrics=[squad_v2]"),
 ])  # fmt: skip
 def test_a_bad_row_ends_the_command_in_one_line(command, task, row, message, tmp_path, capsys):
     made = [*(tagged if task["kind"] == "tagging" else asked)(8), row]

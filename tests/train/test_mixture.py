@@ -12,7 +12,7 @@ import yaml
 from jaxpt.cli import main
 from jaxpt.data import checks, datasets
 from jaxpt.data.labelled import examples
-from jaxpt.data.labelled.mixed import each_task
+from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
 from jaxpt.evals import predictors
 from jaxpt.hf import convert
@@ -111,7 +111,7 @@ def test_tasks_with_the_same_head_share_a_program_that_gives_each_its_own_output
 @pytest.mark.slow
 def test_predictions_are_of_the_task_that_is_named(run, tmp_path):
     rows = str(run / "test.jsonl")
-    with pytest.raises(UserError, match=r"task\.use is missing: the model has the tasks mood, grade, about; choose"):
+    with pytest.raises(UserError, match=r"task\.use is missing: choose one of the model's tasks: mood, grade, about"):
         predict(str(run / "run"), rows, str(tmp_path / "p.jsonl"))
     predict(str(run / "run"), rows, str(tmp_path / "mood.jsonl"), ["task.use=mood"])
     predict(str(run / "run"), rows, str(tmp_path / "grade.jsonl"), ["task.use=grade"])
@@ -196,12 +196,12 @@ def test_balanced_weights_and_labels_are_of_each_tasks_rows(tmp_path):
         (["data.mixture.0.name=moods"], "task.tasks: mood: data.mixture names no files for it; did you mean moods?"),
         (["task.tasks.0.name=grade"], "tasks: two have the name 'grade'; rename one of them"),
         (["task.tasks.0.name=null"], "tasks: task 0 has no name; data.mixture names its files by it"),
-        (["task.tasks.0.metrics=[pearson]"], "a task of kind classification has no such metric; it has accuracy"),
+        (["task.tasks.0.metrics=[pearson]"], "a task of kind classification has no such metric; known here: accuracy"),
         (["task.metrics=[accuracy]"], "metrics: belongs into the tasks of a mixture; checkpoint.best_metric, such as"),
         (["data.mixture.0.rate=0"], "data.mixture.0.rate: wants a number above 0.0, got 0"),
-        (["objective.kind=classification"], "objective.kind: classification is for a single task; several have"),
+        (["objective.kind=classification"], "objective.kind: classification is for one task; several want"),
         (["task.tasks.0.kind=dialogue"], "tasks: mood: kind: dialogue cannot be part of a mixture"),
-        (["task.use=moods"], "use: 'moods' is none of mood, grade, about; did you mean mood?"),
+        (["task.use=moods"], "use: 'moods' is none of the tasks; did you mean mood?"),
         (["checkpoint.best_metric=task/moods/f1"], "or a task's own, such as task/mood/accuracy; did you mean mood?"),
         (["task.tasks.1.metrics=[mse]"], "task/average: task grade has no metric of which high values are better"),
         (["data.path=rows.jsonl"], "path belongs into the tasks of mixture, where there is a mixture"),

@@ -20,7 +20,7 @@ from jaxpt.data.batches.files import packed, rows_per_member, write_members
 from jaxpt.data.batches.manifest import Manifest, Phase, Rows
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import prepared_rows
-from jaxpt.data.labelled.mixed import each_task
+from jaxpt.data.parts import each_task
 from jaxpt.data.progress import Report, progress
 from jaxpt.data.stream.feed import Batch
 from jaxpt.data.stream.loader import Stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +13,13 @@ from jaxpt.config.kinds import nearest
 from jaxpt.data import tables
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import files
-from jaxpt.data.labelled.mixed import each_task, named
+from jaxpt.data.parts import each_task, named
 from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.errors import UserError
+
+if TYPE_CHECKING:
+    from jaxpt.data.parts import Part
+    from jaxpt.data.records.store import Store
 
 
 def check_files(config: Config) -> None:
@@ -57,7 +61,7 @@ def _check_files(config: Config) -> None:
                 raise UserError(f"data.{key}: {file} is a file of data.{key_by_path[real]}, too; name another one")
 
 
-def check_targets(config: Config, targets: np.ndarray) -> None:
+def _check_targets(config: Config, targets: np.ndarray) -> None:
     """Raises UserError where a label has no row in the training set.
 
     Args:
@@ -70,20 +74,7 @@ def check_targets(config: Config, targets: np.ndarray) -> None:
     counts = targets.sum(0) if targets.ndim == 2 else np.bincount(targets, minlength=len(labels))
     empty = [label for label, count in zip(labels, counts) if not count]
     if empty:
-        raise UserError(
-            f"data.path: no row has the label {empty[0]!r} (task.labels); add some, or take it out of task.labels"
-        )
-
-
-def targets_of(records: Mapping[str, Any]) -> np.ndarray | None:
-    """The labels of records: of each, or of each word; None of records that have none.
-
-    Args:
-      records: a batch of them.
-    """
-    if "target" in records:
-        return records["target"]
-    return records["targets"].values if "targets" in records and "positions" in records else None
+        raise UserError(f"data.path: no row has the label {empty[0]!r}; add some, or take it out of task.labels")
 
 
 def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[str]:
@@ -96,9 +87,10 @@ def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[
     Yields:
       Lines.
     """
+    cut_to = getattr(config.objective, "cut_to", "data.length {}".format)  # a dialogue has no other limit
     for split, (cut, rows) in truncated.items():
         if cut:
-            yield f"{split}: {cut:,} of {rows:,} examples were cut to {config.objective.cut_to(config.data.length)}"
+            yield f"{split}: {cut:,} of {rows:,} examples were cut to {cut_to(config.data.length)}"
     splits = ("train", "validation", "test") if config.data.has_test else ("train", "validation")
     rows = {split: split_rows(config, split) for split in splits}
     for split in splits if config.task.kind == "tagging" else ():
@@ -113,3 +105,40 @@ def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[
 
 def _contents(config: Config, rows: Sequence[LocatedRow]) -> list[Any]:
     return [config.task.content(row.row, row.where) for row in rows]
+
+
+def store_lines(parts: Sequence[Part], stores: dict[str, list[Store]]) -> Iterator[str]:
+    """What is said of the records of labelled data.
+
+    Args:
+      parts: the tasks.
+      stores: of each split the records of each task.
+
+    Yields:
+      Lines for the user.
+
+    Raises:
+      UserError: there is something that cannot be learnt from, such as a label without rows.
+    """
+    for number, part in enumerate(parts):
+        name = part.name if len(parts) > 1 else ""
+        with named(name):
+            for line in _task_lines(part.config, {split: of_split[number] for split, of_split in stores.items()}):
+                yield f"{name}: {line}" if name else line
+
+
+def _task_lines(config: Config, stores: dict[str, Store]) -> Iterator[str]:
+    """Of one task."""
+    cut: dict[str, tuple[int, int]] = {}
+    for split, store in stores.items():
+        records = store.fetch(np.arange(len(store)))
+        cut[split] = int(records["truncated"].sum()), len(store)
+        counts = store.manifest["counts"]
+        for name, why in (("too_long", "they are longer than data.length"), ("without_answer", "they have no answer")):
+            if count := counts.get(name, 0):
+                yield f"{split}: {count:,} of {counts['documents']:,} rows were left out: {why}"
+        if split == "train" and "target" in records:
+            _check_targets(config, records["target"])
+        elif split == "train" and {"targets", "positions"} <= records.keys():  # of each word
+            _check_targets(config, records["targets"].values)
+    yield from lines(config, cut)

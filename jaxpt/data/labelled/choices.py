@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt.data.labelled.layout import TextLayout, Truncate, cut, lay
-from jaxpt.data.labelled.texts import LocatedRow, Record, chunks
+from jaxpt.data import tables
+from jaxpt.data.labelled.layout import Record, TextLayout, Truncate, cut, lay, record, record_like
+from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tasks.multiple_choice import MultipleChoiceTask
 from jaxpt.data.tokenizers.base import Tokenizer
 
@@ -46,17 +47,16 @@ class ChoicesEncoder:
         Raises:
           UserError: names the row.
         """
-        for chunk in chunks(rows):
+        for chunk in tables.chunks(rows):
             pairs = [self.task.pairs(row.row, row.where) for row in chunk]
             # A context is tokenized once for all of its choices.
             texts = list(dict.fromkeys(text for of_row in pairs for pair in of_row for text in pair))
             ids = dict(zip(texts, tokenizer.encode_batch(texts)))
             for row, of_row in zip(chunk, pairs):
                 target = self.task.target(row.row, row.where) if has_targets else 0
-                record = self._record([[ids[text] for text in pair] for pair in of_row], row)
-                yield record | {"target": np.int32(target)}
+                yield self._record([[ids[text] for text in pair] for pair in of_row], target, row)
 
-    def _record(self, pairs: Sequence[Sequence[Sequence[int]]], row: LocatedRow) -> Record:
+    def _record(self, pairs: Sequence[Sequence[Sequence[int]]], target: int, row: LocatedRow) -> Record:
         cuts = [cut(pair, self.layout.room(self.length, 2), self.truncate, row.where) for pair in pairs]
         laid = [lay(self.layout, texts) for texts, _ in cuts]
         tokens = np.zeros((self.task.most_choices, max(len(choice.tokens) for choice in laid)), np.int32)
@@ -64,20 +64,13 @@ class ChoicesEncoder:
         for number, choice in enumerate(laid):
             sizes[number] = size = len(choice.tokens)
             tokens[number, :size], types[number, :size] = choice.tokens, choice.types
-        return {
-            "tokens": tokens.ravel(),
-            "token_types": types.ravel(),
-            "sizes": sizes,
-            "truncated": np.int32(sum(is_cut for _, is_cut in cuts)),
-            "origin": np.array(row.origin, np.int64),
-        }
+        num_cut = sum(is_cut for _, is_cut in cuts)
+        return record(row, num_cut, tokens=tokens.ravel(), token_types=types.ravel(), sizes=sizes, target=target)
 
-    def like(self) -> dict[str, Any]:
+    def like(self) -> Record:
         """Arrays of the dtypes of a record; shape (0,) stands for any length."""
-        return dict.fromkeys(("tokens", "token_types"), np.zeros(0, np.int32)) | {
-            "sizes": np.zeros(self.task.most_choices, np.int32), "truncated": np.zeros((), np.int32),
-            "origin": np.zeros(2, np.int64), "target": np.zeros((), np.int32),
-        }  # fmt: skip
+        like = record_like("tokens", "token_types", sizes=np.zeros(self.task.most_choices, np.int32))
+        return like | {"target": np.zeros((), np.int32)}  # in this order, which the stores of older runs have
 
 
 def rows_of_choices(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from jaxpt.data import chat_template
 from jaxpt.data.chat_template import ChatTemplate
-from jaxpt.data.labelled.texts import Record
+from jaxpt.data.labelled.layout import Record, record, record_like
 from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tasks.dialogue import DialogueTask, Message
 from jaxpt.data.tokenizers.base import Tokenizer
@@ -55,16 +55,8 @@ class DialogueEncoder:
             elif self.without_answer == "skip":
                 ids, answers, is_cut = [], [], False
             else:
-                raise UserError(
-                    f"{row.where}: no message of the assistant to learn; take the row out, or set "
-                    "objective.without_answer=skip"
-                )
-            yield {
-                "tokens": np.array(ids, np.int32),
-                "answers": np.array(answers, np.int32),
-                "truncated": np.int32(is_cut),
-                "origin": np.array(row.origin, np.int64),
-            }
+                raise UserError(f"{row.where}: no message of the assistant; set objective.without_answer=skip")
+            yield record(row, is_cut, tokens=ids, answers=answers)
 
     def _fitted(
         self, messages: list[Message], template: ChatTemplate, tokenizer: Tokenizer, where: str
@@ -88,11 +80,9 @@ class DialogueEncoder:
         ids, answers = ids[: self.length], answers[: self.length]
         return (ids, answers, True) if any(answers[1:]) else ([], [], True)
 
-    def like(self) -> dict[str, Any]:
+    def like(self) -> Record:
         """Arrays of the dtypes of a record; shape (0,) stands for any length."""
-        return dict.fromkeys(("tokens", "answers"), np.zeros(0, np.int32)) | {
-            "truncated": np.zeros((), np.int32), "origin": np.zeros(2, np.int64),
-        }  # fmt: skip
+        return record_like("tokens", "answers")
 
 
 def encoded(

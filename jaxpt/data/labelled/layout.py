@@ -1,12 +1,18 @@
-"""Where texts and special tokens stand in an example, and how texts that are too long are cut."""
+"""Where texts and special tokens stand in an example, how texts that are too long are cut, and the record of both."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
+from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.errors import UserError
+
+Record = dict[str, Any]
+"""What an encoder makes of a row: arrays by name."""
 
 Truncate = Literal["longest_first", "first", "second", "halves", "error"]
 
@@ -122,3 +128,15 @@ def _longest_first(lengths: Sequence[int], room: int) -> list[int]:
     if 2 * short <= room:
         return [n if n == short else room - short for n in lengths]
     return [room - room // 2, room // 2]
+
+
+def record(row: LocatedRow, truncated: int, **arrays: Any) -> Record:
+    """The record of a row: `arrays` as int32, beside its place and how much of it was cut."""
+    ids = {name: np.asarray(values, np.int32) for name, values in arrays.items()}
+    return ids | {"truncated": np.int32(truncated), "origin": np.array(row.origin, np.int64)}
+
+
+def record_like(*sequences: str, **others: np.ndarray) -> Record:
+    """Arrays of the dtypes of records, of `sequences` int32; shape (0,) stands for any length."""
+    zeros = dict.fromkeys(sequences, np.zeros(0, np.int32)) | others
+    return zeros | {"truncated": np.zeros((), np.int32), "origin": np.zeros(2, np.int64)}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt.data.labelled.layout import TextLayout, lay
-from jaxpt.data.labelled.texts import Record, chunks
+from jaxpt.data import tables
+from jaxpt.data.labelled.layout import Record, TextLayout, lay, record, record_like
 from jaxpt.data.labelled.windows import most_context, windows
 from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tasks.question_answering import QuestionAnsweringTask
@@ -55,7 +55,7 @@ class QuestionAnsweringEncoder:
         Raises:
           UserError: names the row.
         """
-        for chunk in chunks(rows):
+        for chunk in tables.chunks(rows):
             texts = [self.task.texts(row.row, row.where) for row in chunk]
             questions = tokenizer.encode_batch([question for question, _ in texts])
             contexts = list(dict.fromkeys(context for _, context in texts))
@@ -70,7 +70,7 @@ class QuestionAnsweringEncoder:
     ) -> Iterator[Record]:
         query = question[: self.max_query]
         room = self.layout.room(self.length, 2) - len(query)
-        spans = windows(len(context.ids), room, self.stride)
+        spans = windows([1] * len(context.ids), room, self.stride)
         window_of = most_context(spans, np.arange(len(context.ids)))
         for number, (start, end) in enumerate(spans):
             texts = [query, context.ids[start:end]]
@@ -79,22 +79,18 @@ class QuestionAnsweringEncoder:
             null = 0 if self.null_first else len(laid.tokens) - 1
             is_here = answer is not None and start <= answer[0] and answer[1] < end
             positions = [at + token - start for token in answer] if is_here else [null, null]
-            yield {
-                "tokens": np.array(laid.tokens, np.int32),
-                "token_types": np.array(laid.types, np.int32),
-                "positions": np.array(positions, np.int32),
-                "truncated": np.int32(len(question) > len(query)),
-                "origin": np.array(row.origin, np.int64),
+            is_cut = len(question) > len(query)
+            window = record(row, is_cut, tokens=laid.tokens, token_types=laid.types, positions=positions)
+            yield window | {
                 "context_start": at,
                 "spans": context.offsets[start:end],
                 "most_context": window_of[start:end] == number,
                 "null": null,
             }
 
-    def like(self) -> dict[str, Any]:
+    def like(self) -> Record:
         """Arrays of the dtypes of a record; shape (0,) stands for any length."""
-        ragged = dict.fromkeys(("tokens", "token_types", "positions"), np.zeros(0, np.int32))
-        return ragged | {"truncated": np.zeros((), np.int32), "origin": np.zeros(2, np.int64)}
+        return record_like("tokens", "token_types", "positions")
 
 
 def token_span(offsets_Nx2: np.ndarray, start: int, end: int, where: str) -> tuple[int, int]:

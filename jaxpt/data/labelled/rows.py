@@ -62,8 +62,11 @@ def texts(
     """
     positions = batch["positions"]
     layout, features = _read(batch, length, side, start, packs)
-    if orders > 1:
-        features |= _sequences(batch, layout).features(side)
+    if orders > 1:  # each sequence of a record ends at a position
+        starts_P = np.repeat(np.cumsum(layout.lengths) - layout.lengths, positions.lengths)
+        opens_N = np.zeros(layout.lengths.sum() + 1, bool)
+        opens_N[starts_P + positions.values + 1] = True
+        features |= layout.cut_at(opens_N[:-1]).features(side)
     ends = Layout(positions.lengths, orders * examples, packs, "positions")
     label_positions = ends.rows(positions.values + np.repeat(layout.before_R, positions.lengths))
     labels = Layout(positions.lengths // orders, examples, packs, "positions")
@@ -111,15 +114,6 @@ def spans(
     return features | {
         "label_positions": positions.reshape(-1, examples, 2), "label_weights": ends.weights()[:, ::2],
     }  # fmt: skip
-
-
-def _sequences(batch: Mapping[str, Any], layout: Layout) -> Layout:
-    """Where the sequences of records stand: each ends at a position."""
-    positions = batch["positions"]
-    starts_P = np.repeat(np.cumsum(layout.lengths) - layout.lengths, positions.lengths)
-    opens_N = np.zeros(layout.lengths.sum() + 1, bool)
-    opens_N[starts_P + positions.values + 1] = True
-    return layout.cut_at(opens_N[:-1])
 
 
 def _read(

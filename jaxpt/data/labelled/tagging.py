@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from jaxpt.data.labelled.layout import TextLayout, lay
-from jaxpt.data.labelled.texts import Record, chunks
-from jaxpt.data.labelled.windows import most_context, word_windows
+from jaxpt.data import tables
+from jaxpt.data.labelled.layout import Record, TextLayout, lay, record, record_like
+from jaxpt.data.labelled.windows import most_context, windows
 from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tasks.tagging import TaggingTask
 from jaxpt.data.tokenizers.base import Tokenizer
@@ -47,12 +46,15 @@ class TaggingEncoder:
         Raises:
           UserError: names the row.
         """
-        for chunk in chunks(rows):
+        for chunk in tables.chunks(rows):
             words = [self.task.words(row.row, row.where) for row in chunk]
             for row, row_words, pieces in zip(chunk, words, tokenizer.encode_words(words)):
-                filled = [ids or [_unknown(tokenizer, row, row_words, n)] for n, ids in enumerate(pieces)]
+                unknown = tokenizer.vocabulary.unk  # of a word without a token, such as a control character
+                if unknown is None and [] in pieces:
+                    at = pieces.index([])
+                    raise UserError(f"{row.where}: word {at + 1}, {row_words[at]!r}, has no token")
                 tags = self.task.target(row.row, row.where) if has_targets else [self.task.labels[0]] * len(row_words)
-                yield from self._records(filled, self.task.encoded(tags), row)
+                yield from self._records([ids or [unknown] for ids in pieces], self.task.encoded(tags), row)
 
     def _records(self, pieces: Sequence[Sequence[int]], targets: np.ndarray, row: LocatedRow) -> Iterator[Record]:
         room = self.layout.room(self.length, 1)
@@ -60,32 +62,17 @@ class TaggingEncoder:
         pieces = [ids[:room] for ids in pieces]  # a word beyond the window: its first token has the tag
         lengths = [len(ids) for ids in pieces]
         firsts = np.concatenate([[0], np.cumsum(lengths)])
-        spans = word_windows(lengths, room, self.stride)
+        spans = windows(lengths, room, self.stride)
         window_of = most_context([(firsts[start], firsts[end]) for start, end in spans], firsts[:-1])
         for number, (start, end) in enumerate(spans):
             word_indices = np.flatnonzero(window_of == number)
             if not len(word_indices):
                 continue
             laid = lay(self.layout, [[i for ids in pieces[start:end] for i in ids]])
-            yield {
-                "tokens": np.array(laid.tokens, np.int32),
-                "token_types": np.array(laid.types, np.int32),
-                "positions": (laid.starts[0] + firsts[word_indices] - firsts[start]).astype(np.int32),
-                "targets": targets[word_indices],
-                "truncated": np.int32(is_cut),
-                "origin": np.array(row.origin, np.int64),
-            }
+            positions = laid.starts[0] + firsts[word_indices] - firsts[start]
+            arrays = {"positions": positions, "targets": targets[word_indices]}
+            yield record(row, is_cut, tokens=laid.tokens, token_types=laid.types, **arrays)
 
-    def like(self) -> dict[str, Any]:
+    def like(self) -> Record:
         """Arrays of the dtypes of a record; shape (0,) stands for any length."""
-        ragged = dict.fromkeys(("tokens", "token_types", "positions", "targets"), np.zeros(0, np.int32))
-        return ragged | {"truncated": np.zeros((), np.int32), "origin": np.zeros(2, np.int64)}
-
-
-def _unknown(tokenizer: Tokenizer, row: LocatedRow, words: Sequence[str], number: int) -> int:
-    """The token of a word that has none, such as a control character."""
-    if tokenizer.vocabulary.unk is None:
-        raise UserError(
-            f"{row.where}: word {number + 1}, {words[number]!r}, has no token, and the vocabulary no unknown token"
-        )
-    return tokenizer.vocabulary.unk
+        return record_like("tokens", "token_types", "positions", "targets")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
-from jaxpt.data.labelled.layout import Truncate
-from jaxpt.data.labelled.texts import Record, chunks
+from jaxpt.data import tables
+from jaxpt.data.labelled.layout import Record, Truncate, record, record_like
 from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
@@ -62,20 +61,16 @@ class TextPairsEncoder:
           UserError: names the row that is too long, or the separator that has no token.
         """
         separator = separator_ids(tokenizer, self.separator)
-        for chunk in chunks(rows):
+        for chunk in tables.chunks(rows):
             inputs = [self.task.input_text(row.row, row.where) for row in chunk]
-            targets = [self._targets(row, train) if has_targets else ("",) for row in chunk]
+            target_texts = self.task.target_texts if train else lambda *row: (self.task.target_text(*row),)
+            targets = [target_texts(row.row, row.where) if has_targets else ("",) for row in chunk]
             ids = iter(tokenizer.encode_batch([*inputs, *(text for of_row in targets for text in of_row)]))
             sources = [next(ids) for _ in inputs]
             for row, source, of_row in zip(chunk, sources, targets):
                 for _ in of_row:
                     target = [*next(ids), *self.after]
                     yield self._record(source, separator, target if has_targets else [], row)
-
-    def _targets(self, row: LocatedRow, train: bool) -> tuple[str, ...]:
-        if train:
-            return self.task.target_texts(row.row, row.where)
-        return (self.task.target_text(row.row, row.where),)
 
     def _record(self, source: list[int], separator: list[int], target: list[int], row: LocatedRow) -> Record:
         """The record of a row, from its ids."""
@@ -94,23 +89,16 @@ class TextPairsEncoder:
                     "set objective.truncate=longest_first"
                 )
         prompt, target_ids = [*self.before, *source[:room], *end], target[:target_room]
-        shared: dict[str, Any] = {
-            "truncated": np.int32(len(source) > room or len(target) > target_room),
-            "origin": np.array(row.origin, np.int64),
-        }
+        is_cut = len(source) > room or len(target) > target_room
         if self.is_decoder:
-            return {"tokens": np.array([*prompt, *target_ids], np.int32), "prefix": np.int32(len(prompt)), **shared}
-        targets = [*self.before, *target_ids] if target_ids else []
-        return {"inputs": np.array(prompt, np.int32), "targets": np.array(targets, np.int32), **shared}
+            return record(row, is_cut, tokens=[*prompt, *target_ids], prefix=len(prompt))
+        return record(row, is_cut, inputs=prompt, targets=[*self.before, *target_ids] if target_ids else [])
 
-    def like(self) -> dict[str, Any]:
+    def like(self) -> Record:
         """Arrays of the dtypes of a record; shape (0,) stands for any length."""
-        names = ("tokens",) if self.is_decoder else ("inputs", "targets")
-        scalars = ("prefix", "truncated") if self.is_decoder else ("truncated",)
-        return {
-            **dict.fromkeys(names, np.zeros(0, np.int32)), **dict.fromkeys(scalars, np.zeros((), np.int32)),
-            "origin": np.zeros(2, np.int64),
-        }  # fmt: skip
+        if self.is_decoder:
+            return record_like("tokens", prefix=np.zeros((), np.int32))
+        return record_like("inputs", "targets")
 
 
 def separator_ids(tokenizer: Tokenizer, separator: str) -> list[int]:
@@ -121,8 +109,5 @@ def separator_ids(tokenizer: Tokenizer, separator: str) -> list[int]:
     """
     ids = tokenizer.encode(separator)
     if separator and not ids:
-        raise UserError(
-            f"objective.separator: {separator!r}: has no token in this vocabulary, so inputs would have no end; choose "
-            "another text, such as ' =>'"
-        )
+        raise UserError(f"objective.separator: {separator!r}: has no token in this vocabulary; try ' =>'")
     return ids

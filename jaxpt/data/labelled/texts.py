@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from jaxpt.data.labelled.layout import TextLayout, Truncate, cut, lay
+from jaxpt.data import tables
+from jaxpt.data.labelled.layout import Record, TextLayout, Truncate, cut, lay, record, record_like
 from jaxpt.data.tasks.base import LocatedRow, TextsTask
 from jaxpt.data.tokenizers.base import Tokenizer
-
-Record = dict[str, np.ndarray]
-_CHUNK = 256  # rows whose texts are tokenized together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +43,14 @@ class TextsEncoder:
         Raises:
           UserError: names the row.
         """
-        for chunk in chunks(rows):
+        for chunk in tables.chunks(rows):
             texts = [self.task.texts(row.row, row.where) for row in chunk]
             flat = iter(tokenizer.encode_batch([text for of_row in texts for text in of_row]))
             for row, of_row in zip(chunk, texts):
                 ids = [next(flat) for _ in of_row]
-                target = self._target(row) if has_targets else np.zeros_like(self.like()["target"])
+                target = self.like()["target"]
+                if has_targets:
+                    target = np.array(self.task.target(row.row, row.where), target.dtype)
                 if self.both_orders:
                     yield _joined(self._record(ids, row), self._record(ids[::-1], row)) | {"target": target}
                     continue
@@ -62,25 +61,12 @@ class TextsEncoder:
         cut_ids, is_cut = cut(ids, self.layout.room(self.length, len(ids)), self.truncate, row.where)
         laid = lay(self.layout, cut_ids)
         pooled = 0 if self.layout.pooled == "first" else len(laid.tokens) - 1
-        return {
-            "tokens": np.array(laid.tokens, np.int32),
-            "token_types": np.array(laid.types, np.int32),
-            "positions": np.array([pooled], np.int32),
-            "truncated": np.int32(is_cut),
-            "origin": np.array(row.origin, np.int64),
-        }
+        return record(row, is_cut, tokens=laid.tokens, token_types=laid.types, positions=[pooled])
 
-    def _target(self, row: LocatedRow) -> np.ndarray:
-        return np.asarray(self.task.encoded(self.task.target(row.row, row.where)))
-
-    def like(self) -> dict[str, Any]:
+    def like(self) -> Record:
         """Arrays of the dtypes of a record; shape (0,) stands for any length."""
-        shapes = {"classification": (np.int32, ()), "regression": (np.float32, ())}
-        dtype, shape = shapes.get(self.task.kind, (np.float32, (self.task.outputs,)))
-        ragged = dict.fromkeys(("tokens", "token_types", "positions"), np.zeros(0, np.int32))
-        return ragged | {
-            "target": np.zeros(shape, dtype), "truncated": np.zeros((), np.int32), "origin": np.zeros(2, np.int64),
-        }  # fmt: skip
+        target = np.zeros(self.task.target_shape, self.task.target_dtype)
+        return record_like("tokens", "token_types", "positions", target=target)
 
 
 def _joined(first: Record, second: Record) -> Record:
@@ -88,15 +74,3 @@ def _joined(first: Record, second: Record) -> Record:
     ends = [first["positions"], second["positions"] + np.int32(len(first["tokens"]))]
     both = {name: np.concatenate([first[name], second[name]]) for name in ("tokens", "token_types")}
     return first | both | {"positions": np.concatenate(ends)}
-
-
-def chunks(rows: Iterable[LocatedRow]) -> Iterator[list[LocatedRow]]:
-    """Rows in groups whose texts are tokenized together."""
-    chunk: list[LocatedRow] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == _CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

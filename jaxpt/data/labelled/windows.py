@@ -9,48 +9,29 @@ import numpy as np
 
 
 class Window(NamedTuple):
-    """Tokens `start` … `end` − 1."""
+    """Tokens, or words, `start` … `end` − 1."""
 
     start: int
     end: int
 
 
-def windows(tokens: int, room: int, stride: int) -> list[Window]:
-    """Windows of `room` tokens, each `stride` tokens after the one before, up to the last token (BERT's run_squad).
+def windows(lengths: Sequence[int], room: int, stride: int) -> list[Window]:
+    """Windows of at most `room` tokens, each about `stride` tokens after the one before (BERT's run_squad).
 
     Args:
-      tokens: number of tokens.
+      lengths: tokens of each word, none above `room`; a word stays whole. All 1: a word is a token.
       room: most tokens in a window.
-      stride: tokens from one window's start to the next; a window never starts behind the end of the one before.
+      stride: tokens from one window's start to the next, at least; a window starts at a word, and never behind the end
+        of the one before.
 
     Returns:
-      At least one window; together they have all tokens.
+      At least one window, of words; together they have all.
 
     Example:
-      >>> [tuple(window) for window in windows(10, 6, 3)]
-      [(0, 6), (3, 9), (6, 10)]
-    """
-    spans = [Window(0, min(room, tokens))]
-    while spans[-1].end < tokens:
-        start = spans[-1].start + min(stride, room)
-        spans.append(Window(start, min(start + room, tokens)))
-    return spans
-
-
-def word_windows(lengths: Sequence[int], room: int, stride: int) -> list[Window]:
-    """Windows over whole words, as `windows`.
-
-    Args:
-      lengths: tokens of each word, none above `room`.
-      room: most tokens in a window.
-      stride: tokens from one window's start to the next, at least; a window starts at a word.
-
-    Returns:
-      Windows of words.
-
-    Example:
-      >>> [tuple(window) for window in word_windows([2, 1, 3, 1, 1], 5, 2)]
+      >>> [tuple(window) for window in windows([2, 1, 3, 1, 1], 5, 2)]
       [(0, 2), (1, 4), (3, 5)]
+      >>> [tuple(window) for window in windows([1] * 10, 6, 3)]
+      [(0, 6), (3, 9), (6, 10)]
     """
     starts = np.concatenate([[0], np.cumsum(lengths)])
     words, spans, first = len(lengths), [], 0
@@ -74,7 +55,7 @@ def most_context(found: Sequence[Window], places: np.ndarray) -> np.ndarray:
       int [N], numbers of windows; never descending where `places` ascend.
 
     Example:
-      >>> most_context(windows(10, 6, 3), np.arange(10)).tolist()
+      >>> most_context(windows([1] * 10, 6, 3), np.arange(10)).tolist()
       [0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
     """
     start, end = np.array(found).reshape(-1, 2).T

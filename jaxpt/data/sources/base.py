@@ -14,15 +14,17 @@ shards come out whatever the number of processes that work on them.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxpt.data import builtin
+from jaxpt.data import builtin, tables
 from jaxpt.data._tf import from_generator, tf
 from jaxpt.data.records.store import MOST_SHARDS
+from jaxpt.data.sources import readers
 from jaxpt.data.tables import Offset
 from jaxpt.data.tables.files import open_file
 from jaxpt.errors import UserError
@@ -33,7 +35,6 @@ Cutter = Callable[[str, int], Iterable[tuple[Offset, int]]]
 
 SHARD_BYTES = 8 << 20
 """Text in a shard, at least."""
-_CHUNK = 256  # documents that cross into TensorFlow together
 _HASHED_BYTES = 1 << 30  # files up to this size in all are known by their content, larger ones by size and time
 
 
@@ -190,7 +191,7 @@ class Source:
                 for file, number, tokens in documents:
                     yield {key: tokens, "origin": (file, number)}
             else:
-                for chunk in _chunks(documents):
+                for chunk in tables.chunks(documents):
                     yield {
                         key: [text for _, _, text in chunk],
                         "origin": np.array([(f, n) for f, n, _ in chunk], np.int64).reshape(-1, 2),
@@ -244,12 +245,13 @@ def fingerprints(paths: list[str]) -> dict[str, dict[str, Any]]:
     return out
 
 
-def _chunks(items: Iterator[Any]) -> Iterator[list[Any]]:
-    chunk: list[Any] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == _CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+def languages_of(sources: Sequence[Source]) -> list[str]:
+    """The languages of several sources, each once, in the order in which they come."""
+    return list(dict.fromkeys(source.language for source in sources if source.language is not None))
+
+
+def interleaved_texts(sources: Sequence[Source]) -> Iterator[str]:
+    """The training texts of several sources in turn, for a vocabulary of all of them."""
+    streams = ((text for _, _, text in source.documents("train") if isinstance(text, str)) for source in sources)
+    for group in itertools.zip_longest(*streams):
+        yield from (text.replace(readers.PAIR_SEPARATOR, "\n") for text in group if text is not None)

@@ -126,11 +126,7 @@ class Examples(Source):
         selected = [piece for shard in self.shards(split) for piece in shard] if pieces is None else list(pieces)
         ids = tf.TensorSpec([None], tf.int32)
         signature = {"inputs": ids, "targets": ids, "origin": tf.TensorSpec([3], tf.int64)}
-
-        def elements() -> Iterator[dict[str, Any]]:
-            yield from self._elements(split, selected)
-
-        return from_generator(elements, signature, self.fail)
+        return from_generator(functools.partial(self._elements, split, selected), signature, self.fail)
 
     def check(self, split: str, counts: dict[str, Any]) -> None:
         """Raises UserError where a split has no example at all.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxpt.config import DataConfig
+from jaxpt.config.kinds import nearest
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.tables import Offset
@@ -90,14 +90,10 @@ def task_documents(data: DataConfig) -> dict[str, Any]:
     except Exception as error:  # whatever anyone's preprocessors raise
         raise UserError(f"data.task: {data.task}: its preprocessors fail: {first_line(error)}") from None
     if "inputs" in task.output_features and "targets" in spec and "text" not in spec:
-        raise UserError(
-            f"data.task: {data.task} has inputs and targets; objective.kind: seq2seq trains on both, others want text"
-        )
+        raise UserError(f"data.task: {data.task} has inputs and targets; objective.kind: seq2seq trains on both")
     feature = next((f for f in ("text", "targets") if f in spec), None)
     if feature is None or not (spec[feature].dtype == tf.string or spec[feature].dtype.is_integer):
-        raise UserError(
-            f"data.task: {data.task} gives {', '.join(spec)}; wants text or targets, as strings or token ids"
-        )
+        raise UserError(f"data.task: {data.task} gives {', '.join(spec)}; wants text or targets, strings or token ids")
     tokenized = spec[feature].dtype != tf.string
 
     files: dict[str, list[str]] = {}
@@ -138,13 +134,12 @@ def find_task(data: DataConfig) -> tuple[seqio.Task, str | None]:
         raise UserError("data.task is missing: data.source: task needs the name of a registered SeqIO Task")
     names = list(seqio.TaskRegistry.names())
     if data.task not in names:
-        near = difflib.get_close_matches(data.task, names, 3, 0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"registered are: {', '.join(sorted(names)) or 'none'}"
-        raise UserError(f"data.task: {data.task!r} is not registered; {hint}")
+        known = "" if names else "; no task is: name the modules that register it in data.modules"
+        raise UserError(f"data.task: {data.task!r} is not registered{nearest(data.task, names)}{known}")
     task = seqio.TaskRegistry.get(data.task)
     if "train" not in task.splits:
         raise UserError(f"data.task: {data.task} has no train split; it has {', '.join(task.splits)}")
-    return task, held_split(task)
+    return task, next((split for split in _HELD if split in task.splits), None)
 
 
 def subtasks(data: DataConfig) -> list[tuple[str, float]]:
@@ -168,11 +163,6 @@ def subtasks(data: DataConfig) -> list[tuple[str, float]]:
         return []
     mixture = seqio.MixtureRegistry.get(data.task)
     return sorted((task.name, mixture.get_rate(task)) for task in mixture.tasks)
-
-
-def held_split(task: seqio.Task) -> str | None:
-    """The task's validation split, or what else it holds out."""
-    return next((s for s in _HELD if s in task.splits), None)
 
 
 def _documents(task: seqio.Task, split: str, shard: seqio.ShardInfo | None = None) -> tf.data.Dataset:

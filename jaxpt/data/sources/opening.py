@@ -44,9 +44,7 @@ def _open(data: DataConfig, examples: int | None) -> Source:
         _check_fields(data.fields, data)
     if examples is not None:
         if data.source != "task":
-            raise UserError(
-                "objective.kind: seq2seq wants inputs and targets: data.source: task and data.task name them"
-            )
+            raise UserError("objective.kind: seq2seq wants inputs and targets, of data.source: task and data.task")
         return Examples(data, examples)
     if "." in data.source:
         return _own(data)

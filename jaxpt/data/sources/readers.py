@@ -96,8 +96,11 @@ def read(path: str, data: DataConfig, start: Offset) -> Iterator[tuple[int, str]
     fields = ("text",) if format == "text" else data.fields or (data.field,)
     key = "data.field" if data.fields is None else "data.fields"
     for row in tables.read(path, format, start=start, **_options(format, data)):
-        place = f"{tables.where(path, row, format)} ({key})"
-        yield row.number - 1, document([_text(row, field, place) for field in fields])
+        values = [row.values.get(field) for field in fields]
+        if not all(isinstance(value, str) for value in values):
+            place = f"{tables.where(path, row, format)} ({key})"
+            values = [_text(row, field, place) for field in fields]
+        yield row.number - 1, document(values)
 
 
 def _text(row: tables.Row, field: str, place: str) -> str:

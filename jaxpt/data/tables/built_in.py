@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxpt.config.kinds import nearest
-from jaxpt.data.builtin import documented, first_sentence, pairs, sources
+from jaxpt.data.builtin import arguments, documented, first_sentence, pairs, sources
 from jaxpt.data.tables.rows import Row
 from jaxpt.data.tables.splits import digest
 from jaxpt.errors import UserError
@@ -67,12 +67,9 @@ def rows(name: str, split: str = "train") -> Iterator[Row]:
         )
     if split not in SPLITS:
         raise UserError(f"built-in data: no split {split!r}; {name} has {', '.join(SPLITS)}")
-    chosen = (values for text, values in _TABLES[name]() if _split(text) == split)
+    splits = {8: "validation", 9: "test"}
+    chosen = (values for text, values in _TABLES[name]() if splits.get(digest(text) % 10, "train") == split)
     yield from (Row(number, values) for number, values in enumerate(chosen, 1))
-
-
-def _split(text: str) -> str:
-    return {8: "validation", 9: "test"}.get(digest(text) % 10, "train")
 
 
 @functools.cache
@@ -138,11 +135,8 @@ def _declaration(node: ast.AST, module: str) -> list[tuple[str, str]]:
         bases = [piece for base in node.bases for piece in [(",", "other"), *_base(base)]][1:]
         inner = [("(", "other"), *bases, (")", "other")] if bases else []
         return [("class", "other"), (node.name, "class"), *inner]
-    names = {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
-    for arg in ast.walk(node.args):
-        if isinstance(arg, ast.arg):
-            arg.annotation = None
-    words = _WORD.findall(f"({ast.unparse(node.args)})")
+    text, names = arguments(node)
+    words = _WORD.findall(f"({text})")
     return [("def", "other"), (node.name, "function"), *((w, "argument" if w in names else "other") for w in words)]
 
 

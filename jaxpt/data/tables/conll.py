@@ -63,7 +63,9 @@ def conll(path: str, header: Sequence[str] | None = None, comments: bool = False
     names: tuple[str, ...] = ()
     for block in blocks:
         if not names:
-            width = _width(block)
+            # A line with too few or too many columns is not the measure of the others.
+            counts = Counter(len(fields) for _, fields in block.words)
+            width = max(counts, key=lambda width: (counts[width], width))
             line, fields = next(word for word in block.words if len(word[1]) == width)
             names = _named(header, fields, f"{path}: line {line}")
         for number, fields in block.words:
@@ -108,12 +110,6 @@ def _blocks(path: str, comments: bool) -> Iterator[_Block]:
             start, notes, words, newdoc = 0, [], [], False
     if words:
         yield _Block(start, notes, words, newdoc)
-
-
-def _width(block: _Block) -> int:
-    """Columns of most lines of a sentence: a line with too few or too many is not to be the measure of the others."""
-    counts = Counter(len(fields) for _, fields in block.words)
-    return max(counts, key=lambda width: (counts[width], width))
 
 
 def _words(block: _Block, path: str) -> list[list[str]]:

@@ -241,9 +241,7 @@ def raw_lines(path: str, offset: int = 0) -> Iterator[bytes]:
                     raise UserError(f"{path}: its lines end in CR alone, as on old Macs; wants LF or CR LF: {how}")
                 if len(line) > MAX_LINE:
                     place = f"byte {offset:,}: " if offset else f"line {count + 1:,}: "
-                    raise UserError(
-                        f"{path}: {place}longer than {MAX_LINE >> 20} MB; cut the document into several, a line each"
-                    )
+                    raise UserError(f"{path}: {place}longer than {MAX_LINE >> 20} MB; cut the document into several")
                 yield line
                 count += 1
     except FileNotFoundError:

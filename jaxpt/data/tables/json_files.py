@@ -10,7 +10,7 @@ from typing import Any
 from jaxpt.data.tables import super_glue
 from jaxpt.data.tables.files import read_lines, read_whole
 from jaxpt.data.tables.rows import START, Offset, Row
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _FORMS = "wants a list of objects, an object of columns (lists of equal length), or SQuAD's form"
@@ -56,7 +56,7 @@ def _object(line: str, place: str, replace_surrogates: bool = True) -> dict[str,
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: not JSON ({error}); wants one object a line") from None
     if not isinstance(record, dict):
-        raise UserError(f"{place}: wants a JSON object, got {_kind(record)}")
+        raise UserError(f"{place}: wants a JSON object, got {shown(record)}")
     return record
 
 
@@ -119,12 +119,12 @@ def _records(content: Any, path: str) -> Iterator[Row]:
             raise UserError(f"{path}: columns of unequal lengths: {column_lengths}")
         content = [dict(zip(content, values)) for values in zip(*content.values())]
     if not isinstance(content, list):
-        raise UserError(f"{path}: {_kind(content)}; {_FORMS}")
+        raise UserError(f"{path}: {shown(content)}; {_FORMS}")
     if not content:
         raise UserError(f"{path}: an empty list; {_FORMS}")
     for number, record in enumerate(content, 1):
         if not isinstance(record, dict):
-            raise UserError(f"{path}: row {number}: wants a JSON object, got {_kind(record)}")
+            raise UserError(f"{path}: row {number}: wants a JSON object, got {shown(record)}")
         yield Row(number, record)
 
 
@@ -179,7 +179,7 @@ def answers(value: Any, place: str = "") -> list[dict[str, Any]]:
             raise UserError(f"{place or 'answers'}: text and answer_start want lists of equal lengths")
         value = [{"text": text, "answer_start": start} for text, start in zip(value["text"], starts)]
     if not isinstance(value, list):
-        raise UserError(f"{place or 'answers'}: answers wants a list, got {_kind(value)}")
+        raise UserError(f"{place or 'answers'}: answers wants a list, got {shown(value)}")
     records = []
     for answer in value:
         text, start = _part(answer, "text", str, place), _part(answer, "answer_start", int, place)
@@ -189,18 +189,10 @@ def answers(value: Any, place: str = "") -> list[dict[str, Any]]:
 
 def _part(record: Any, name: str, kind: Any, place: str) -> Any:
     if not isinstance(record, dict):
-        raise UserError(f"{place}: wants an object with {name!r}, got {_kind(record)}")
+        raise UserError(f"{place}: wants an object with {name!r}, got {shown(record)}")
     if name not in record:
         raise UserError(f"{place}: no {name!r}; it has {', '.join(record) or 'nothing'}")
     if not isinstance(record[name], kind):
         expected = {list: "a list", str: "a string", int: "a whole number"}.get(kind, "a string or a number")
-        raise UserError(f"{place}: {name!r} wants {expected}, got {_kind(record[name])}")
+        raise UserError(f"{place}: {name!r} wants {expected}, got {shown(record[name])}")
     return record[name]
-
-
-def _kind(value: Any) -> str:
-    """What JSON calls a value."""
-    if value is None:
-        return "null"
-    names = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}
-    return names.get(type(value), "an object")

@@ -33,9 +33,7 @@ def check(path: str, key: str) -> None:
     """
     scheme = path.partition("://")[0]
     if scheme not in SCHEMES and importlib.util.find_spec("tensorflow_io") is None:
-        raise UserError(
-            f"{key}: {path}: {scheme}:// is not supported, gs:// is; download the files, or mount the storage"
-        )
+        raise UserError(f"{key}: {path}: {scheme}:// is not supported, gs:// is; download the files or mount them")
     if scheme == "gs" and (problem := unreachable()):
         raise UserError(f"{key}: {path}: {_STORAGE} cannot be reached ({problem}); check network and proxy")
 

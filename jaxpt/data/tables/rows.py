@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from jaxpt.config.kinds import nearest
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 
+T = TypeVar("T")
+ID_COLUMNS = ("id", "idx", "index", "ind", "pairID", "sent_id")
+"""Columns that name a row; a list is none of it (CoNLL-U's `id` numbers words)."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -92,7 +96,7 @@ def text(row: Row, name: str, place: str = "", as_text: bool = False) -> str:
         return value
     if as_text and isinstance(value, bool | int | float):
         return json.dumps(value)
-    raise UserError(f"{_prefix(place)}column {name!r} wants text, got {_shown(value)}")
+    raise UserError(f"{_prefix(place)}column {name!r} wants text, got {shown(value)}")
 
 
 def label(value: Any) -> str:
@@ -113,6 +117,23 @@ def label(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def row_id(row: Row, name: str | None = None, default: Any = None) -> Any:
+    """What a row is called in files of predictions.
+
+    Args:
+      row: of any file.
+      name: the column that says it; by default the first of `ID_COLUMNS` with a value.
+      default: what a row without it is called; by default its number.
+
+    Example:
+      >>> row_id(Row(3, {"idx": 7})), row_id(Row(3, {"text": "a"})), row_id(Row(3, {"guid": "x"}), "guid")
+      (7, 3, 'x')
+    """
+    values = (row.values.get(column) for column in (ID_COLUMNS if name is None else (name,)))
+    number = row.number if default is None else default
+    return next((value for value in values if value is not None and not isinstance(value, list)), number)
+
+
 def in_order(names: Iterable[str]) -> list[str]:
     """Labels in numerical order if all are numbers, else in alphabetical order.
 
@@ -126,12 +147,12 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names)
 
 
+def chunks(elements: Iterable[T], size: int = 256) -> Iterator[list[T]]:
+    """Rows or documents in lists of `size`, which are tokenized together."""
+    iterator = iter(elements)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
 def _prefix(place: str) -> str:
     return f"{place}: " if place else ""
-
-
-def _shown(value: Any) -> str:
-    """A value that is not what was wanted: its type, and the value if it is short."""
-    if value is None:
-        return "nothing"
-    return f"{type(value).__name__} {value!r:.40}"

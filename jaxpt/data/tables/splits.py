@@ -45,21 +45,16 @@ class HeldOut:
         at = bisect.bisect_left(self.exceptions, (hash,))
         if at < len(self.exceptions) and self.exceptions[at][0] == hash:
             return self.exceptions[at][1]
-        at = bisect.bisect_left(self.strata, stratum)
-        if at == len(self.strata) or self.strata[at] != stratum:
-            raise KeyError(stratum)
-        return hash <= self.thresholds[at]
+        return hash <= dict(zip(self.strata, self.thresholds))[stratum]
 
     def _stratum(self, label: Any) -> str:
-        if self.strata == ("",):
-            return ""
         return str(bisect.bisect_right(self.edges, label)) if self.edges else str(label)
 
 
 def held_out(
     rows: Iterable[Any],
     text_of: Callable[[Any], Text],
-    label_of: Callable[[Any], Any] | None,
+    label_of: Callable[[Any], Any],
     fraction: float,
     quantiles: int = 0,
 ) -> HeldOut:
@@ -72,7 +67,7 @@ def held_out(
     Args:
       rows: the training set.
       text_of: row → its text, or its texts.
-      label_of: row → its label. None (several labels, tags, questions): all rows are one stratum.
+      label_of: row → its label; "" for all (several labels, tags, questions): they are one stratum.
       fraction: of the rows, above 0 and below 1.
       quantiles: for a regression: `label_of` gives numbers, and so many quantiles of them are the strata.
 
@@ -87,16 +82,15 @@ def held_out(
     """
     if not 0 < fraction < 1:
         raise ValueError(f"fraction wants a number above 0 and below 1, got {fraction}")
-    if quantiles and (quantiles < 2 or label_of is None):
-        raise ValueError("quantiles wants 2 or more, and label_of")
-    hashed_rows = [(digest(text_of(row)), label_of(row) if label_of else "") for row in rows]
-    edges = _edges([value for _, value in hashed_rows], quantiles) if quantiles else ()
-    empty = HeldOut(("",) if label_of is None else (), (), edges)
+    if quantiles == 1:
+        raise ValueError("quantiles wants 2 or more")
+    hashed_rows = [(digest(text_of(row)), label_of(row)) for row in rows]
+    empty = HeldOut((), (), _edges([value for _, value in hashed_rows], quantiles) if quantiles else ())
     counts: dict[str, collections.Counter[int]] = {}
     for hash, label in hashed_rows:
         counts.setdefault(empty._stratum(label), collections.Counter())[hash] += 1
     strata = tuple(sorted(counts))
-    split = HeldOut(strata, tuple(_threshold(counts[stratum], fraction) for stratum in strata), edges)
+    split = HeldOut(strata, tuple(_threshold(counts[stratum], fraction) for stratum in strata), empty.edges)
     return dataclasses.replace(split, exceptions=_exceptions(split, counts))
 
 

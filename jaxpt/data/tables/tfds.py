@@ -30,9 +30,7 @@ def tfds(name: str, split: str = "train") -> Iterator[Row]:
     builder = prepared_builder(name)
     splits = list(builder.info.splits)
     if split not in splits:
-        raise UserError(
-            f"TFDS data set {name}: no split {split!r}; it has {', '.join(splits)}{nearest(split, splits, '')}"
-        )
+        raise UserError(f"TFDS data set {name}: no split {split!r}{nearest(split, splits)}")
     for number, record in enumerate(records(builder.as_dataset(split=split, shuffle_files=False), name), 1):
         yield Row(number, {key: plain(builder.info.features[key], value) for key, value in record.items()})
 

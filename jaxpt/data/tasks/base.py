@@ -35,7 +35,8 @@ class Task(TaskConfig):
     name: str | None = None
     """Name of the task, such as `mrpc`: the prefix of text-to-text inputs, and of a submission's file."""
     id: str | None = None
-    """Column of the rows' ids; by default `id`, `idx` or `index` where there is one, else the number of the row."""
+    """Column of the rows' ids; by default the first that there is of `id`, `idx`, `index`, `ind`, `pairID` and
+    `sent_id`, else the number of the row."""
     header: tuple[str, ...] | None = None
     """Names of the columns of files that do not name them: TSV and CSV without a header line, CoNLL."""
     quoted: bool | None = None
@@ -57,13 +58,21 @@ class Task(TaskConfig):
         allowed = self.allowed_metrics
         for metric in self.metrics or ():
             if metric not in allowed:
-                raise UserError(
-                    f"task.metrics: {metric}: a task of kind {self.kind} has no such metric; "
-                    f"it has {', '.join(allowed)}{nearest(metric, list(allowed), '')}"
-                )
+                known = nearest(metric, list(allowed))
+                raise UserError(f"task.metrics: {metric}: a task of kind {self.kind} has no such metric{known}")
         metrics.check_options(self.metric_options, self.scored, "task.metric_options")
 
     allowed_metrics: ClassVar[tuple[str, ...]]
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Names of the labels, of a task that has labels."""
+        return getattr(self, "labels", None) or ()
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the head."""
+        return len(self.shown)
 
     def columns(self) -> tuple[str, ...]:
         """The columns that a row must have to be answered."""
@@ -228,8 +237,7 @@ class Task(TaskConfig):
 
     def row_id(self, row: Row) -> Any:
         """The id of a row: its column's value, or its number."""
-        names = ("id", "idx", "index") if self.id is None else (self.id,)
-        return next((row.values[name] for name in names if name in row.values), row.number)
+        return tables.row_id(row, self.id)
 
 
 def _said(value: Any) -> str:
@@ -249,10 +257,27 @@ def check_label(label: str, labels: Sequence[str], where: str, what: str = "labe
       what: how the message calls it.
     """
     if label not in labels:
-        known = list(labels)
-        raise UserError(
-            f"{where}: {what} {label!r} is none of task.labels: {', '.join(known)}{nearest(label, known, '')}"
-        )
+        raise UserError(f"{where}: {what} {label!r} is none of task.labels{nearest(label, list(labels))}")
+
+
+def check_labels(labels: Sequence[str] | None) -> None:
+    """Raises ValueError where the labels of a recipe are fewer than two, or one of them is given twice."""
+    if labels is not None and len(labels) < 2:
+        raise ValueError(f"labels: wants two or more, got {len(labels)}")
+    if labels is not None and len(set(labels)) < len(labels):
+        raise ValueError(f"labels: {max(labels, key=labels.count)!r} is given twice")
+
+
+def label_of(row: Row, name: str, where: str) -> str:
+    """The label of a row, whatever the format of its file: 1 and "1" are the same.
+
+    Raises:
+      UserError: there is none.
+    """
+    label = tables.label(tables.column(row, name, where)).strip()
+    if not label:
+        raise UserError(f"{where}: column {name!r} (task.label) is empty; wants a label")
+    return label
 
 
 class ComparedTexts(Task):
@@ -293,17 +318,19 @@ class TextsTask(Task):
     objective: ClassVar[str] = "classification"
     head: ClassVar[str] = "classes"
 
+    target_dtype: ClassVar[type] = np.float32
+
     @property
-    def outputs(self) -> int:
-        """Outputs of the head."""
-        raise NotImplementedError
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of a target as the loss wants it."""
+        return ()
 
     def columns(self) -> tuple[str, ...]:
-        return (*_names(self.text), *_names(self.pair))
+        return (*names_of(self.text), *names_of(self.pair))
 
     def texts(self, row: Row, where: str) -> tuple[str, ...]:
         """The text, or both."""
-        named = [("task.text", _names(self.text)), ("task.pair", _names(self.pair))]
+        named = [("task.text", names_of(self.text)), ("task.pair", names_of(self.pair))]
         return tuple(
             " ".join(tables.text(row, name, f"{where} ({key})") for name in names) for key, names in named if names
         )
@@ -318,10 +345,6 @@ class TextsTask(Task):
 
     def content(self, row: Row, where: str) -> tuple[str, ...]:
         return self.texts(row, where)
-
-    def encoded(self, target: Any) -> np.ndarray:
-        """A target as the loss wants it: [] or [outputs]."""
-        raise NotImplementedError
 
     def decide(self, outputs: Sequence[np.ndarray]) -> Any:
         """The prediction of a row, comparable with `target`.
@@ -344,6 +367,6 @@ class TextsTask(Task):
         raise NotImplementedError
 
 
-def _names(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:
+def names_of(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """The names of columns, as a tuple."""
     return (columns,) if isinstance(columns, str) else columns or ()

@@ -13,7 +13,7 @@ from jaxpt.config import unaffected
 from jaxpt.config.kinds import nearest
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
-from jaxpt.data.tasks.base import Answer, LocatedRow, TextsTask, check_label
+from jaxpt.data.tasks.base import Answer, LocatedRow, TextsTask, check_label, check_labels, label_of, names_of
 from jaxpt.errors import UserError
 from jaxpt.metrics.text_tasks import TASKS
 
@@ -54,18 +54,12 @@ class ClassificationTask(TextsTask):
 
     @model_validator(mode="after")
     def _consistent(self) -> ClassificationTask:
-        labels = self.labels or ()
-        if self.labels is not None and len(labels) < 2:
-            raise ValueError(f"labels: wants two or more, got {len(labels)}")
-        if len(set(labels)) < len(labels):
-            raise ValueError(f"labels: {max(labels, key=labels.count)!r} is given twice")
-        if self.names is not None and len(self.names) != len(labels):
-            raise ValueError(f"names: wants one for each of labels, {len(labels)}, got {len(self.names)}")
+        check_labels(self.labels)
+        if self.names is not None and len(self.names) != (count := len(self.labels or ())):
+            raise ValueError(f"names: wants one for each of labels, {count}, got {len(self.names)}")
         return self
 
-    @property
-    def outputs(self) -> int:
-        return len(self.labels or ())
+    target_dtype: ClassVar[type] = np.int32
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -84,11 +78,8 @@ class ClassificationTask(TextsTask):
     def _check_positive(self, labels: Sequence[str]) -> None:
         """Raises UserError where a metric of one label does not know which."""
         if self.positive is not None and self.positive not in (*labels, *self.shown):
-            known = list(labels)
-            raise UserError(
-                f"task.positive: {self.positive!r} is none of task.labels: {', '.join(known)}"
-                f"{nearest(self.positive, known, '')}"
-            )
+            known = nearest(self.positive, list(labels))
+            raise UserError(f"task.positive: {self.positive!r} is none of task.labels{known}")
         of_one = {"f1": self.positive is None, "multirc": True}
         if len(labels) > 2 and (metric := next((m for m in self.scored if of_one.get(m)), None)):
             named = ", ".join(self.shown)
@@ -120,7 +111,7 @@ class ClassificationTask(TextsTask):
         rows, targets = super().grouped(rows)
         if self.group is None:
             return rows, targets
-        names = (self.group,) if isinstance(self.group, str) else self.group
+        names = names_of(self.group)
         groups = (tuple(tables.label(tables.column(r.row, name, r.where)) for name in names) for r in rows)
         return rows, [GroupedLabel(target, group) for target, group in zip(targets, groups, strict=True)]
 
@@ -193,9 +184,6 @@ class ClassificationTask(TextsTask):
     def candidates(self) -> tuple[str, ...]:
         return self.words
 
-    def encoded(self, target: int) -> np.ndarray:
-        return np.int32(target)
-
     def decide_one(self, logits: np.ndarray) -> int:
         return int(logits.argmax())
 
@@ -203,15 +191,3 @@ class ClassificationTask(TextsTask):
         p = np.exp(logits - logits.max())
         p = (p / p.sum()).tolist()
         return {"label": self.shown[self.decide_one(logits)], "probabilities": dict(zip(self.shown, p))}
-
-
-def label_of(row: Row, name: str, where: str) -> str:
-    """The label of a row, whatever the format of its file: 1 and "1" are the same.
-
-    Raises:
-      UserError: there is none.
-    """
-    label = tables.label(tables.column(row, name, where)).strip()
-    if not label:
-        raise UserError(f"{where}: column {name!r} (task.label) is empty; wants a label")
-    return label

@@ -17,7 +17,7 @@ from jaxpt.config.kinds import nearest
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import Task
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SHAREGPT = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
@@ -104,32 +104,23 @@ class DialogueTask(Task):
 
 def _turn(value: Any, role: str, where: str) -> list[Message]:
     """A text as a message of `role`; a list of messages as it is."""
-    if isinstance(value, str):
-        return [{"role": role, "content": value}]
-    return _listed(value, where)
+    return [{"role": role, "content": value}] if isinstance(value, str) else _listed(value, where)
 
 
 def _listed(value: Any, where: str) -> list[Message]:
     """Messages of a list of {"role", "content"}, or of ShareGPT's {"from", "value"}."""
     if not isinstance(value, list) or not value:
-        raise UserError(f'{where} wants a list of {{"role", "content"}}, got {_shown(value)}')
+        raise UserError(f'{where} wants a list of {{"role", "content"}}, got {shown(value)}')
     messages = []
     for number, message in enumerate(value, 1):
         if not isinstance(message, Mapping):
-            raise UserError(f'{where}: message {number}: wants {{"role", "content"}}, got {_shown(message)}')
+            raise UserError(f'{where}: message {number}: wants {{"role", "content"}}, got {shown(message)}')
         is_sharegpt = "from" in message and "role" not in message
         role, content = (message.get(key) for key in (("from", "value") if is_sharegpt else ("role", "content")))
         roles = SHAREGPT if is_sharegpt else dict(zip(ROLES, ROLES))
         if role not in roles:
-            known = list(roles)
-            raise UserError(
-                f"{where}: message {number}: role {role!r} is none of {', '.join(known)}{nearest(str(role), known, '')}"
-            )
+            raise UserError(f"{where}: message {number}: no role {role!r}{nearest(str(role), list(roles))}")
         if not isinstance(content, str):
-            raise UserError(f"{where}: message {number} ({role}): wants text, got {_shown(content)}")
+            raise UserError(f"{where}: message {number} ({role}): wants text, got {shown(content)}")
         messages.append({"role": roles[role], "content": content})
     return messages
-
-
-def _shown(value: Any) -> str:
-    return "nothing" if value is None or value == [] else f"{type(value).__name__} {value!r:.40}"

@@ -52,9 +52,7 @@ class TaskMixture(Task):
         if twice := next((name for name in self.task_names if self.task_names.count(name) > 1), None):
             raise ValueError(f"tasks: two have the name {twice!r}; rename one of them")
         if self.use is not None and self.use not in self.task_names:
-            raise ValueError(
-                f"use: {self.use!r} is none of {', '.join(self.task_names)}{nearest(self.use, self.task_names, '')}"
-            )
+            raise ValueError(f"use: {self.use!r} is none of the tasks{nearest(self.use, self.task_names)}")
         return self
 
     @property
@@ -77,9 +75,7 @@ class TaskMixture(Task):
           UserError: `use` says none.
         """
         if self.use is None:
-            raise UserError(
-                f"task.use is missing: the model has the tasks {', '.join(self.task_names)}; choose one of them"
-            )
+            raise UserError(f"task.use is missing: choose one of the model's tasks: {', '.join(self.task_names)}")
         return self.use
 
     def average(self, measured: Mapping[str, float]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -35,13 +36,8 @@ class MultiLabelTask(TextsTask):
     allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("labels")
 
     @property
-    def outputs(self) -> int:
-        return len(self.labels or ())
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """Names of the labels."""
-        return self.labels or ()
+    def target_shape(self) -> tuple[int, ...]:
+        return (self.outputs,)
 
     def labels_in(self, row: Row, where: str) -> list[str]:
         """The labels of a row; possibly none."""
@@ -64,7 +60,7 @@ class MultiLabelTask(TextsTask):
 
     def named(self, value: tuple[int, ...], row: Row, where: str) -> list[str]:
         """The labels."""
-        return [label for label, is_present in zip(self.labels, value) if is_present]
+        return list(itertools.compress(self.labels, value))
 
     def parsed(self, value: list[str]) -> tuple[int, ...]:
         return tuple(int(label in value) for label in self.labels)
@@ -72,15 +68,12 @@ class MultiLabelTask(TextsTask):
     def confusions(self, predictions: Sequence[tuple[int, ...]], targets: Sequence[tuple[int, ...]]) -> list[str]:
         return metrics.label_errors(predictions, targets, self.labels)
 
-    def encoded(self, target: tuple[int, ...]) -> np.ndarray:
-        return np.array(target, np.float32)
-
     def decide_one(self, logits: np.ndarray) -> tuple[int, ...]:
         return tuple((_sigmoid(logits) > self.threshold).astype(int).tolist())
 
     def answer_one(self, logits: np.ndarray) -> Answer:
-        chosen = [label for label, is_present in zip(self.labels, self.decide_one(logits)) if is_present]
-        return {"labels": chosen, "probabilities": dict(zip(self.labels, _sigmoid(logits).tolist()))}
+        p = dict(zip(self.labels, _sigmoid(logits).tolist()))
+        return {"labels": list(itertools.compress(self.labels, self.decide_one(logits))), "probabilities": p}
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from jaxpt import metrics
 from jaxpt.config import Overrides
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
-from jaxpt.data.tasks.base import Answer, LocatedRow, Task
+from jaxpt.data.tasks.base import Answer, LocatedRow, Task, label_of, names_of
 from jaxpt.errors import UserError
 from jaxpt.metrics.answers import normalize
 from jaxpt.metrics.text_tasks import TASKS
@@ -87,8 +87,7 @@ class MultipleChoiceTask(Task):
         return self
 
     def columns(self) -> tuple[str, ...]:
-        listed = (self.choices,) if isinstance(self.choices, str) else self.choices
-        return (self.text, *((self.question,) if self.question else ()), *listed)
+        return (self.text, *names_of(self.question), *names_of(self.choices))
 
     def content(self, row: Row, where: str) -> tuple[str, ...]:
         return (*self._context(row, where), *self.choices_in(row, where).texts)
@@ -139,9 +138,7 @@ class MultipleChoiceTask(Task):
         value = tables.column(row, self.label, where)
         if isinstance(value, list):
             value = next((text for text in value if text in texts), ", ".join(map(str, value)))
-        label = tables.label(value).strip()
-        if not label:
-            raise UserError(f"{where}: column {self.label!r} (task.label) is empty; wants a label")
+        label = label_of(Row(row.number, {self.label: value}), self.label, where)
         if label in names:
             return names.index(label)
         if label.isdecimal():

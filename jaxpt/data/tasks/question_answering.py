@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -95,9 +96,7 @@ class QuestionAnsweringTask(ComparedTexts):
             text, start = answer["text"], answer["answer_start"]
             excerpt = context[max(start, 0) : max(start, 0) + len(text)]
             if start < 0 or excerpt != text or not text.strip():
-                raise UserError(
-                    f"{where}: answer {text!r} is not in its context at answer_start {start}; there stands {excerpt!r}"
-                )
+                raise UserError(f"{where}: answer {text!r} is not at answer_start {start}, where {excerpt!r} stands")
             spans.append((start, start + len(text)))
         return spans
 
@@ -109,9 +108,7 @@ class QuestionAnsweringTask(ComparedTexts):
         answers = tables.answers(tables.column(row, self.answers, f"{where} (task.answers)"), where)
         answers = [] if row.values.get("is_impossible") else answers
         if not answers and not self.may_have_no_answer:
-            raise UserError(
-                f"{where}: the question has no answer; set task.metrics=[squad_v2] for data with such questions"
-            )
+            raise UserError(f"{where}: the question has no answer; task.metrics=[squad_v2] allows such questions")
         return answers
 
     def decide(self, outputs: Sequence[np.ndarray], context: str) -> Found:
@@ -149,16 +146,13 @@ class QuestionAnsweringTask(ComparedTexts):
         ]
         if self.may_have_no_answer:
             candidates.append((min(float(window[0, 0]) for window in outputs), ""))
-        candidates = sorted(
-            (candidate for candidate in candidates if math.isfinite(candidate[0])), key=lambda candidate: -candidate[0]
-        )
-        best: dict[str, float] = {}
-        for score, text in candidates:
-            if text not in best and len(best) < self.nbest:
-                best[text] = score
-        if self.may_have_no_answer and "" not in best:
-            best[""] = next(score for score, text in candidates if not text)
-        best = best or {"": 0.0}
+        scores: dict[str, float] = {}
+        for score, text in sorted(candidates, key=lambda candidate: -candidate[0]):
+            if math.isfinite(score):
+                scores.setdefault(text, score)
+        best = dict(itertools.islice(scores.items(), self.nbest))
+        if self.may_have_no_answer or not best:
+            best.setdefault("", scores.get("", 0.0))
         p = np.exp(-metrics.negative_log_softmax(np.array(list(best.values()))))
         return [{"text": text, "probability": round(float(probability), 6)} for text, probability in zip(best, p)]
 

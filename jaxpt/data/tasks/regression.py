@@ -30,9 +30,7 @@ class RegressionTask(TextsTask):
 
     quantiles: ClassVar[int] = 5
 
-    @property
-    def outputs(self) -> int:
-        return 1
+    outputs: ClassVar[int] = 1
 
     def stratum(self, row: Row, where: str) -> float:
         return self.target(row, where)
@@ -65,9 +63,6 @@ class RegressionTask(TextsTask):
         except ValueError:
             value = float("nan")
         return {"text": text, "value": value if np.isfinite(value) else None}
-
-    def encoded(self, target: float) -> np.ndarray:
-        return np.float32(target)
 
     def decide_one(self, logits: np.ndarray) -> float:
         return float(logits[0])

@@ -16,7 +16,7 @@ from pydantic import model_validator
 from jaxpt import metrics
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
-from jaxpt.data.tasks.base import Answer, LocatedRow, Task, check_label
+from jaxpt.data.tasks.base import Answer, LocatedRow, Task, check_label, check_labels
 from jaxpt.errors import UserError
 from jaxpt.metrics.tagging import SCHEMES
 
@@ -54,15 +54,9 @@ class TaggingTask(Task):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaggingTask:
-        labels = self.labels or ()
-        if self.labels is not None and len(labels) < 2:
-            raise ValueError(f"labels: wants two or more, got {len(labels)}")
-        if len(set(labels)) < len(labels):
-            raise ValueError(f"labels: {max(labels, key=labels.count)!r} is given twice")
-        if wrong := self._outside(labels):
-            raise ValueError(
-                f"labels: {wrong!r} is neither {self._forms}, as scheme: {self.scheme} wants; set scheme: none"
-            )
+        check_labels(self.labels)
+        if wrong := self._outside(self.labels or ()):
+            raise ValueError(f"labels: {wrong!r} is neither {self._forms} (scheme: {self.scheme}); set scheme: none")
         return self
 
     def _outside(self, tags: Sequence[str]) -> str | None:
@@ -94,16 +88,6 @@ class TaggingTask(Task):
                 self.span_scheme  # noqa: B018 which raises
             except UserError as error:
                 raise UserError(f"task.metrics: {error}") from None
-
-    @property
-    def outputs(self) -> int:
-        """Outputs of the head."""
-        return len(self.labels or ())
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """Names of the labels."""
-        return self.labels or ()
 
     def columns(self) -> tuple[str, ...]:
         return (self.tokens,)
@@ -276,16 +260,8 @@ class TaggingTask(Task):
 
     def answer(self, outputs: Sequence[np.ndarray], words: Sequence[str]) -> Answer:
         """Words, their tags, and how likely these are."""
-        logits = np.concatenate(outputs).astype(np.float64)
-        p = np.exp(logits - logits.max(-1, keepdims=True))
-        best = (p.max(-1) / p.sum(-1)).tolist()
+        best = np.exp(-metrics.negative_log_softmax(np.concatenate(outputs)).min(-1)).tolist()
         return {"tokens": list(words), "tags": self.decide(outputs), "probabilities": [round(x, 6) for x in best]}
-
-    def row_id(self, row: Row) -> Any:
-        """The id of a row; CoNLL-U's is `sent_id`, its column `id` numbers words."""
-        names = ("sent_id", "id", "idx", "index") if self.id is None else (self.id,)
-        candidates = (row.values.get(name) for name in names)
-        return next((value for value in candidates if value is not None and not isinstance(value, list)), row.number)
 
 
 def repaired(tags: Sequence[str]) -> list[str]:

@@ -205,7 +205,7 @@ def unprompted(task: HarnessTask, one: Located) -> Example:
         "loglikelihood_rolling": _of_rolling, "generate_until": _of_generation,
     }[task.form]  # fmt: skip
     values = one.row.values
-    row_id = next((values[name] for name in ("id", "idx", "ind", "pairID") if name in values), one.row.number)
+    row_id = tables.row_id(one.row)
     return make(_Row(task, one, values))._replace(id=row_id, group=_group(task, one))
 
 

@@ -14,7 +14,7 @@ from jaxpt.data import datasets, preparing
 from jaxpt.data.batches import manifest
 from jaxpt.data.batches.write import write_batches
 from jaxpt.data.labelled.examples import split_rows
-from jaxpt.data.labelled.mixed import each_task
+from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
 from jaxpt.evals import baseline
 from jaxpt.report.verify import verify

@@ -4,7 +4,9 @@ import pytest
 
 from jaxpt.data import datasets
 from jaxpt.data.labelled import checks
+from jaxpt.data.tasks.dialogue import DialogueTask
 from jaxpt.errors import UserError
+from jaxpt.objectives.dialogue import Dialogue
 from tests import fine_tuning
 
 TAGS = ["O", "B-good", "I-good"]
@@ -19,9 +21,7 @@ def test_a_tag_that_no_row_has_is_refused(tmp_path):
     config = fine_tuning.recipe(tmp_path, made=made, task={"kind": "tagging", "labels": TAGS})
     with pytest.raises(UserError) as error:
         datasets.prepare(config, report=lambda line: None)
-    assert str(error.value) == (
-        "data.path: no row has the label 'I-good' (task.labels); add some, or take it out of task.labels"
-    )
+    assert str(error.value) == ("data.path: no row has the label 'I-good'; add some, or take it out of task.labels")
 
 
 def test_repaired_tags_are_said(tmp_path):
@@ -33,3 +33,10 @@ def test_repaired_tags_are_said(tmp_path):
         "train: 3 tags I-X that continue no entity were read as B-X (task.scheme: auto)",
         "1 of 1 validation texts stand in the training set too",
     ]
+
+
+def test_dialogues_that_are_cut_are_said(tmp_path):
+    config = fine_tuning.recipe(tmp_path, made=rows("OOO"), task={"kind": "tagging", "labels": TAGS})
+    config = config.model_copy(update={"objective": Dialogue(task=DialogueTask())})
+    line = next(checks.lines(config, {"train": (3, 1000)}))
+    assert line == f"train: 3 of 1,000 examples were cut to data.length {config.data.length}"

@@ -60,12 +60,12 @@ def test_a_system_message_of_the_row_is_kept():
     [
         (
             {"messages": [{"role": "asistant", "content": "x"}]},
-            "message 1: role 'asistant' is none of .*mean assistant",
+            "message 1: no role 'asistant'; did you mean assistant",
         ),
-        ({"conversations": [{"from": "bot", "value": "x"}]}, "message 1: role 'bot' is none of human, gpt"),
+        ({"conversations": [{"from": "bot", "value": "x"}]}, "message 1: no role 'bot'; known here: human, gpt"),
         ({"messages": [USER, {"role": "assistant", "content": " "}]}, r"line 3: message 2 \(assistant\) is empty"),
-        ({"messages": [{"role": "user", "content": None}]}, r"message 1 \(user\): wants text, got nothing"),
-        ({"messages": "Hi"}, "line 3: column 'messages' wants a list of .*, got str 'Hi'"),
+        ({"messages": [{"role": "user", "content": None}]}, r"message 1 \(user\): wants text, got null"),
+        ({"messages": "Hi"}, "line 3: column 'messages' wants a list of .*, got 'Hi'"),
         ({"messages": []}, "column 'messages' wants a list"),
         ({"messages": ["Hi"]}, "message 1: wants"),
         ({"prompt": "Hi"}, "no dialogue in columns prompt; wants messages, conversations"),

@@ -34,12 +34,12 @@ def test_spans_point_into_the_context():
 def test_an_answer_elsewhere_names_row_and_both_texts(answer, there):
     with pytest.raises(UserError) as error:
         ONE.spans(row([span(*answer)]), "f: row 7")
-    said = f"f: row 7: answer {answer[0]!r} is not in its context at answer_start {answer[1]}; there stands {there!r}"
+    said = f"f: row 7: answer {answer[0]!r} is not at answer_start {answer[1]}, where {there!r} stands"
     assert str(error.value) == said
 
 
 def test_no_answer_wants_squad_v2():
-    with pytest.raises(UserError, match=r"^f: row 7: the question has no answer; set task.metrics=\[squad_v2\]"):
+    with pytest.raises(UserError, match=r"^f: row 7: the question has no answer; task.metrics=\[squad_v2\]"):
         ONE.target(row([]), "f: row 7")
     assert TWO.target(row([]), "") == [] and TWO.spans(row([]), "") == []
     assert TWO.target(row([span("Ada", 0)], is_impossible=True), "") == []

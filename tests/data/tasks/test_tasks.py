@@ -32,12 +32,12 @@ def test_a_label_is_the_same_in_every_format():
 @pytest.mark.parametrize(
     ("task", "values", "words"),
     [
-        (ClassificationTask(labels=LABELS), {"label": "yse"}, "f: line 3: label 'yse' is none of task.labels: no, yes"),
+        (ClassificationTask(labels=LABELS), {"label": "yse"}, "label 'yse' is none of task.labels; did you mean yes"),
         (ClassificationTask(labels=LABELS), {"label": ""}, "f: line 3: column 'label' (task.label) is empty"),
         (ClassificationTask(labels=LABELS), {"labels": "no"}, "no column 'label'; it has labels; did you mean labels?"),
         (RegressionTask(), {"label": "many"}, "wants a number, got 'many'"),
         (RegressionTask(), {"label": "nan"}, "wants a number, got 'nan'"),
-        (MultiLabelTask(labels=LABELS), {"label": "no, maybe"}, "label 'maybe' is none of task.labels: no, yes"),
+        (MultiLabelTask(labels=LABELS), {"label": "no, maybe"}, "label 'maybe' is none of task.labels; did you"),
     ],
 )
 def test_targets_that_are_refused(task, values, words):
@@ -146,7 +146,7 @@ def test_f1_is_of_the_class_that_the_recipe_names():
     [
         ({}, "task.metrics: f1: is of one of two labels, task.labels has 3: a, b, c; take macro_f1, micro_f1 or "
              "weighted_f1, or name the label with task.positive"),
-        ({"positive": "d"}, "task.positive: 'd' is none of task.labels: a, b, c"),
+        ({"positive": "d"}, "task.positive: 'd' is none of task.labels; known here: a, b, c"),
         ({"positive": "a", "metrics": ("accuracy",)}, "task.positive: only the metric f1 is of one label"),
         ({"metrics": ("multirc",), "group": "id"}, "task.metrics: multirc: is of one of two labels, task.labels has 3"),
         ({"metrics": ("accuracy",), "metric_options": {"f1": {"positive": "a"}}}, "f1 is no metric of this task"),
