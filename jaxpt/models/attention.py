@@ -210,7 +210,7 @@ class Attention(nn.Module):
         *,
         memory_BxSxD: jax.Array | None = None,
         bias_HxLxS: jax.Array | LearnedBias | None = None,
-        rotation: Rotation | None = None,
+        positional: Rotation | None = None,
         past: Past = NOTHING,
     ) -> tuple[jax.Array, cache.KeyValues | None]:
         """Attends from `x` to `memory`, or to `x` and earlier tokens, with rotary positions if given.
@@ -226,11 +226,11 @@ class Attention(nn.Module):
 
         memory, kv_heads = x_BxLxD if memory_BxSxD is None else memory_BxSxD, self.kv_heads or self.heads
         q_BxLxHxK = project("query", x_BxLxD, self.heads, self.query_init or self.kernel_init)
-        q_BxLxHxK = q_BxLxHxK if rotation is None else rotate(q_BxLxHxK, rotation)
+        q_BxLxHxK = q_BxLxHxK if positional is None else rotate(q_BxLxHxK, positional)
 
         def keys_values() -> tuple[jax.Array, jax.Array]:
             k, v = (project(name, memory, kv_heads, self.kernel_init) for name in ("key", "value"))
-            return (k if rotation is None else rotate(k, rotation)), v
+            return (k if positional is None else rotate(k, positional)), v
 
         k_BxSxGxK, v_BxSxGxK, stored = cache.attended(past, keys_values)
         is_wide = k_BxSxGxK.shape[-1] > self.head_dim  # keys and values in one array: zeros meet the values

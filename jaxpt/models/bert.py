@@ -20,7 +20,7 @@ from jaxpt.config import Fraction, Layers, ModelConfig, NonNegativeInt, Positive
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import LanguageModel, check_heads, compute_dtype
-from jaxpt.models.cache import KeyValues, stored
+from jaxpt.models.cache import stored
 from jaxpt.models.layers import Activation, Dense, Dropout, Embed, FeedForward, LayerNorm, SmallEmbed, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
@@ -98,7 +98,10 @@ class Block(nn.Module):
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
         c, dtype = self.config, compute_dtype(self.config)
         mlp_dim = c.mlp_dim or 4 * c.embed_dim  # GPT may leave it out
-        y, kv = self.attend(x_BxLxD, past, shared)
+        y, kv = self.attention()(
+            x_BxLxD, shared.mask, memory_BxSxD=shared.memory_BxSxD, positional=shared.positional,
+            past=past.of("attention"),
+        )  # fmt: skip
         y = adapters.after(c, "attention")(Dropout(c.dropout)(y))
         x_BxLxD = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD + y)
         y = FeedForward(mlp_dim, c.activation, self.init, self.init, dtype, name="feed_forward")(x_BxLxD)
@@ -107,14 +110,13 @@ class Block(nn.Module):
         return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
 
     @nn.nowrap
-    def attend(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> tuple[jax.Array, KeyValues | None]:
-        """Attention, and its keys and values to store if `past` has a cache."""
+    def attention(self) -> nn.Module:
+        """The attention, which is called as `Attention` is."""
         c = self.config
-        attention = Attention(
+        return Attention(
             c.heads, c.embed_dim // c.heads, compute_dtype(c), self.init, self.init, dropout=c.dropout,
             implementation=c.attention, name="attention",
         )  # fmt: skip
-        return attention(x_BxLxD, shared.mask, memory_BxSxD=shared.memory_BxSxD, past=past.of("attention"))
 
 
 class Bert(LanguageModel):

@@ -26,7 +26,7 @@ from jaxpt.models.base import LanguageModel, compute_dtype
 from jaxpt.models.bert import INIT, BertConfig
 from jaxpt.models.layers import ACTIVATIONS, Activation, Dense, Dropout, Embed, LayerNorm, SmallEmbed, constrain, param
 from jaxpt.models.mask import Mask
-from jaxpt.models.output import Output, Past
+from jaxpt.models.output import NOTHING, Output, Past
 from jaxpt.models.position_terms import PositionTerms, relative_rows
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -97,8 +97,18 @@ class DisentangledAttention(nn.Module):
     config: DebertaConfig
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, memory_BxSxD: jax.Array, shared: Shared) -> jax.Array:
+    def __call__(
+        self,
+        x_BxLxD: jax.Array,
+        mask: Mask,
+        *,
+        memory_BxSxD: jax.Array | None = None,
+        positional: jax.Array | None = None,
+        past: Past = NOTHING,
+    ) -> tuple[jax.Array, None]:
+        """As `Attention`; `positional` are the relative embeddings [2k, D]."""
         c, dtype = self.config, compute_dtype(self.config)
+        memory_BxSxD = x_BxLxD if memory_BxSxD is None else memory_BxSxD
         heads, width = c.heads, c.embed_dim // c.heads
         keys = memory_BxSxD.shape[1]
 
@@ -117,7 +127,7 @@ class DisentangledAttention(nn.Module):
             # Only the relative embeddings that occur at this length, to save work on short sequences.
             ends = relative_rows(np.array([1 - keys, keys - 1]), c.span, c.buckets, c.max_positions)
             low, high = int(ends[0]), int(ends[1])
-            relative_RxD = Dropout(c.dropout)(shared.positional[low : high + 1])
+            relative_RxD = Dropout(c.dropout)(positional[low : high + 1])
             kr = qr = None
             if c.content_to_position:
                 kr = split((key if c.share_projections else projection("position_key"))(relative_RxD), "key")
@@ -126,20 +136,19 @@ class DisentangledAttention(nn.Module):
             terms = PositionTerms(kr, qr, low, c.span, c.buckets, c.max_positions)
         dropping = c.dropout > 0 and self.has_rng("dropout")
         y_BxLxHxK = attend(
-            q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, shared.mask, terms, scale=scale, dropout=c.dropout,
+            q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, mask, terms, scale=scale, dropout=c.dropout,
             dropout_key=self.make_rng("dropout") if dropping else None, implementation=c.attention,
         )  # fmt: skip
         y_BxLxD = checkpoint_name(constrain(y_BxLxHxK.reshape(*x_BxLxD.shape), "act_heads"), "context")
-        return Dense(c.embed_dim, ("heads", "embed"), INIT, dtype, name="output")(y_BxLxD)
+        return Dense(c.embed_dim, ("heads", "embed"), INIT, dtype, name="output")(y_BxLxD), None
 
 
 class Block(bert.Block):
     """BERT's, with disentangled attention."""
 
     @nn.nowrap
-    def attend(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> tuple[jax.Array, None]:
-        memory_BxSxD = x_BxLxD if shared.memory_BxSxD is None else shared.memory_BxSxD
-        return DisentangledAttention(self.config, name="attention")(x_BxLxD, memory_BxSxD, shared), None
+    def attention(self) -> nn.Module:
+        return DisentangledAttention(self.config, name="attention")
 
 
 class Convolution(nn.Module):

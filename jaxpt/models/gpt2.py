@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import ClassVar, Literal, Self
 
 import flax.linen as nn
@@ -69,29 +70,33 @@ class GPT2Config(ModelConfig):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each x ← x + f(LN(x))."""
+    """Attention and feed-forward, each x ← x + f(norm(x))."""
 
     config: GPT2Config
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+        c, (attention, feed_forward, norm) = self.config, self.parts()
+        y = norm(name="attention_norm")(x_BxLxD)
+        y, kv = attention(y, shared.mask, positional=shared.positional, past=past.of("attention"))
+        x_BxLxD += adapters.after(c, "attention")(Dropout(c.dropout)(y))
+        y = feed_forward(norm(name="feed_forward_norm")(x_BxLxD))
+        x_BxLxD += adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
+
+    @nn.nowrap
+    def parts(self) -> tuple[Attention, FeedForward, Callable[..., nn.Module]]:
+        """Attention, feed-forward, and what makes a norm of a name."""
         c, dtype = self.config, compute_dtype(self.config)
         # Scaled by 2 · layers residual sums, so the variance of the output does not grow with depth.
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
-        head_dim, mlp_dim = c.embed_dim // c.heads, c.mlp_dim or 4 * c.embed_dim
         attention = Attention(
-            c.heads, head_dim, dtype, INIT, residual, dropout=c.dropout,
+            c.heads, c.embed_dim // c.heads, dtype, INIT, residual, dropout=c.dropout,
             implementation=c.attention, name="attention",
         )  # fmt: skip
+        mlp_dim = c.mlp_dim or 4 * c.embed_dim
         feed_forward = FeedForward(mlp_dim, c.activation, INIT, residual, dtype, name="feed_forward")
-
-        y = LayerNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD)
-        y, kv = attention(y, shared.mask, past=past.of("attention"))
-        x_BxLxD += adapters.after(c, "attention")(Dropout(c.dropout)(y))
-        y = LayerNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD)
-        y = feed_forward(y)
-        x_BxLxD += adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
-        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
+        return attention, feed_forward, functools.partial(LayerNorm, c.epsilon, dtype)
 
 
 class GPT2(Decoder):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import ClassVar, Literal, Self
 
 import flax.linen as nn
@@ -17,13 +18,12 @@ import jax
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, Layers, ModelConfig, PositiveFloat, Size
-from jaxpt.models import adapters
+from jaxpt.models import gpt2
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import UntiedHead, check_heads, compute_dtype
-from jaxpt.models.cache import Step, stored
+from jaxpt.models.cache import Step
 from jaxpt.models.decoder import Decoder
-from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
-from jaxpt.models.output import Output, Past
+from jaxpt.models.layers import Activation, Embed, FeedForward, RMSNorm
 from jaxpt.models.positions import Rope, positions_from
 from jaxpt.models.stack import Segment, Shared, Stack
 
@@ -99,13 +99,13 @@ class LlamaConfig(ModelConfig):
         return Llama(self)
 
 
-class Block(nn.Module):
-    """Attention and feed-forward, each x ← x + f(RMSNorm(x))."""
+class Block(gpt2.Block):
+    """GPT-2's, with RMSNorm, rotary positions, fewer key heads and a gated feed-forward."""
 
     config: LlamaConfig
 
-    @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+    @nn.nowrap
+    def parts(self) -> tuple[Attention, FeedForward, Callable[..., nn.Module]]:
         c, dtype = self.config, compute_dtype(self.config)
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
         attention = Attention(
@@ -115,14 +115,7 @@ class Block(nn.Module):
         feed_forward = FeedForward(
             c.mlp_dim, c.activation, INIT, residual, dtype, gated=True, use_bias=c.mlp_bias, name="feed_forward"
         )
-
-        y = RMSNorm(c.epsilon, dtype, name="attention_norm")(x_BxLxD)
-        y, kv = attention(y, shared.mask, rotation=shared.positional, past=past.of("attention"))
-        x_BxLxD += adapters.after(c, "attention")(Dropout(c.dropout)(y))
-        y = RMSNorm(c.epsilon, dtype, name="feed_forward_norm")(x_BxLxD)
-        y = feed_forward(y)
-        x_BxLxD += adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
-        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
+        return attention, feed_forward, functools.partial(RMSNorm, c.epsilon, dtype)
 
 
 class Llama(Decoder):

@@ -137,7 +137,7 @@ class Block(nn.Module):
 
         mask = shared.mask.replace(window=c.window // 2 + 1) if local else shared.mask
         y = x_BxLxD if self.number == 0 else norm(name="attention_norm")(x_BxLxD)
-        y, _ = attention(y, mask, rotation=shared.positional["local" if local else "global"])
+        y, _ = attention(y, mask, positional=shared.positional["local" if local else "global"])
         x_BxLxD += adapters.after(c, "attention")(Dropout(output_dropout)(y))
         y = feed_forward(norm(name="feed_forward_norm")(x_BxLxD))
         x_BxLxD += adapters.after(c, "feed_forward")(y)

@@ -13,7 +13,6 @@ from jaxpt.models.layers import PARAMETER_AXES
 from jaxpt.models.mask import Mask
 from jaxpt.models.network import Network
 from jaxpt.models.position_terms import relative_rows
-from jaxpt.models.stack import Shared
 from tests import grids
 from tests.models.helpers import EVERY, OF_THEIR_OWN, OTHERS, SHORTER, V, apply, made, packed, tokens
 
@@ -227,13 +226,15 @@ def test_disentangled_attention_of_a_few_queries_is_a_slice_of_the_whole():
 
     @jax.jit
     def run(at):
-        shared, found = Shared(Mask(), positional=jnp.asarray(relative)), []
+        found = []
         for terms in TERMS:
             attention = DisentangledAttention(EVERY["deberta"](**terms))
-            shapes = nn.unbox(jax.eval_shape(attention.init, jax.random.key(0), x, x, shared))
+            shapes = nn.unbox(
+                jax.eval_shape(functools.partial(attention.init, positional=relative), jax.random.key(0), x, Mask())
+            )
             variables = jax.tree.map(lambda x: 0.1 * rng.normal(size=x.shape).astype(np.float32), shapes)
-            part = attention.apply(variables, x[:, 5:8], x, shared.replace(mask=Mask(offset=at)))
-            found.append((part, attention.apply(variables, x, x, shared)))
+            apply = functools.partial(attention.apply, variables, memory_BxSxD=x, positional=jnp.asarray(relative))
+            found.append((apply(x[:, 5:8], Mask(offset=at))[0], apply(x, Mask())[0]))
         return found
 
     for part, whole in run(5):
