@@ -84,7 +84,7 @@ def batches(
     sizes: Sequence[Size],
     tokens: Callable[[Size], int],
     vocab_size: int,
-    max_tokens: int | None,
+    max_tokens: int | None = None,
 ) -> Iterator[tuple[Size, list[int], int]]:
     """Batches of items of similar size, the largest first.
 

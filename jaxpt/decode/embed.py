@@ -218,7 +218,6 @@ def embed(
     pooling: Pooling = "mean",
     layer: Layer = -1,
     normalize: bool = False,
-    max_tokens: int | None = None,
     stop: Callable[[], bool] = lambda: False,
     **reading: Any,
 ) -> Embeddings | None:
@@ -233,7 +232,6 @@ def embed(
       pooling: see the table in the module docstring; a word's vector is the mean over its tokens.
       layer: see `Layer`.
       normalize: divide each vector by its L2 norm.
-      max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
       stop: asked between batches.
       **reading: `spans`, `bos` and `language` of `lay`.
 
@@ -260,7 +258,7 @@ def embed(
         for row, words in zip(rows.tokens, spans)
     ]
     vectors: list[Any] = [None] * len(sizes)
-    for (length, words), chosen, places in batching.batches(sizes, lambda x: x[0], config.vocab_size, max_tokens):
+    for (length, words), chosen, places in batching.batches(sizes, lambda x: x[0], config.vocab_size):
         tokens, lengths = batching.padded_with_lengths([rows.tokens[i] for i in chosen], places, length)
         types, _ = batching.padded_with_lengths([rows.types[i] for i in chosen], places, length)
         spans_BxWx2 = np.zeros((places, words, 2), np.int32)

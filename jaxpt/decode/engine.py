@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from jaxpt.decode import decoding
-from jaxpt.decode.batching import LEAST, bucket
+from jaxpt.decode.batching import LEAST, bucket, check_ids
 from jaxpt.decode.decoding import Decoder, Prompts, State
 from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place, Programs, layer_parts, stored
@@ -61,7 +61,11 @@ Watch = Callable[[int, int, list[int]], bool]
 
 
 class Engine:
-    """Generates with one network. Compiled programs are kept as long as it lives."""
+    """Generates with one network. Compiled programs are kept as long as it lives.
+
+    Attributes:
+      params: the parameters on the devices; on a CPU each layer is a part of its own (`jaxpt.models.parts`).
+    """
 
     def __init__(
         self,
@@ -101,19 +105,14 @@ class Engine:
             shapes, axes = stored(self._network)
             where = jax.tree.map(lambda like, names: self._place.sharding(names, like.shape), shapes, axes)
             if isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct):
-                self._params = jax.tree.map(
+                self.params = jax.tree.map(
                     lambda like, at: jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=at), shapes, where
                 )
                 return
-            self._params = jax.tree.map(
+            self.params = jax.tree.map(
                 lambda x, like, at: jax.device_put(x.astype(like.dtype), at),
                 parts.split(params, layer_parts(self._network)), shapes, where,
             )  # fmt: skip
-
-    @property
-    def params(self) -> Any:
-        """The parameters on the devices; on a CPU each layer is a part of its own (`jaxpt.models.parts`)."""
-        return self._params
 
     def check(self, prompts: Sequence[Prompt], options: Options) -> None:
         """Checks prompts and options.
@@ -125,23 +124,20 @@ class Engine:
         config = self._network.config
         limit, size = config.position_limit, config.vocab_size
         options.check_vocabulary(size)
+        for name in ("tokens", "encoder"):
+            check_ids("prompt", [getattr(prompt, name) or () for prompt in prompts], size)
         for number, prompt in enumerate(prompts):
             if config.family == "decoder" and prompt.encoder is not None:
                 raise UserError(f"prompt {number}: it has a text for an encoder, which {config.kind} has not")
             if config.family != "decoder" and prompt.encoder is None:
                 raise UserError(f"prompt {number}: it has no text for the encoder of {config.kind}")
-            for ids in (prompt.tokens, prompt.encoder):
-                if ids is None:
-                    continue
+            for ids in [ids for ids in (prompt.tokens, prompt.encoder) if ids is not None]:
                 if not len(ids):
                     raise UserError(f"prompt {number}: it has no token; expected at least one")
                 if limit is not None and len(ids) > limit:
                     raise UserError(
                         f"prompt {number}: it has {len(ids)} tokens, but the model has {limit} positions; shorten it"
                     )
-                wrong = next((token for token in ids if not 0 <= token < size), None)
-                if wrong is not None:
-                    raise UserError(f"prompt {number}: id {wrong} is not in the model's vocabulary of {size}")
 
     def generate(
         self, prompts: Sequence[Prompt], options: Options = GREEDY, *, watch: Watch | None = None, every: int = 16
@@ -218,7 +214,7 @@ class Engine:
             window = getattr(self._network.config, "window", None)
             needed = slots if window is None else min(slots, bucket(window))
             decoder = Decoder(self._network, options.static, needed, slots + 1, self._prefix)
-            self._kept[key] = Programs(decoder, self._place, self._params, batch)
+            self._kept[key] = Programs(decoder, self._place, self.params, batch)
         return self._kept[key]
 
     def _rows(self, count: int) -> int:
@@ -243,6 +239,17 @@ class Engine:
         batch = self._batch(prompts, owners, options)
         programs = self._programs(batch, slots, options)
         params, seed = self._formatted(programs, programs.run), np.uint32(options.seed)
+
+        def refill(state: State, free: list[int]) -> State:
+            """Puts waiting prompts into free rows."""
+            taken = free[: len(waiting)]
+            for row in taken:
+                owners[row] = waiting.popleft()
+            count = max(1 << (len(taken) - 1).bit_length(), rows // REFILL)  # few sizes: each is compiled
+            index = np.array([*taken, *[rows] * (count - len(taken))], np.int32)
+            batch = self._batch(prompts, _filled([owners[row] for row in taken], count), options)
+            return programs.replace(state, params, index, batch, seed)
+
         state = programs.prefill(params, self._place.put(batch), seed)
         steps = np.int32(slots if watch is None else every)
         while True:
@@ -254,7 +261,7 @@ class Engine:
             if len(free) == rows and not waiting:
                 return
             if waiting and free:
-                state = self._refill(programs, params, state, prompts, owners, free, waiting, options)
+                state = refill(state, free)
                 continue  # a first token may end a row
             spare = np.int32(max(rows // REFILL, 1) if waiting else rows)
             state = programs.run(params, state, steps, spare)
@@ -263,8 +270,8 @@ class Engine:
         """The parameters in the layout that a compiled program wants."""
         if programs.chooses_layouts:
             (params, *_), _ = program.input_formats
-            self._params = jax.device_put(self._params, params)
-        return self._params
+            self.params = jax.device_put(self.params, params)
+        return self.params
 
     def _finished(
         self, state: State, owners: list[tuple[int, int] | None], options: Options, watch: Watch | None
@@ -286,27 +293,6 @@ class Engine:
             generated.append(Generated(*owner, ids, "stop" if stopped[row] else at_end, logprobs))
             owners[row] = None
         return generated, stopped
-
-    def _refill(
-        self,
-        programs: Programs,
-        params: Any,
-        state: State,
-        prompts: Sequence[Prompt],
-        owners: list[tuple[int, int] | None],
-        free: list[int],
-        waiting: collections.deque[tuple[int, int]],
-        options: Options,
-    ) -> State:
-        """Puts waiting prompts into free rows."""
-        taken = free[: len(waiting)]
-        for row in taken:
-            owners[row] = waiting.popleft()
-        count = max(1 << (len(taken) - 1).bit_length(), len(owners) // REFILL)  # few sizes: each is compiled
-        index = np.full(count, len(owners), np.int32)
-        index[: len(taken)] = taken
-        batch = self._batch(prompts, [owners[row] for row in taken] + [None] * (count - len(taken)), options)
-        return programs.replace(state, params, index, batch, np.uint32(options.seed))
 
     def _search(
         self, prompts: Sequence[Prompt], members: list[int], slots: int, options: Options

@@ -78,7 +78,6 @@ def fill_masks(
     texts: Sequence[Sequence[int]],
     *,
     k: int = 5,
-    max_tokens: int | None = None,
 ) -> list[list[Filled]]:
     """Candidates for all masks of texts.
 
@@ -89,7 +88,6 @@ def fill_masks(
       vocabulary: vocabulary of the run.
       texts: ids of each text with `vocabulary.mask` at the masks, without the special tokens around it.
       k: number of candidates of each mask.
-      max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
 
     Returns:
       For each text its masks, from left to right.
@@ -121,7 +119,7 @@ def fill_masks(
         (batching.bucket(len(tokens), config.position_limit), batching.power_of_two(len(at))) for tokens, _, at in rows
     ]
     filled: list[list[Filled]] = [[]] * len(rows)
-    for (length, count), chosen, batch in batching.batches(sizes, sum, config.vocab_size, max_tokens):
+    for (length, count), chosen, batch in batching.batches(sizes, sum, config.vocab_size):
         tokens, types, at = zip(*(rows[i] for i in chosen))
         arrays = [*batching.padded_with_lengths(tokens, batch, length)]
         arrays += [

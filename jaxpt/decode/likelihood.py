@@ -70,7 +70,6 @@ def loglikelihood(
     unit: Literal["piece", "word"] = "piece",
     word_starts: np.ndarray | None = None,
     language: int | None = None,
-    max_tokens: int | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Likelihoods:
     """Log-likelihoods of continuations given contexts.
@@ -88,7 +87,6 @@ def loglikelihood(
       unit: of a masked LM: `piece`, one token is masked at a time; `word`, the later tokens of its word too.
       word_starts: bool [vocabulary], True at ids that begin a word; for unit: word.
       language: the language's token (mBART).
-      max_tokens: tokens in a batch on each device; by default 16,384, on a CPU 2,048.
       progress: called after each batch with the share of the work that is done, from 0 to 1.
 
     Returns:
@@ -113,9 +111,7 @@ def loglikelihood(
         rows = pairs.of_left_to_right()
     else:
         rows = pairs.of_masked(unit, word_starts)
-    row_scores = score_rows(
-        network, params, objective, layout, [row for of_item in rows for row in of_item], max_tokens, progress
-    )
+    row_scores = score_rows(network, params, objective, layout, [row for of_item in rows for row in of_item], progress)
     each = iter(row_scores)
     joined = [[np.concatenate(x) for x in zip(*(next(each) for _ in of_item))] for of_item in rows]
     items = [Likelihood(log_probs, bool(is_best.all())) for log_probs, is_best in joined]

@@ -63,7 +63,7 @@ class Item(NamedTuple):
 
 def score_rows(
     network: Network, params: Any, objective: Objective, layout: Format, rows: Sequence[Row],
-    max_tokens: int | None = None, progress: Callable[[float], Any] = lambda share: None,
+    progress: Callable[[float], Any] = lambda share: None,
 ) -> list[Found] | None:  # fmt: skip
     """The log-probabilities of each row's targets. Equal rows are scored once; rows that read the same share that.
 
@@ -73,7 +73,6 @@ def score_rows(
       objective: the objective that the network was trained with.
       layout: how its texts begin and end.
       rows: as `loglikelihood` makes them for the network's family.
-      max_tokens: tokens in a batch on each device.
       progress: called after each batch with the share of the rows that are scored; True stops.
 
     Returns:
@@ -90,9 +89,7 @@ def score_rows(
 
     scores: list[Found] = [(np.zeros(0, np.float32), np.zeros(0, bool))] * len(distinct)
     scored = 0
-    batches = batching.batches(
-        [size(row) for row in packed], lambda size: sum(size[:-1]), network.config.vocab_size, max_tokens
-    )
+    batches = batching.batches([size(row) for row in packed], lambda size: sum(size[:-1]), network.config.vocab_size)
     for of_size, chosen, places in batches:
         filled = [[items[i] for i in packed[row]] for row in chosen]
         arrays = _arrays(distinct, filled, of_size, places)

@@ -8,7 +8,6 @@ FIM       <PRE> a b <SUF> e f <MID>  →  c d </s>
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -135,35 +134,27 @@ def aligned_spans(inputs: Ids, restored: Ids, mask: int) -> list[list[int]]:
     return spans[::-1]
 
 
-def infilling_prompt(
-    prefix: Ids, suffix: Ids, vocabulary: Vocabulary, order: Literal["psm", "spm"] = "psm"
-) -> list[int]:
+def infilling_prompt(prefix: Ids, suffix: Ids, vocabulary: Vocabulary) -> list[int]:
     """The prompt of a fill-in-the-middle decoder, which continues it with the middle and EOS.
 
     Args:
       prefix: ids of the text before the middle.
       suffix: ids of the text after the middle.
       vocabulary: vocabulary of the run, whose first three sentinels are <PRE>, <SUF> and <MID>.
-      order: `psm`: <PRE> prefix <SUF> suffix <MID>; `spm`: <PRE> <SUF> suffix <MID> prefix.
 
     Returns:
-      The ids.
+      The ids: <PRE> prefix <SUF> suffix <MID>.
 
     Raises:
-      UserError: the vocabulary has fewer than three sentinels, or the order is not known.
+      UserError: the vocabulary has fewer than three sentinels.
 
     Example:
-      >>> vocabulary = Vocabulary(size=100, sentinels=10)
-      >>> infilling_prompt([5, 6], [7], vocabulary), infilling_prompt([5, 6], [7], vocabulary, "spm")
-      ([99, 5, 6, 98, 7, 97], [99, 98, 7, 97, 5, 6])
+      >>> infilling_prompt([5, 6], [7], Vocabulary(size=100, sentinels=10))
+      [99, 5, 6, 98, 7, 97]
     """
     if vocabulary.sentinels < 3:
         raise UserError(
             f"infilling needs 3 sentinels for <PRE>, <SUF> and <MID>, the vocabulary has {vocabulary.sentinels}"
         )
-    if order not in ("psm", "spm"):
-        raise UserError(f"order: {order} is not known; psm and spm are")
     marks = mark_ids(vocabulary)
-    if order == "spm":
-        return [marks["prefix"], marks["suffix"], *suffix, marks["middle"], *prefix]
     return [marks["prefix"], *prefix, marks["suffix"], *suffix, marks["middle"]]

@@ -107,29 +107,21 @@ def evaluate(
     task_results = []
     for harness_task, n, of_task in task_examples:
         if is_primary():
-            _replace(
-                _path(folder, harness_task.name, n),
-                harness_task,
-                len(of_task),
-                settings,
-                earlier.get((harness_task.name, n)),
-            )
+            before = earlier.get((harness_task.name, n))
+            _replace(_path(folder, harness_task.name, n), harness_task, len(of_task), settings, before)
         chunk = min(CHUNK, 4 * batch_size) if harness_task.form == "generate_until" else CHUNK
         outcomes = _outcomes(asks, harness_task, n, of_task, folder, settings, chunk)
         if not is_primary():
             continue
-        task_results.append(
-            results.result(harness_task, n, outcomes, baselines.baselines(harness_task, of_task, ngrams))
-        )
+        trivial = baselines.baselines(harness_task, of_task, ngrams)
+        task_results.append(results.result(harness_task, n, outcomes, trivial))
     if not is_primary():
         return []
     if asks.truncated:
         say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
     console.print(results.table(task_results), width=None if console.is_terminal else 140)  # a log has no width
     for line in dict.fromkeys(
-        f"{task_result.task.name}: {m}: {how}"
-        for task_result in task_results
-        for m, how in task_result.computed.items()
+        f"{r.task.name}: {metric}: {how}" for r in task_results for metric, how in r.computed.items()
     ):
         say(line)
     _write_summary(folder, earlier, task_results, {"run": settings, "scored_by": asks.scoring_method})
@@ -256,9 +248,7 @@ def _write_summary(
 ) -> None:
     """Writes `results.json`: what was made, and what earlier commands left."""
     entries = {key: entry for key, entry in earlier.items() if files.is_complete(_path(folder, *key))}
-    entries |= {
-        (task_result.task.name, task_result.shots): {**task_result.plain(), **more} for task_result in task_results
-    }
+    entries |= {(r.task.name, r.shots): {**r.plain(), **more} for r in task_results}
     text = json.dumps({"results": list(entries.values())}, indent=1, ensure_ascii=False)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "results.json", f"{text}\n")

@@ -233,11 +233,12 @@ def test_equal_masked_texts_are_read_once(monkeypatch):
         agrees(one, masked_oracle(*given[:2], [], continuation), continuation)
 
 
-def test_batches_and_their_order_change_nothing():
+def test_batches_and_their_order_change_nothing(monkeypatch):
     """Items of two buckets, in batches of two rows, are what they are token by token."""
     given = network("gpt2")
     contexts, continuations = texts(3, 20, 5, 18, 2, seed=3), texts(2, 3, 9, 1, 2, seed=4)
-    together = loglikelihood(*given, contexts, continuations, max_tokens=64).items
+    monkeypatch.setitem(batching.MAX_TOKENS, "cpu", 64)
+    together = loglikelihood(*given, contexts, continuations).items
     for one, context, continuation in zip(together, contexts, continuations, strict=True):
         agrees(one, decoder_oracle(*given[:2], context, continuation), continuation)
     assert [one.tokens for one in together] == [2, 3, 9, 1, 2]
@@ -322,11 +323,10 @@ def test_one_context_of_several_continuations_alone_in_its_batch():
         np.testing.assert_allclose(one.log_probs, alone.log_probs, atol=1e-5)
 
 
-def test_progress_is_the_share_of_the_rows():
+def test_progress_is_the_share_of_the_rows(monkeypatch):
     shares = []
-    loglikelihood(
-        *network("gpt2", layers=1), texts(*range(9, 29)), texts(*[2] * 20), max_tokens=8, progress=shares.append
-    )
+    monkeypatch.setitem(batching.MAX_TOKENS, "cpu", 8)
+    loglikelihood(*network("gpt2", layers=1), texts(*range(9, 29)), texts(*[2] * 20), progress=shares.append)
     assert len(shares) > 1 and shares == sorted(shares) and shares[-1] == 1
 
 

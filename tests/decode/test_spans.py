@@ -95,5 +95,3 @@ def test_bad_input_is_one_line():
         span_input([[5], []], Format(), VOCABULARY)
     with pytest.raises(UserError, match="infilling needs 3 sentinels"):
         infilling_prompt([5], [6], Vocabulary(100, sentinels=2))
-    with pytest.raises(UserError, match="order: mps is not known"):
-        infilling_prompt([5], [6], VOCABULARY, "mps")
