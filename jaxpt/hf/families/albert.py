@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from jaxpt.hf.families import bert
-from jaxpt.hf.options import Family, Option
+from jaxpt.hf.options import Option
 from jaxpt.hf.table import HeadTable, Row, Table, dense, layer
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.albert import AlbertConfig
@@ -34,7 +34,7 @@ def table(config: AlbertConfig) -> Table:
 
 POOLED = ("albert.pooler", "classifier")
 FAMILIES = (
-    Family(
+    bert.family(
         model_type="albert",
         kind="albert",
         classes={
@@ -62,8 +62,6 @@ FAMILIES = (
             Option("num_hidden_groups", "groups", 1),
             Option("inner_group_num", "inner_layers", 1),
         ),
-        fixed=bert.FIXED,
-        dropouts=bert.DROPOUTS,
         harmless=(*bert.HARMLESS, "down_scale_factor", "gap_size", "net_structure_type",
                   "num_memory_blocks"),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -81,9 +82,11 @@ HEADS: Mapping[str, Callable[[Any], HeadTable]] = {
     "pooler": lambda config: HeadTable(dense("dense", "bert.pooler.dense")),
     "sentence_pair": lambda config: HeadTable(dense("dense", "cls.seq_relationship")),
 }  # fmt: skip
+family = functools.partial(Family, fixed=FIXED, dropouts=DROPOUTS, harmless=HARMLESS)
+"""A family with BERT's keys of config.json."""
 POOLED = ("bert.pooler.dense", "classifier")
 FAMILIES = (
-    Family(
+    family(
         model_type="bert",
         kind="bert",
         classes={
@@ -96,8 +99,5 @@ FAMILIES = (
         heads=HEADS,
         tasks=tasks("Bert", classes=POOLED, choice=POOLED),
         options=options(),
-        fixed=FIXED,
-        dropouts=DROPOUTS,
-        harmless=HARMLESS,
     ),
 )

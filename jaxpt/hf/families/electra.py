@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxpt.hf.families import bert
-from jaxpt.hf.options import Family, Option
+from jaxpt.hf.options import Option
 from jaxpt.hf.table import HeadTable, Row, Table, dense
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.electra import ElectraConfig
@@ -18,7 +18,7 @@ def table(config: ElectraConfig) -> Table:
 
 SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 FAMILIES = (
-    Family(
+    bert.family(
         model_type="electra",
         kind="electra",
         classes={
@@ -43,8 +43,6 @@ FAMILIES = (
             *bert.options(hidden_size=256, num_attention_heads=4, intermediate_size=1024),
             Option("embedding_size", "embedding_dim", 128),
         ),
-        fixed=bert.FIXED,
-        dropouts=bert.DROPOUTS,
         harmless=(
             *bert.HARMLESS, "summary_type", "summary_use_proj", "summary_activation",
         ),

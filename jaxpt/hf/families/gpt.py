@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
+from jaxpt.hf.families.gpt2 import BLOCK
 from jaxpt.hf.options import Family, Option
-from jaxpt.hf.table import Row, Table, conv1d, norm, vocabulary
+from jaxpt.hf.table import Row, Table, vocabulary
 from jaxpt.hf.tasks import tasks
-from jaxpt.models.gpt import GPTConfig
 
-OURS, THEIRS = "decoder/segment_0/block_0", "transformer.h.{layer}"
-
-
-def table(config: GPTConfig) -> Table:
-    """Weight table of GPT."""
-    attention = tuple(f"{OURS}/attention/{name}" for name in ("query", "key", "value"))
-    return Table(
-        rows=(
-            *vocabulary("transformer.tokens_embed.weight", True),
-            Row("position_embed/table", "transformer.positions_embed.weight"),
-            *conv1d(attention, f"{THEIRS}.attn.c_attn"),
-            *conv1d(f"{OURS}/attention/output", f"{THEIRS}.attn.c_proj"),
-            *norm(f"{OURS}/attention_norm", f"{THEIRS}.ln_1"),
-            *conv1d(f"{OURS}/feed_forward/up", f"{THEIRS}.mlp.c_fc"),
-            *conv1d(f"{OURS}/feed_forward/down", f"{THEIRS}.mlp.c_proj"),
-            *norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.ln_2"),
-        ),
-        ignored=(r"transformer\.h\.\d+\.attn\.bias", r"transformer\.position_ids"),
-        prefix="transformer.",
-    )
-
-
+TABLE = Table(
+    rows=(
+        *vocabulary("transformer.tokens_embed.weight", True),
+        Row("position_embed/table", "transformer.positions_embed.weight"),
+        *BLOCK,
+    ),
+    ignored=(r"transformer\.h\.\d+\.attn\.bias", r"transformer\.position_ids"),
+    prefix="transformer.",
+)
 FAMILIES = (
     Family(
         model_type="openai-gpt",
         kind="gpt",
         classes="OpenAIGPTLMHeadModel",
-        table=table,
+        table=lambda config: TABLE,
         tasks=tasks("OpenAIGPT", classes="score", tags=None, span=None),
         options=(
             Option("vocab_size", "vocab_size", 40478),

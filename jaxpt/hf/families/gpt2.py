@@ -8,21 +8,24 @@ from jaxpt.hf.tasks import tasks
 from jaxpt.models.gpt2 import GPT2Config
 
 OURS, THEIRS = "decoder/segment_0/block_0", "transformer.h.{layer}"
+BLOCK = (
+    *norm(f"{OURS}/attention_norm", f"{THEIRS}.ln_1"),
+    *conv1d(tuple(f"{OURS}/attention/{name}" for name in ("query", "key", "value")), f"{THEIRS}.attn.c_attn"),
+    *conv1d(f"{OURS}/attention/output", f"{THEIRS}.attn.c_proj"),
+    *norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.ln_2"),
+    *conv1d(f"{OURS}/feed_forward/up", f"{THEIRS}.mlp.c_fc"),
+    *conv1d(f"{OURS}/feed_forward/down", f"{THEIRS}.mlp.c_proj"),
+)
+"""Rows of a layer."""
 
 
 def table(config: GPT2Config) -> Table:
     """Weight table of GPT-2."""
-    attention = tuple(f"{OURS}/attention/{name}" for name in ("query", "key", "value"))
     return Table(
         rows=(
             *vocabulary("transformer.wte.weight", config.tie_embeddings),
             Row("position_embed/table", "transformer.wpe.weight"),
-            *norm(f"{OURS}/attention_norm", f"{THEIRS}.ln_1"),
-            *conv1d(attention, f"{THEIRS}.attn.c_attn"),
-            *conv1d(f"{OURS}/attention/output", f"{THEIRS}.attn.c_proj"),
-            *norm(f"{OURS}/feed_forward_norm", f"{THEIRS}.ln_2"),
-            *conv1d(f"{OURS}/feed_forward/up", f"{THEIRS}.mlp.c_fc"),
-            *conv1d(f"{OURS}/feed_forward/down", f"{THEIRS}.mlp.c_proj"),
+            *BLOCK,
             *norm("final_norm", "transformer.ln_f"),
         ),
         ignored=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from jaxpt.hf.families import bert
-from jaxpt.hf.options import Family, Option
+from jaxpt.hf.options import Option
 from jaxpt.hf.table import Row
 from jaxpt.hf.tasks import Task, tasks
 
@@ -17,7 +17,7 @@ def _tasks(name: str) -> dict[str, Task]:
 
 
 PADDING = Option("pad_token_id", "padding_id", 1)
-ROBERTA = Family(
+ROBERTA = bert.family(
     model_type="roberta",
     kind="roberta",
     classes={("masked_lm",): "RobertaForMaskedLM", (): "RobertaModel"},
@@ -30,9 +30,6 @@ ROBERTA = Family(
     },
     tasks=_tasks("Roberta"),
     options=(*bert.options(vocab_size=50265), PADDING),
-    fixed=bert.FIXED,
-    dropouts=bert.DROPOUTS,
-    harmless=bert.HARMLESS,
 )  # fmt: skip
 XLM_ROBERTA = dataclasses.replace(
     ROBERTA,
