@@ -47,7 +47,7 @@ def config(family, **sections):
 
 def network(config):
     """The backbone with the heads that the objective wants."""
-    return config.objective.loss.network(config.model)
+    return config.objective.network(config.model)
 
 
 def begin(setup, seed=0, spread=0.1):
@@ -83,7 +83,7 @@ def batch(config, seed=0):
     rng = np.random.default_rng(seed)
     size, length = config.data.batch_size, config.data.length
     out = {}
-    for name, (shape, dtype) in config.objective.batches.features(length).items():
+    for name, (shape, dtype) in config.objective.data_spec(length).features.items():
         full = (size, *shape)
         if name.endswith("weights"):
             out[name] = (rng.random(full) < 0.7).astype(np.float32)

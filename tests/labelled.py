@@ -85,12 +85,12 @@ def rows_of(kind, layout, is_full, seed=0):
 
 def records_of(objective, rows):
     """Records as a run makes them."""
-    return list(objective.batches.encoder(LENGTH, VOCABULARY)(rows, Numbers(), True, train=False))
+    return list(objective.encoder(LENGTH, VOCABULARY)(rows, Numbers(), True, train=False))
 
 
 def features_of(objective, records, length=LENGTH, packs=None):
     """Features as a run makes them; `packs` says which records a row is made of."""
-    like = objective.batches.encoder(LENGTH, VOCABULARY).like()
+    like = objective.encoder(LENGTH, VOCABULARY).like()
     together = {
         name: Ragged(np.concatenate([r[name] for r in records]), np.array([len(r[name]) for r in records]))
         if x.shape == (0,)
@@ -98,11 +98,11 @@ def features_of(objective, records, length=LENGTH, packs=None):
         for name, x in like.items()
         if name not in ("truncated", "origin")
     }
-    call = objective.batches.rows(length, VOCABULARY)
+    call = objective.to_features(length, VOCABULARY)
     module, name = call.name.split(".")
     function = getattr(importlib.import_module(f"jaxpt.data.preprocessors.{module}"), name)
     made = function.rows(together, **call.kwargs, packs=packs)
-    return {name: made[name] for name in objective.batches.features(length)}
+    return {name: made[name] for name in objective.data_spec(length).features}
 
 
 def objective_of(kind, config, **options):

@@ -70,7 +70,7 @@ def rows(*values):
 
 def records(config, tokenizer, rows, has_targets=True):
     """What the objective makes of rows."""
-    encoder = config.objective.batches.encoder(config.data.length, tokenizer.vocabulary)
+    encoder = config.objective.encoder(config.data.length, tokenizer.vocabulary)
     return list(encoder(rows, tokenizer, has_targets, train=False))
 
 

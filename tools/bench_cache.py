@@ -74,7 +74,7 @@ def build(directory, corpus, vocabulary, length, megabytes):
     _, alone = measured("tokenizer alone, from Python", lambda: [tokenizer.encode_batch([t]) for t in texts], size)
     _, in_tf = measured("tokenizer alone, in TensorFlow", lambda: [encode(tf.constant(t)) for t in texts], size)
     where = Path(directory) / "records"
-    pipeline = config.objective.batches.transforms(length, tokenizer.vocabulary, config.seed)
+    pipeline = config.objective.data_spec(length).transforms(tokenizer.vocabulary, config.seed)
     work = seqio_tasks.Offline(config.data, pipeline, None, "train", tokenizer)
     store, whole = measured(
         "cache: read, tokenize, cut, write", lambda: cache.build(work, where, {}, Progress(), 1), size

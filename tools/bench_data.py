@@ -165,20 +165,20 @@ def our_rows(tokens: dict[str, list[np.ndarray]], folder: Path, seconds: float) 
     spans, masked = objective("span_corruption"), objective("masked_lm", next_sentence=False)
     causal = objective("causal_lm")
     # Short pairs: as a sequence-to-sequence task has them.
-    pair_features = {**spans.batches.features(LENGTH)}
+    pair_features = {**spans.data_spec(LENGTH).features}
     pair_features |= {k: ((LENGTH,), d) for k, (_, d) in pair_features.items() if k.startswith("decoder")}
     pairs = (Call("features.encoder_decoder", {"inputs_length": LENGTH, "targets_length": LENGTH, "start": 0}),)
 
     def online(which):
-        return which.batches.transforms(LENGTH, VOCABULARY, 0).online
+        return which.data_spec(LENGTH).transforms(VOCABULARY, 0).online
 
     out = {}
-    batches = stream(online(spans), spans.batches.features(LENGTH), tokens="windows")
+    batches = stream(online(spans), spans.data_spec(LENGTH).features, tokens="windows")
     out["span corruption"] = measured(batches, seconds)
     tokens["token_types"] = [np.zeros_like(x) for x in tokens["instances"]]
-    batches = stream(online(masked), masked.batches.features(LENGTH), tokens="instances", token_types="token_types")
+    batches = stream(online(masked), masked.data_spec(LENGTH).features, tokens="instances", token_types="token_types")
     out["BERT masking"] = measured(batches, seconds)
-    batches = stream(online(causal), causal.batches.features(LENGTH), tokens="texts")
+    batches = stream(online(causal), causal.data_spec(LENGTH).features, tokens="texts")
     out["causal LM"] = measured(batches, seconds)
     batches = stream(pairs, pair_features, True, inputs="inputs", targets="targets")
     out["packed short pairs"] = measured(

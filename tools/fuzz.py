@@ -303,7 +303,7 @@ def judge(case: Case) -> str:
 
 def checked_run(config, timings=None) -> int:
     """Stands for a training: builds the model's shapes, without compiling anything."""
-    config.objective.loss.network(config.model).shapes()
+    config.objective.network(config.model).shapes()
     return 0
 
 
@@ -323,7 +323,7 @@ def prepare() -> None:
     for name, text in RECIPES.items():
         Path(f"{name}.yaml").write_text(text)
     loaded = config.load("bert.yaml")
-    network, rng = loaded.objective.loss.network(loaded.model), np.random.default_rng(0)
+    network, rng = loaded.objective.network(loaded.model), np.random.default_rng(0)
     flat = {}
     for path, param in stored.stored_params(network).items():
         shape = param.unpadded

@@ -66,7 +66,7 @@ def evaluate(path: str, overrides: Sequence[str] = ()) -> dict[str, float]:
     setup = teachers.attach_same(setup, reader.meta(step), say)
     reader.close()
     if not setup.teachers:
-        setup = setup.for_phase(config.model_copy(update={"objective": config.objective.loss.without_teachers()}))
+        setup = setup.for_phase(config.model_copy(update={"objective": config.objective.without_teachers()}))
     say(f"{run_dir} at step {step}, {len(data.validation)} validation examples")
     evaluators = evaluation.Evaluators(setup, data)
     for name, result in evaluators.run(evaluators.missing(), params):

@@ -32,7 +32,7 @@ class Data:
     summary: dict[str, dict[str, int]]
     """By split, of a mixture by "task/split": {"documents", "empty" (skipped), "records", "tokens"}."""
     text_per_row: float
-    """Mean tokens of text in a row of a training batch, by `Batches.text_tokens`."""
+    """Mean tokens of text in a row of a training batch, without `DataSpec.overhead_tokens`."""
     code: dict[str, str]
     """{module of one's own: digest of its source}: the preprocessors of records and of examples."""
     bigram_loss: float | None = None

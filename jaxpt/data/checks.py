@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.config import Config
-from jaxpt.data import parts, tokenizers
+from jaxpt.data import parts, spec, tokenizers
 from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.sources import readers
 from jaxpt.data.tokenizers import vocabulary_files
@@ -31,13 +31,14 @@ def check(config: Config) -> None:
     if data.source == "batches":  # `batches.manifest.check` looks at them
         return
     _check_cache(cache_root(config))
+    data_spec = spec.checked(objective.kind, objective.data_spec(data.length))
     if data.packing:
-        objective.batches.check_packing()
+        data_spec.check_packing(objective.kind)
     if config.task is not None:
         labelled.check_files(config)
     tasks = parts.parts(config)
     parts.check(objective, tasks)
-    if data.batch_examples and objective.loss.carries:
+    if data.batch_examples and objective.carries:
         raise UserError("data.batch_examples: rows that continue from batch to batch hold no separate examples")
     if data.batch_examples and len(tasks) > 1:
         raise UserError("data.batch_examples is for one task; remove it, or data.mixture")

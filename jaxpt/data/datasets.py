@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,10 @@ from jaxpt.data.parts import parts as parts_of
 from jaxpt.data.progress import Report, progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import FORMAT, Store
-from jaxpt.data.seqio_tasks import Features, Offline, code, key
+from jaxpt.data.seqio_tasks import Offline, code, key
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.opening import open_source
+from jaxpt.data.spec import DataSpec, Features
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
 from jaxpt.data.stream.online import Online, compile_online
@@ -35,9 +36,6 @@ from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
 from jaxpt.runtime import plugins
-
-if TYPE_CHECKING:
-    from jaxpt.objectives.base import Batches
 
 _SPLITS = ("train", "validation")
 _LOOKED_AT = 256  # rows in which the actual fill is measured
@@ -80,10 +78,9 @@ def prepare(
     config = at_phase(config, phase)
     data, objective = config.data, config.objective
     check(config)
-    parts = parts_of(config)
+    parts, spec = parts_of(config), objective.data_spec(data.length)
     with progress(report) as say:
-        examples = objective.batches.examples(data.length)
-        sources = [open_source(part.config.data, examples, part.config.task) for part in parts]
+        sources = [open_source(part.config.data, spec.max_target_tokens, part.config.task) for part in parts]
         for line in dict.fromkeys(line for source in sources for line in source.found):
             say.note(line)
         known = [source.fingerprint() for source in sources]  # reads files: once
@@ -95,14 +92,14 @@ def prepare(
             if isinstance(source, Examples):
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
-        transforms = [transforms_of(part.config.objective, data.length, vocabulary, config.seed) for part in parts]
+        transforms = [transforms_of(part.config, vocabulary) for part in parts]
         build = functools.partial(cache.build, say=say, workers=workers, verify=verify, beam=beam)
         sets = list(zip(parts, known, transforms))
         stores = {split: [_store(split, *of_part, tokenizer, build) for of_part in sets] for split in _SPLITS}
         for part, source in zip(parts, sources):
             say.note(f"{part.name}: {source.tier}")
         streams = _streams(config, phase, parts, stores, transforms, to_seqio(tokenizer))
-        lines = [_lines(parts, streams), warnings(objective.batches, streams["train"], vocabulary.size)]
+        lines = [_lines(parts, streams), warnings(objective, spec, streams["train"], vocabulary.size)]
         if config.task is not None:
             lines.append(labelled.store_lines(parts, stores))
         for line in itertools.chain(*lines):
@@ -118,7 +115,7 @@ def prepare(
             stores=named,
             fingerprint=fingerprint(config, phase, fingerprints, tokenizer.digest(), checksums, transforms, quotas),
             summary={name: _counts(store) for name, store in named.items()},
-            text_per_row=_text_per_row(objective.batches, streams["train"]),
+            text_per_row=_text_per_row(spec, streams["train"]),
             code={module: digest for module, digest in modules.items() if plugins.is_plugin(module)},
         )
 
@@ -141,12 +138,12 @@ def _store(
         "calls": describe(transforms)["offline"],
         "code": code(transforms.offline),
     }
-    if config.objective.batches.uses_chat_template:
+    spec = config.objective.data_spec(config.data.length)
+    if spec.uses_chat_template:
         identity["chat_templates"] = dict(tokenizer.chat_templates)
     directory = cache_root(config) / "records" / f"{digest(identity)}-{split}"
-    examples = config.objective.batches.examples(config.data.length)
-    spec = Offline(config.data, transforms, examples, split, tokenizer, config.task)
-    return build(spec, directory, identity, mirror=config.data.mirror)
+    offline = Offline(config.data, transforms, spec.max_target_tokens, split, tokenizer, config.task)
+    return build(offline, directory, identity, mirror=config.data.mirror)
 
 
 def _counts(store: Store) -> dict[str, int]:
@@ -168,16 +165,16 @@ def _streams(
 ) -> dict[str, Stream]:
     """The stream of each split over the records of all tasks."""
     data, objective = config.data, config.objective
-    features = objective.batches.features(data.length)
+    spec = objective.data_spec(data.length)
     graphs: dict[str, Online] = {}
     counts = functools.cache(lambda: sum(store.token_counts(vocabulary.vocab_size) for store in stores["train"]))
 
     def online(part: Part, of_part: Transforms, store: Store) -> Online:
         """Tasks of equal records and transforms go through one graph."""
-        name, part_features = repr((store.spec, of_part.online)), part.config.objective.batches.features(data.length)
+        name, part_features = repr((store.spec, of_part.online)), part.config.objective.data_spec(data.length).features
         if name not in graphs:
             graphs[name] = compile_online(of_part.online, vocabulary, store.spec, part_features, data.packing, counts)
-        return objective.batches.placed(part.name, graphs[name], data.length)
+        return spec.wrap_for_mixture(part.name, graphs[name])
 
     streams: dict[str, Stream] = {}
     for split in _SPLITS:
@@ -188,17 +185,17 @@ def _streams(
                 online=online(part, of_part, store),
                 seed=key(config.seed, phase, split, *([part.name] if len(parts) > 1 else ())),
                 packs=_packs(part.config, store, phase, split) if data.packing else None,
-                copies=objective.batches.static_mask_copies(),
+                copies=spec.static_mask_copies,
             )
             for part, of_part, store in zip(parts, transforms, stores[split])
         ]
         shares = Mixture(_rates(config, parts, tasks), key(config.seed, phase, split, "mixture"))
-        if objective.loss.carries and split == "train" and len(tasks[0]) < data.batch_size:
+        if objective.carries and split == "train" and len(tasks[0]) < data.batch_size:
             raise UserError(
                 f"data.batch_size: {data.batch_size} rows that continue from batch to batch need as many records, "
                 f"the text makes {len(tasks[0])} of data.length {data.length}"
             )
-        streams[split] = Stream(tasks, features, data.batch_size, data.readers, shares, objective.loss.carries)
+        streams[split] = Stream(tasks, spec.features, data.batch_size, data.readers, shares, objective.carries)
     return streams
 
 
@@ -213,19 +210,20 @@ def _rates(config: Config, parts: Sequence[Part], tasks: Sequence[Task]) -> list
 
 def _packs(config: Config, store: Store, phase: int, split: str) -> packing.Packs | Updates:
     """The rows that the records of a store share: planned once, then found in the cache, or for each epoch."""
-    batches, data = config.objective.batches, config.data
-    sizes, room = _footprint(batches, store, batches.features(data.length))
+    data = config.data
+    sizes, room = _footprint(config, store)
     if data.batch_examples and split == "train":
         return Updates(sizes, room, data.batch_size, data.batch_examples, key(config.seed, phase, split, "order"))
     return packing.planned(cache_root(config) / "packs", sizes, room)
 
 
-def _footprint(batches: Batches, store: Store, features: Features) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+def _footprint(config: Config, store: Store) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """What each record takes in a row, and what a row has: by feature."""
     ragged = [name for name, s in store.spec.items() if s.shape.as_list() == [None]]
-    sizes = batches.max_packed_lengths({name: store.lengths(name) for name in ragged})
-    check_sizes(f"objective.kind: {batches.h.kind}: Batches.max_packed_lengths", sizes, features, len(store))
-    return sizes, {name: features[name][0][0] for name in sizes}
+    spec = config.objective.data_spec(config.data.length)
+    sizes = spec.max_packed_lengths({name: store.lengths(name) for name in ragged})
+    check_sizes(f"objective.kind: {config.objective.kind}: max_packed_lengths", sizes, spec.features, len(store))
+    return sizes, {name: spec.features[name][0][0] for name in sizes}
 
 
 def check_sizes(where: str, sizes: Any, features: Features, records: int) -> None:
@@ -254,17 +252,16 @@ def _lines(parts: Sequence[Part], streams: dict[str, Stream]) -> Iterator[str]:
         yield f"mixture, of every {train.mixture.block} rows: {', '.join(quotas)}"
 
 
-def _text_per_row(batches: Batches, stream: Stream) -> float:
+def _text_per_row(spec: DataSpec, stream: Stream) -> float:
     """Mean tokens of text in a row, over all tasks as they are mixed."""
     counts = [_counts(task.store) for task in stream.tasks]
-    texts = [batches.text_tokens(n["records"], n["tokens"]) / len(task) for n, task in zip(counts, stream.tasks)]
+    texts = [(n["tokens"] - spec.overhead_tokens * n["records"]) / len(task) for n, task in zip(counts, stream.tasks)]
     return float(np.average(texts, weights=stream.mixture.quotas))
 
 
 def _packing_line(config: Config, task: Task, split: str, features: Features) -> str:
     """What packing brings: fill without it, as planned, and as found in some rows."""
-    batches = config.objective.batches
-    sizes, room = _footprint(batches, task.store, batches.features(config.data.length))
+    sizes, room = _footprint(config, task.store)
     rows = np.arange(min(len(task), _LOOKED_AT))
     batch = Stream([task], features, len(rows)).rows(rows)
     without, planned = packing.fill(len(task.store), sizes, room), packing.fill(len(task), sizes, room)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 
 from jaxpt.config import Config
 from jaxpt.data.calls import Call, Transforms, Vocabulary
 from jaxpt.errors import UserError, shown
-
-if TYPE_CHECKING:
-    from jaxpt.objectives.base import Objective
 
 
 def fingerprint(
@@ -49,7 +46,7 @@ def fingerprint(
         "transforms": described[0] if alike else dict(zip(sources, described)),
         "mixture": dict(zip(sources, quotas)),
         "packing": data.packing,
-        "noise_copies": config.objective.batches.static_mask_copies(),
+        "noise_copies": config.objective.data_spec(data.length).static_mask_copies,
         "length": data.length,
         "batch_size": data.batch_size,
         "seed": config.seed,
@@ -57,10 +54,10 @@ def fingerprint(
     } | ({"batch_examples": data.batch_examples} if data.batch_examples else {})
 
 
-def transforms_of(objective: Objective, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-    """What makes an objective's records and features; someone's own may return anything."""
-    transforms = objective.batches.transforms(length, vocabulary, seed)
-    where = f"objective.kind: {objective.kind}: Batches.transforms must return Transforms"
+def transforms_of(config: Config, vocabulary: Vocabulary) -> Transforms:
+    """What makes a task's records and features; someone's own may return anything."""
+    transforms = config.objective.data_spec(config.data.length).transforms(vocabulary, config.seed)
+    where = f"objective.kind: {config.objective.kind}: transforms must return Transforms"
     if not isinstance(transforms, Transforms):
         raise UserError(f"{where}(offline=…, online=…) of jaxpt.data.calls, it returns {type(transforms).__name__}")
     for half in ("offline", "online"):

@@ -6,14 +6,11 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxpt.config import Config, MixtureTask, SourceConfig
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
-
-if TYPE_CHECKING:
-    from jaxpt.objectives.base import Objective
 
 ALONE = "data"
 """Name of the task of a recipe without a mixture."""
@@ -124,15 +121,15 @@ def named(name: str) -> Iterator[None]:
         raise (UserError(f"task {name}: {error}") if name else error) from None
 
 
-def check(objective: Objective, tasks: Sequence[Part]) -> None:
+def check(objective: Any, tasks: Sequence[Part]) -> None:
     """Raises UserError where a task's source, or several tasks, are not what the objective can take."""
-    if objective.loss.carries and len(tasks) > 1:
+    if objective.carries and len(tasks) > 1:
         raise UserError(
             f"data.mixture: the rows of objective.kind: {objective.kind} continue one task's text from batch to batch; "
             "give data.path, or let the objective carry nothing (objective.memory=false)"
         )
     for task in tasks:
         try:
-            objective.batches.check_source(task.config.data)
+            objective.check_source(task.config.data)
         except UserError as error:
             raise UserError(str(error) if task.name == ALONE else f"data.mixture, task {task.name}: {error}") from None

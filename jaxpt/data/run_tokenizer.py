@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.config import Config, affecting
-from jaxpt.data import tokenizers
+from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.checks import cache_root, digest, trained_size
 from jaxpt.data.parts import Part
 from jaxpt.data.progress import Progress
@@ -54,9 +54,9 @@ def tokenizer_of(
         tokenizer = _trained(config, parts, sources, known, say)
     if settings.add_tokens:
         tokenizer = _grown(tokenizer, config, say)
-    template = config.objective.batches.chat_template()
+    template = config.objective.data_spec(config.data.length).chat_template
     if template is not None:
-        tokenizer.chat_templates = {"default": template}
+        tokenizer.chat_templates = {"default": chat_template.source(template)}
     if tokenizer_dir is not None and save:
         tokenizers.publish(tokenizer, tokenizer_dir)
         tokenizer = tokenizers.load(tokenizer_dir, settings.kind, **checks)

@@ -308,7 +308,7 @@ def measure(
         statistics = Split(tokenizer, train)
         cut = encoder = None
         if config.task is not None and tokenizer is not None and split != "test":
-            encoder = config.objective.batches.encoder(config.data.length, tokenizer.vocabulary)
+            encoder = config.objective.encoder(config.data.length, tokenizer.vocabulary)
             cut = dict.fromkeys(("examples", "cut", "left_out"), 0)
         for chunk in tables.chunks(itertools.islice(_rows(config, source, split), most)):
             statistics.add([document for document, _ in chunk])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxpt.config import ObjectiveConfig
+from jaxpt.data.spec import DataSpec
 from jaxpt.data.stream.loader import Stream
 from jaxpt.errors import UserError
-
-if TYPE_CHECKING:
-    from jaxpt.objectives.base import Batches
 
 _LOOKED_AT = 256  # rows of each task, from all over it
 _FEWEST = 32  # of fewer texts or labels nothing is said
@@ -20,11 +18,12 @@ _ONE_CLASS = 0.9  # share of labels
 _ALONE = 0.99  # rows per record
 
 
-def warnings(batches: Batches, stream: Stream, size: int) -> list[str]:
+def warnings(objective: ObjectiveConfig, spec: DataSpec, stream: Stream, size: int) -> list[str]:
     """Looks at some rows of each task.
 
     Args:
-      batches: of the run's objective.
+      objective: of the run.
+      spec: what it says of its data.
       stream: of the training split.
       size: of the vocabulary.
 
@@ -39,9 +38,9 @@ def warnings(batches: Batches, stream: Stream, size: int) -> list[str]:
         rows = np.unique(np.linspace(0, len(task) - 1, _LOOKED_AT).astype(np.int64))
         batch = Stream([task], stream.features, len(rows)).rows(rows)
         check_ids(batch, size)
-        of_task = of_batch(batches, batch)
+        of_task = of_batch(spec, batch)
         if task.packs is not None:
-            of_task += of_packing(batches, len(task.store), len(task))
+            of_task += of_packing(objective, len(task.store), len(task))
         lines += [f"warning: {task.name}: {line}" if len(stream.tasks) > 1 else f"warning: {line}" for line in of_task]
     return lines
 
@@ -53,18 +52,18 @@ def check_ids(batch: Mapping[str, np.ndarray], size: int) -> None:
             raise UserError(f"{name}: the preprocessors give the id {wrong[0]}, the vocabulary has {size}")
 
 
-def of_batch(batches: Batches, batch: Mapping[str, np.ndarray]) -> list[str]:
+def of_batch(spec: DataSpec, batch: Mapping[str, np.ndarray]) -> list[str]:
     """What is wrong with most texts of a batch, and labels of which nearly all are one.
 
     Args:
-      batches: says what may be wrong with a text (`Batches.degenerate`).
+      spec: says what may be wrong with a text (`untrainable_examples`).
       batch: its features; `…_labels` with `…_weights` are those of a classification.
 
     Returns:
       A line for each.
     """
     lines = []
-    for problem, is_so in batches.degenerate(batch).items():
+    for problem, is_so in spec.untrainable_examples(batch).items():
         if len(is_so) >= _FEWEST and is_so.mean() > _UNTAUGHT:
             lines.append(f"{is_so.mean():.1%} of the texts looked at teach nothing: {problem}")
     for name in (feature.removesuffix("_labels") for feature in batch if feature.endswith("_labels")):
@@ -82,11 +81,11 @@ def of_batch(batches: Batches, batch: Mapping[str, np.ndarray]) -> list[str]:
     return lines
 
 
-def of_packing(batches: Batches, records: int, rows: int) -> list[str]:
+def of_packing(objective: ObjectiveConfig, records: int, rows: int) -> list[str]:
     """Where no row, or hardly one, holds two records.
 
     Args:
-      batches: of the run's objective.
+      objective: of the run.
       records: to be packed.
       rows: that hold them.
 
@@ -96,6 +95,6 @@ def of_packing(batches: Batches, records: int, rows: int) -> list[str]:
     if rows < _ALONE * records:
         return []
     reason = "each record fills its row; leave it out"
-    if getattr(batches.h, "join_documents", False):
+    if getattr(objective, "join_documents", False):
         reason = "they are cut from documents laid end to end and are full; set objective.join_documents=false"
     return [f"data.packing has no effect: {records:,} records in {rows:,} rows: {reason}"]

@@ -27,7 +27,6 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
-from jaxpt.objectives.formats import text_format
 
 Pooling = Literal["mean", "cls", "last", "none"]
 POOLINGS = ("mean", "cls", "last", "none")
@@ -188,7 +187,7 @@ def lay(
     """
     config = network.config
     batching.check_ids("text", texts, config.vocab_size)
-    layout = text_format(objective, config, vocabulary, mode="NLU", language=language)
+    layout = objective.text_format(config, vocabulary, mode="NLU", language=language)
     rows = Rows([], [], layout.cls, [], [], [])
     for number, ids in enumerate(texts):
         is_opened = config.family == "decoder" and bos is not None and list(ids[:1]) != [bos]

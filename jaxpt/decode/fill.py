@@ -26,7 +26,7 @@ from jaxpt.models.base import Bound
 from jaxpt.models.logits import map_logits
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
-from jaxpt.objectives.formats import Format, predictor, text_format
+from jaxpt.objectives.formats import Format
 from jaxpt.objectives.masked_lm import encode_batch
 
 
@@ -102,7 +102,7 @@ def fill_masks(
     if not 1 <= k <= config.vocab_size:
         raise UserError(f"top_k: {k} candidates are wanted, between 1 and the vocabulary's {config.vocab_size} exist")
     batching.check_ids("text", texts, config.vocab_size)
-    layout = text_format(objective, config, vocabulary)
+    layout = objective.text_format(config, vocabulary)
     masks = [[n for n, i in enumerate(ids) if i == vocabulary.mask] for ids in texts]
     rows = []
     for item, (ids, at) in enumerate(zip(texts, masks)):
@@ -145,4 +145,4 @@ def _candidates(
     }  # fmt: skip
     if layout.permutes:  # all masks have one rank, above that of the text
         batch["encoder_order"] = jnp.where(tokens_BxL == mask, 0, -1)
-    return candidates(predictor(objective, network.bind(params)), batch, k)
+    return candidates(objective.lm_network(network.bind(params)), batch, k)

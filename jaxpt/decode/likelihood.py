@@ -25,7 +25,7 @@ from jaxpt.decode.packed import Row, score_rows
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
-from jaxpt.objectives.formats import Format, text_format
+from jaxpt.objectives.formats import Format
 from jaxpt.objectives.seq2seq import mask_id
 
 Ids = Sequence[int]
@@ -103,7 +103,7 @@ def loglikelihood(
             raise UserError(f"continuation {item}: has no tokens, at least 1 is needed")
     batching.check_ids("context", contexts, network.config.vocab_size)
     batching.check_ids("continuation", continuations, network.config.vocab_size)
-    layout = text_format(objective, network.config, vocabulary, mode="S2S", language=language)
+    layout = objective.text_format(network.config, vocabulary, mode="S2S", language=language)
     pairs = _Pairs(network, vocabulary, layout, list(map(list, contexts)), list(map(list, continuations)))
     if network.config.family == "encoder_decoder":
         rows = pairs.of_encoder_decoder(objective, form)

@@ -23,7 +23,7 @@ import numpy as np
 from jaxpt.decode import batching
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
-from jaxpt.objectives.formats import Format, predictor
+from jaxpt.objectives.formats import Format
 from jaxpt.objectives.losses import token_log_probs
 
 Found = tuple[np.ndarray, np.ndarray]
@@ -207,7 +207,7 @@ def _score(
     network: Network, objective: Objective, layout: Format, names: tuple[str, ...], params: Any, *arrays: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Scores of a batch of `_arrays`: float32 and bool [B, T]."""
-    bound = predictor(objective, network.bind(params))
+    bound = objective.lm_network(network.bind(params))
     inputs = dict(zip(names, arrays))
     at_BxT, targets_BxT, tokens_BxL = inputs.pop("at"), inputs.pop("targets"), inputs.pop("tokens")
     if layout.permutes:

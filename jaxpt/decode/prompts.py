@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jaxpt.config import Config, ModelConfig
 from jaxpt.data import chat_template
@@ -19,9 +19,8 @@ from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
-from jaxpt.objectives.formats import Format, text_format
+from jaxpt.objectives.formats import Format, Mode
 from jaxpt.objectives.text_to_text import TextToText
-from jaxpt.objectives.ul2 import UL2Batches, mode_ids
 
 _BOS_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
 """Classes of tokenizers that put BOS first where no file says otherwise."""
@@ -106,14 +105,13 @@ class PromptEncoder:
     def _reading(self) -> dict[str, Any]:
         return {"bos": self.bos, "language": self.language}
 
-    def format(self, mode: Literal["NLU", "NLG", "S2S"] | None = None) -> Format:
+    def format(self, mode: Mode | None = None) -> Format:
         """The special tokens around a text."""
-        return text_format(self.objective, self.model, self.vocabulary, mode=mode, language=self.language)
+        return self.objective.text_format(self.model, self.vocabulary, mode=mode, language=self.language)
 
     def is_mode(self, ids: Sequence[int]) -> bool:
         """Whether the first id is one of UL2's modes."""
-        is_ul2 = isinstance(self.objective.batches, UL2Batches)
-        return is_ul2 and len(ids) > 0 and ids[0] in mode_ids(self.vocabulary).values()
+        return len(ids) > 0 and ids[0] in self.format().modes
 
     def _opening(self) -> list[int]:
         """What an empty prompt becomes: the files' BOS, the vocabulary's, or EOS."""
@@ -124,9 +122,8 @@ class PromptEncoder:
         """UL2 continues a text as the span of a sentinel at its end; where the text has sentinels, it fills them."""
         v = self.vocabulary
         has_sentinel = any(i in v.sentinel_ids for i in ids)
-        if not isinstance(self.objective.batches, UL2Batches) or self.is_mode(ids):
-            layout, blank = self.format(), []
-        else:
+        layout, blank = self.format(), []
+        if layout.modes and not self.is_mode(ids):
             layout, blank = self.format("NLU" if has_sentinel else "S2S"), [] if has_sentinel else [v.first_sentinel]
         start = layout.decoder_start if self.start is None else [self.start]
         return Prompt([*start, *blank], layout.wrap([*ids, *blank]))

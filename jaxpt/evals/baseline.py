@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxpt.config import Config, PositiveInt, execution
 from jaxpt.evals.heldout import batches
-from jaxpt.objectives.base import Judge, Objective
+from jaxpt.objectives import base
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
@@ -30,7 +30,7 @@ class Baseline(Evaluator):
     """Name of an earlier evaluator in the list, whose loss is compared."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
-        config, judge = setup.config, setup.config.objective.judge
+        config, expected = setup.config, setup.config.objective.baseline
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result:
             trivial = baseline(config, data) if jax.process_index() == 0 else float("nan")
@@ -38,8 +38,8 @@ class Baseline(Evaluator):
             means = {name.removeprefix(prefix): x for name, x in earlier.items() if name.startswith(prefix)}
             if "target_loss" not in means:
                 lacking = f"no {prefix}target_loss to compare: the loss returns this metric where a batch has eval_mask"
-                return Result(trivial, (f"{judge.baseline} baseline {trivial:.3f} nats; {lacking}",) if means else ())
-            return Result(trivial, (verdict(judge, means["target_loss"], trivial), *judge.report_lines(means)))
+                return Result(trivial, (f"{expected.name} baseline {trivial:.3f} nats; {lacking}",) if means else ())
+            return Result(trivial, (verdict(expected, means["target_loss"], trivial), *expected.report_lines(means)))
 
         return evaluate
 
@@ -52,28 +52,27 @@ def baseline(config: Config, data: Data) -> float:
       data: training examples (for bigram counts) and validation examples.
 
     Returns:
-      The baseline's loss at the positions that `Judge.target_name` names.
+      The baseline's loss at the positions that `Baseline.target_name` names.
     """
-    objective: Objective = config.objective
-    judge = objective.judge
-    if judge.baseline == "bigram":
+    expected = config.objective.baseline
+    if expected.name == "bigram":
         if data.bigram_loss is not None:
             return data.bigram_loss
         train = data.train.epoch(config.data.batch_size)
         return bigram(data.vocabulary.size, train, batches(config, data))
-    if judge.baseline != "unigram":
-        return judge.baseline_loss(batches(config, data))
-    targets_name = "masked_targets" if objective.family == "encoder" else "decoder_target_tokens"
+    if expected.loss is not None:
+        return expected.loss(batches(config, data))
+    targets_name = "masked_targets" if config.objective.family == "encoder" else "decoder_target_tokens"
     pairs = [(b[targets_name], b["eval_mask"]) for b in batches(config, data)]
     targets, weights = (np.concatenate(x) for x in zip(*pairs))
     return unigram(targets, weights)
 
 
-def verdict(judge: Judge, target_loss: float, trivial: float) -> str:
+def verdict(expected: base.Baseline, target_loss: float, trivial: float) -> str:
     """A report line that compares the model with the baseline."""
     side = "below" if target_loss < trivial else "ABOVE"
     return (
-        f"validation, {judge.target_name}: model {target_loss:.3f} nats, {judge.baseline} baseline "
+        f"validation, {expected.target_name}: model {target_loss:.3f} nats, {expected.name} baseline "
         f"{trivial:.3f}: {abs(trivial - target_loss):.3f} nats {side} it"
     )
 

@@ -71,11 +71,11 @@ def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[st
 
     def batches(stream: Stream) -> Iterator[dict[str, np.ndarray]]:
         for batch in stream.epoch(config.data.batch_size, limit=config.train.eval_examples, rows=rows):
-            mask = config.objective.judge.eval_mask(batch, data.vocabulary)
+            mask = config.objective.baseline.eval_mask(batch, data.vocabulary)
             shape, count = np.shape(mask), next(iter(batch.values())).shape[:1]
             if mask is None or shape[:1] != count:
                 actual = f"{'None' if mask is None else f'an array {list(shape)}'} for {count[0]} rows"
-                raise UserError(f"objective.kind: {config.objective.kind}: Judge.eval_mask returns {actual}")
+                raise UserError(f"objective.kind: {config.objective.kind}: eval_mask of the baseline returns {actual}")
             yield batch | {"eval_mask": np.asarray(mask, np.float32)}
 
     return {name: batches(stream) for name, stream in data.validation.each().items()}
@@ -130,4 +130,4 @@ def validate(
 def _means(objective: Objective, totals: dict[str, np.ndarray]) -> dict[str, float]:
     """The loss, and each Σ value / Σ weight."""
     means = {name: float(value / max(weight, 1e-9)) for name, (value, weight) in totals.items()}
-    return {"loss": sum(c * means[part] for part, c in objective.loss.coefficients().items()), **means}
+    return {"loss": sum(c * means[part] for part, c in objective.coefficients().items()), **means}

@@ -70,8 +70,8 @@ class Predictor:
           other: that of another task of the run with a head of the same name, which shares its programs.
         """
         objective = setup.config.objective
-        self._setup, self._batches, self._objective = setup, objective.batches, objective
-        self._rows, self._own_outputs = self._batches.rows_of(vocabulary), slice(None)
+        self._setup, self._task_objective, self._objective = setup, objective, objective
+        self._collate, self._own_outputs = objective.collate_fn(vocabulary), slice(None)
         self.head = getattr(objective.task, "head", None)
         if (part := getattr(objective, "part", None)) is not None:
             heads = setup.network.heads
@@ -100,7 +100,7 @@ class Predictor:
         Returns:
           For each record its outputs, float32; None if stopped.
         """
-        limit = self._batches.longest(self._setup.config.data.length)
+        limit = self._task_objective.row_length(self._setup.config.data.length)
         lengths = [batching.power_of_two(len(record["tokens"]), limit, batching.LEAST) for record in records]
         all_outputs: list[Any] = [None] * len(records)
         with self._setup.use():
@@ -118,12 +118,12 @@ class Predictor:
 
     def _run(self, params: Any, records: Sequence[Record], length: int, rows: int) -> Any:
         """The outputs of a batch; rows without an example are zeros."""
-        batch = self._rows(records, length)
+        batch = self._collate(records, length)
         batch.pop("labels", None)  # of another type in each kind of task
         arrays = [np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1)) for x in batch.values()]
         static = self._setup.network, self._objective, tuple(batch)
         outputs = batching.run(_outputs, static, params, *arrays)[..., self._own_outputs]
-        return self._batches.split(outputs, records)
+        return self._task_objective.split_outputs(outputs, records)
 
     def losses(
         self, params: Any, records: Sequence[Record], outputs: Sequence[Sequence[Any]], targets: Sequence[Any]
@@ -141,7 +141,7 @@ class Predictor:
 
 
 def _outputs(network: Network, objective: Objective, names: tuple[str, ...], params: Any, *arrays: jax.Array) -> Any:
-    return objective.loss.predict(network.bind(params), dict(zip(names, arrays)))
+    return objective.predict(network.bind(params), dict(zip(names, arrays)))
 
 
 class TextPredictor:
@@ -283,7 +283,7 @@ def target_log_probs(
 
 def _has_prefix(setup: Setup) -> bool:
     """True if a decoder reads the prompt in both directions."""
-    return "decoder_prefix" in setup.config.objective.batches.features(setup.config.data.length)
+    return "decoder_prefix" in setup.config.objective.data_spec(setup.config.data.length).features
 
 
 class Generation:

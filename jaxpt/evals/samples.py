@@ -65,7 +65,7 @@ def answers_of(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callab
     """
     network, objective, vocabulary = setup.network, setup.config.objective, data.vocabulary
     if objective.family == "encoder":
-        return lambda params: candidates(objective.loss.scorer(network.bind(params)), batch, 1)[0][..., 0]
+        return lambda params: candidates(objective.lm_network(network.bind(params)), batch, 1)[0][..., 0]
     zeros = np.zeros(len(batch["decoder_input_tokens"]), np.int32)
     if objective.family == "decoder":
         length, half = _lengths(batch)

@@ -126,7 +126,7 @@ def export(
     config, renamed = _of_task(configs.load(run_dir), task)
     _check_features(config)
     saved = weights.Saved(run_dir, step)
-    network, summands, left_out = exported(config.objective.loss.network(config.model))
+    network, summands, left_out = exported(config.objective.network(config.model))
     summands = {path: tuple(renamed(p) for p in paths) for path, paths in summands.items()}
     origin_config = origin.read(run_dir / origin.FOLDER, origin.CONFIG)
     family = hf.family_of(network.config, (origin_config or {}).get("model_type"))
@@ -166,7 +166,7 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
         raise UserError(f"{run_dir}: has no low-rank adapter (train.lora); leave --adapter out")
     _check_features(config)
     saved = weights.Saved(run_dir, step)
-    whole = config.objective.loss.network(config.model)
+    whole = config.objective.network(config.model)
     network, summands, left_out = exported(whole)
     shapes, axes = whole.shapes(), whole.logical_axes()
     layout = trainable.layout(config, shapes, axes)
@@ -281,7 +281,7 @@ def _of_task(config: Config, name: str | None) -> tuple[Config, Callable[[str], 
         if name is not None:
             raise UserError(f"--task {name}: the run has no tasks with names; leave it out")
         return config, lambda path: path
-    if not config.objective.loss.heads(config.model):
+    if not config.objective.heads(config.model):
         return config, lambda path: path  # text to text: one model for all
     if name not in config.task.task_names:
         raise UserError(f"--task NAME chooses one of {', '.join(config.task.task_names)}"
@@ -298,7 +298,7 @@ def _of_task(config: Config, name: str | None) -> tuple[Config, Callable[[str], 
 def _labels(config: Config) -> dict[str, Any]:
     """Names of the logits of a fine-tuned run, and its loss."""
     task = config.task
-    if task is None or not config.objective.loss.heads(config.model):
+    if task is None or not config.objective.heads(config.model):
         return {}
     return {"labels": getattr(task, "shown", None) or None, "problem": imported.PROBLEMS.get(task.kind)}
 

@@ -45,7 +45,7 @@ def open_source(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
         return opened
     settings = objective_of(model, heads)
     objective = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
-    objective_heads = objective.loss.heads(model)
+    objective_heads = objective.heads(model)
     if set(objective_heads) == set(heads):
         return opened
     return hf.open_directory(source, partial=partial, ignore=ignore, heads=objective_heads)
@@ -132,7 +132,7 @@ def recipe(
     for item in overrides:
         override(tree, origin, item)
     config = configs.build(tree, lambda key: origin_of(key, origin, run_dir))
-    if overrides and config.objective.loss.network(config.model).shapes() != network.shapes():
+    if overrides and config.objective.network(config.model).shapes() != network.shapes():
         raise UserError(f"command line: {' '.join(overrides)}: the model has other parameters than the imported one")
     return config
 

@@ -15,8 +15,6 @@ from jaxpt.hf import generation, origin
 from jaxpt.hf.directory import family_of, open_directory, read_config
 from jaxpt.models.network import Network
 from jaxpt.models.stored import parameters, stored_params
-from jaxpt.objectives.formats import text_format
-from jaxpt.objectives.labelled import LabelledLoss
 from jaxpt.train.foreign import Opened
 
 
@@ -91,10 +89,10 @@ def carry(config: Config, vocabulary: Vocabulary) -> None:
     run_dir = source.parents[1] if source.parent.name == "checkpoints" else source
     is_theirs = path is not None and Path(path).resolve().is_relative_to(run_dir)
     family, languages, objective = config.model.family, vocabulary.languages, config.objective
-    writes = family == "encoder_decoder" and not isinstance(objective.loss, LabelledLoss)
+    writes = family == "encoder_decoder" and objective.predicts_tokens
     if writes and languages and len(languages) > 1:  # which one begins a text is a matter of the example
         writes = False
     language = languages[0] if languages else None
-    begins = text_format(objective, config.model, vocabulary, language=language).decoder_start if writes else ()
+    begins = objective.text_format(config.model, vocabulary, language=language).decoder_start if writes else ()
     eos = None if family == "encoder" else vocabulary.eos
     origin.carry(source, Path(config.run_dir), eos=eos, start=begins, same_tokenizer=is_theirs)

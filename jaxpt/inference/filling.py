@@ -16,10 +16,8 @@ from jaxpt.decode import fill as masks
 from jaxpt.decode import spans
 from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
-from jaxpt.objectives.fill_in_the_middle import FillInTheMiddleBatches
-from jaxpt.objectives.formats import Format, predictor
+from jaxpt.objectives.formats import Format
 from jaxpt.objectives.seq2seq import mask_id
-from jaxpt.objectives.ul2 import UL2Batches, mode_ids
 
 if TYPE_CHECKING:
     from jaxpt.inference.loaded import Loaded
@@ -59,23 +57,22 @@ def _blanks(model: Loaded) -> str | frozenset[int]:
     v = model.vocabulary
     if model.family == "encoder":
         try:
-            predictor(model.objective, model.network.bind(model.params))
+            model.objective.lm_network(model.network.bind(model.params))
         except UserError:
             return frozenset()
         return frozenset({v.mask} if v.mask is not None else ())
     if model.family == "decoder":
-        return FILL if isinstance(model.objective.batches, FillInTheMiddleBatches) else frozenset()
-    blank = model.reader.format("NLU").blank
-    if blank == "sentinels":
-        modes = mode_ids(v).values() if isinstance(model.objective.batches, UL2Batches) else ()
-        return frozenset(v.sentinel_ids).difference(modes)
-    return frozenset({mask_id(v, model.objective.kind)} if blank == "mask" else ())
+        return FILL if model.reader.format().blank == "middle" else frozenset()
+    layout = model.reader.format("NLU")
+    if layout.blank == "sentinels":
+        return frozenset(v.sentinel_ids).difference(layout.modes)
+    return frozenset({mask_id(v, model.objective.kind)} if layout.blank == "mask" else ())
 
 
 def check(model: Loaded) -> None:
     """Raises UserError if the model fills nothing."""
     if model.family == "encoder":
-        predictor(model.objective, model.network.bind(model.params))  # says why it predicts no tokens
+        model.objective.lm_network(model.network.bind(model.params))  # says why it predicts no tokens
     if not _blanks(model):
         raise UserError(
             f"{model.path}: {model.network.config.kind} with objective.kind: {model.objective.kind} fills nothing; use "

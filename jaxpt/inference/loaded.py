@@ -34,7 +34,6 @@ from jaxpt.inference.opening import Opened
 from jaxpt.inference.text import Completion, OnText, TextStreams
 from jaxpt.inference.words import Spans, Words
 from jaxpt.models.network import Network
-from jaxpt.objectives.formats import check_writes
 from jaxpt.parallel import mesh as meshes
 
 DTYPES = ("auto", "float32", "bfloat16")
@@ -253,7 +252,7 @@ class Loaded:
         """
         if len(contexts) != len(continuations):
             raise UserError(f"{len(contexts)} contexts and {len(continuations)} continuations: there must be as many")
-        check_writes(self.objective, self.path)
+        self.objective.check_writes(self.path)
         if self.family == "encoder":
             filling.check(self)
         pairs = [self.reader.pair(*pair) for pair in zip(contexts, continuations)]
@@ -338,7 +337,7 @@ class Loaded:
 
     def _check_writes(self) -> None:
         """Raises UserError where the model writes no text."""
-        check_writes(self.objective, self.path)
+        self.objective.check_writes(self.path)
         if self._engine is None:
             raise self._no_generation()
 

@@ -72,7 +72,7 @@ def open_model(
         )
     run_dir, step = weights.locate(path)
     config = configs.load(run_dir)
-    network = config.objective.loss.network(config.model)
+    network = config.objective.network(config.model)
     opened = _tokenizer(tokenizer, run_dir, config)
     model_objective = _objective(objective) or configs.at_phase(config, configs.phase_of(config, step)).objective
     return _complete(path, network, weights.read(run_dir, step), model_objective, opened, _folder(run_dir, tokenizer))

@@ -166,7 +166,7 @@ class _Heads(dict[str, Bound]):
 
     def __missing__(self, name: str) -> Bound:
         raise UserError(f"model.heads: the network has no head {name!r}, only {', '.join(map(repr, self)) or 'none'}; "
-                        "Loss.heads declares them")  # fmt: skip
+                        "Objective.heads declares them")  # fmt: skip
 
 
 def _initialised(network: Network, key: jax.Array) -> dict[str, Any]:

@@ -17,17 +17,20 @@ Paper: https://arxiv.org/abs/1910.13461
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Arrays, Features
-from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features, mask_id
+from jaxpt.objectives.formats import Format
+from jaxpt.objectives.seq2seq import TextDenoising, copied_inputs, encoder_decoder_features, mask_id
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -53,9 +56,44 @@ class Bart(TextDenoising):
     rotate: Fraction = 0.0
     """Fraction of the texts that are rotated to begin at a random token."""
 
-    @property
-    def batches(self) -> BartBatches:
-        return BartBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        def max_packed_lengths(lengths: Arrays) -> dict[str, np.ndarray]:
+            tokens = lengths["tokens"]
+            inserted = np.ceil((tokens + 2) * self.insert_rate).astype(np.int64)
+            return {"encoder_input_tokens": tokens + 2 + inserted, "decoder_input_tokens": tokens + 2}
+
+        advice = "raise objective.mask_rate, or set objective.mask_length=subword if words are not found"
+        return DataSpec(
+            features=encoder_decoder_features(length, length),
+            transforms=functools.partial(self._transforms, length),
+            max_packed_lengths=max_packed_lengths,
+            untrainable_examples=copied_inputs(advice),
+        )
+
+    def text_format(self, model: ModelConfig, vocabulary: Vocabulary, **options: Any) -> Format:
+        return dataclasses.replace(super().text_format(model, vocabulary, **options), blank="mask")
+
+    def _transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+        # If BOS and EOS are the same id (GPT-2), texts begin without BOS.
+        bos = vocabulary.bos if vocabulary.bos != vocabulary.eos else None
+        text = length - 2
+        while text + math.ceil((text + 2) * self.insert_rate) > length - 2:
+            text -= 1
+        names = ("permute_sentences", "mask_rate", "mask_length", "poisson_lambda", "replace", "random_probability",
+                 "insert_rate", "rotate")  # fmt: skip
+        masks = self.insert_rate or (self.mask_rate and self.replace != "nothing")
+        ids = {
+            "mask": mask_id(vocabulary, self.kind) if masks else vocabulary.pad,
+            "vocab_size": vocabulary.size,
+            "bos": bos,
+            "eos": vocabulary.eos,
+        }
+        noise = {name: getattr(self, name) for name in names} | ids
+        sizes = {"inputs_length": length, "targets_length": length, "start": vocabulary.eos}
+        return Transforms(
+            offline=self.windows(text, vocabulary),
+            online=(Call(preprocessors.bart.noise, noise), Call(preprocessors.features.encoder_decoder, sizes)),
+        )
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None:
@@ -68,42 +106,3 @@ class Bart(TextDenoising):
             )
         if (self.mask_rate and self.replace != "nothing") or self.insert_rate:
             mask_id(vocabulary, self.kind)
-
-
-class BartBatches(TextDenoisingBatches):
-    """Windows of text with noise."""
-
-    h: Bart
-    copy_advice: ClassVar[str] = (
-        "raise objective.mask_rate, or set objective.mask_length=subword if words are not found"
-    )
-
-    def features(self, length: int) -> Features:
-        return encoder_decoder_features(length, length)
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        # If BOS and EOS are the same id (GPT-2), texts begin without BOS.
-        bos = vocabulary.bos if vocabulary.bos != vocabulary.eos else None
-        text = length - 2
-        while text + math.ceil((text + 2) * self.h.insert_rate) > length - 2:
-            text -= 1
-        names = ("permute_sentences", "mask_rate", "mask_length", "poisson_lambda", "replace", "random_probability",
-                 "insert_rate", "rotate")  # fmt: skip
-        masks = self.h.insert_rate or (self.h.mask_rate and self.h.replace != "nothing")
-        ids = {
-            "mask": mask_id(vocabulary, self.h.kind) if masks else vocabulary.pad,
-            "vocab_size": vocabulary.size,
-            "bos": bos,
-            "eos": vocabulary.eos,
-        }
-        noise = {name: getattr(self.h, name) for name in names} | ids
-        sizes = {"inputs_length": length, "targets_length": length, "start": vocabulary.eos}
-        return Transforms(
-            offline=self.windows(text, vocabulary),
-            online=(Call(preprocessors.bart.noise, noise), Call(preprocessors.features.encoder_decoder, sizes)),
-        )
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        tokens = lengths["tokens"]
-        inserted = np.ceil((tokens + 2) * self.h.insert_rate).astype(np.int64)
-        return {"encoder_input_tokens": tokens + 2 + inserted, "decoder_input_tokens": tokens + 2}

@@ -1,12 +1,10 @@
-"""Base classes of objectives. An objective holds frozen hyperparameters and builds three independent components:
+"""Base class of objectives. An objective is one frozen class of hyperparameters that gives:
 
-    objective.batches    names the preprocessors and the features that they make     does not use JAX
-    objective.loss       computes the loss of a batch                                does not read data
-    objective.judge      names the trivial baseline and the positions to compare     used by evaluators
+    objective.data_spec(length)   the features of a batch and the preprocessors that make them: a `DataSpec`, no JAX
+    objective.loss(model, batch)  the loss of a batch: a pure function of a bound model and the batch
+    objective.baseline            the trivial predictor that a model is compared with, and where: a `Baseline`
 
-Each component is a frozen dataclass with one field `h`, the hyperparameters. Values that two components need are
-methods of the hyperparameters. An objective that wraps another one (distillation) replaces the loss and reuses the
-batches and the judge.
+An objective that wraps another one (distillation) replaces the loss and passes on the data and the baseline.
 
 Only this package connects data and models. Preprocessors are referenced by name and imported in `jaxpt.data`, so this
 package does not need TensorFlow.
@@ -31,6 +29,7 @@ row of zeros has zero weight in every loss and metric: evaluation pads its last 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,196 +38,76 @@ import jax
 import numpy as np
 
 from jaxpt.config import ModelConfig, ObjectiveConfig, SourceConfig, kinds, resolve
-from jaxpt.data.calls import Transforms, Vocabulary
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
-from jaxpt.objectives import checks
+from jaxpt.objectives import checks, formats
 from jaxpt.objectives.losses import token_loss
 
 Batch = dict[str, jax.Array]
-Arrays = Mapping[str, np.ndarray]
-Features = dict[str, tuple[tuple[int, ...], str]]
-"""{feature: (shape without the batch, "int32" or "float32")}."""
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 """{metric: (Σ weighted value, Σ weight)}."""
+LossOutputs = tuple[dict[str, jax.Array], Metrics]
+"""({part: Σ weighted loss}, metrics)."""
 
 
-def undefined(part: Any, name: str) -> UserError:
-    """What is said where someone's own subclass lacks something."""
-    base = next(cls.__name__ for cls in type(part).__mro__ if cls.__module__ == __name__)
-    return UserError(
-        f"class {type(part).__name__} of {type(part).__module__} must define `{name}`; the docstring of "
-        f"{base}{'' if name == 'family' else f'.{name}'} in jaxpt/objectives/base.py says what it is"
-    )
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """A trivial predictor that a trained model must beat."""
+
+    name: str
+    """"unigram" or "bigram" (`jaxpt.evals.baseline`), or the name of one that `loss` computes."""
+    target_name: str
+    """Description of the compared target positions, for messages."""
+    eval_mask: Callable[[Arrays, Vocabulary], np.ndarray]
+    """(batch, vocabulary) → weights of the target positions at which model and baseline are compared, in the shape of
+    the targets. Evaluation adds them to the batch as `eval_mask`; the loss then returns the metric `target_loss`."""
+    loss: Callable[[Iterable[Arrays]], float] | None = None
+    """Batches of the validation split, with `eval_mask` → nats per target; None for unigram and bigram."""
+    report_lines: Callable[[Mapping[str, float]], list[str]] = lambda means: []
+    """{metric: mean over the validation split} → report lines for loss parts that have another trivial predictor."""
+
+    def __post_init__(self) -> None:
+        if self.loss is None and self.name not in ("unigram", "bigram"):
+            raise UserError(f"Baseline({self.name!r}) needs `loss`, which computes it; only unigram and bigram do not")
 
 
 class Objective(ObjectiveConfig):
-    """Base of all objectives: the hyperparameters and the three components. A module defines exactly one subclass."""
+    """Base of all objectives: hyperparameters, data, loss and baseline. A module defines exactly one subclass."""
 
     family: ClassVar[str]
     """Model family: "encoder", "decoder" or "encoder_decoder"."""
+    predicts_tokens: ClassVar[bool] = True
+    """True if the network is trained to predict tokens; False: it answers by a task head."""
 
-    @property
-    def batches(self) -> Batches:
-        """Preprocessors and features."""
-        raise undefined(self, "batches")
+    # ---- data -------------------------------------------------------------------------------------------------------
 
-    @property
-    def loss(self) -> Loss:
-        """Loss and metrics of a batch."""
-        raise undefined(self, "loss")
+    def data_spec(self, length: int) -> DataSpec:
+        """What the batches are made of.
 
-    @property
-    def judge(self) -> Judge:
-        """Baseline and evaluated positions."""
-        raise undefined(self, "judge")
+        Args:
+          length: `data.length`, in tokens.
+        """
+        raise self._undefined("data_spec")
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        """Raises UserError for invalid settings; called before training starts."""
-        raise undefined(self, "check")
-
-    def check_family(self, model: ModelConfig) -> None:
-        """Raises UserError if the model belongs to another family, or a component is none; called before any data is
-        read."""
-        if not hasattr(self, "family"):
-            raise undefined(self, "family")
-        for name, base in (("batches", Batches), ("loss", Loss), ("judge", Judge)):
-            checks.check_part(self.kind, name, getattr(self, name), base)
-        if model.family != self.family:
+    def check_source(self, source: SourceConfig) -> None:
+        """Raises UserError if the objective cannot use the source; called before any data is read."""
+        if source.fields is not None:
             raise UserError(
-                f"objective.kind: {self.kind} requires a model of family {self.family}, "
-                f"but model.kind: {model.kind} is of family {model.family}; "
-                f"for it: objective.kind: {', '.join(_kinds_of(model.family))}"
+                f"data.fields: objective.kind: {self.kind} reads one text field, not two; set data.field instead"
             )
 
     def vocabulary_path(self) -> Path | None:
         """Default vocabulary path if the recipe names none; None if the objective has no default."""
         return None
 
-
-def _kinds_of(family: str) -> list[str]:
-    """The objectives that train models of a family, for messages."""
-    package = "jaxpt.objectives"
-    classes = {kind: resolve(kind, package, Objective) for kind in kinds(package, Objective)}
-    return [kind for kind, cls in classes.items() if getattr(cls, "family", None) == family]
-
-
-@dataclasses.dataclass(frozen=True)
-class Batches:
-    """Defines the batches of an objective: preprocessors, features and their shapes. Does not use JAX."""
-
-    h: Objective
-    """The hyperparameters."""
-
-    def features(self, length: int) -> Features:
-        """Shape (without the batch) and dtype of each feature of a batch.
-
-        Args:
-          length: `data.length`, in tokens.
-
-        Returns:
-          {name: (shape, "int32" or "float32")}.
-        """
-        raise undefined(self, "features")
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        """The preprocessors that make the features, with all their arguments."""
-        raise undefined(self, "transforms")
-
-    uses_chat_template: ClassVar[bool] = False
-    """True if records depend on the tokenizer's chat template."""
-
-    def chat_template(self) -> str | None:
-        """Jinja of the chat template that the run's tokenizer is given; None: it keeps its own."""
-        return None
-
-    def examples(self, length: int) -> int | None:
-        """Maximum number of target tokens if the input is examples of a SeqIO Task; None if it is documents."""
-        return None
-
-    def check_source(self, source: SourceConfig) -> None:
-        """Raises UserError if the objective cannot use the source; called before any data is read."""
-        if source.fields is not None:
-            raise UserError(
-                f"data.fields: objective.kind: {self.h.kind} reads one text field, not two; set data.field instead"
-            )
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        """Upper bound of the tokens that each record occupies in a packed row; `data.packing` uses it.
-
-        Args:
-          lengths: {feature of a record: its lengths, int [records]}.
-
-        Returns:
-          {feature of a batch: int [records]}; the capacity is the length in `features`. Include one feature of the
-          encoder, one of the decoder, and every feature that can fill up before them (masked positions).
-        """
-        raise NotImplementedError
-
-    def check_packing(self) -> None:
-        """Raises UserError if packing is not supported; called before data is prepared."""
-        if type(self).max_packed_lengths is Batches.max_packed_lengths:
-            raise UserError(
-                f"data.packing: objective.kind: {self.h.kind} does not support packing; remove data.packing"
-            )
-
-    def placed(self, name: str, online: Callable[..., Any], length: int) -> Callable[..., Any]:
-        """What makes rows of the batch, from what makes those of one task's own batch.
-
-        Args:
-          name: of the task, one of several.
-          online: (records, keys, packs) → {feature: array [rows, ...]}, of `features` of the task's objective.
-          length: `data.length`, in tokens.
-
-        Returns:
-          The same of `features` here; by default they are equal.
-        """
-        return online
-
-    def text_tokens(self, records: int, tokens: int) -> int:
-        """Number of text tokens in records, without special tokens and without tokens that overlap between records.
-
-        Args:
-          records: number of records.
-          tokens: total number of token ids in them.
-
-        Returns:
-          The count that a study's token budget uses; it does not depend on masking or noise.
-        """
-        return tokens
-
-    def passes(self) -> int:
-        """How often the records hold each document."""
-        return 1
-
-    def static_mask_copies(self) -> int | None:
-        """Number n of static mask copies: epoch e uses the noise of copy e mod n. None: new noise in every epoch."""
-        return None
-
-    def degenerate(self, batch: Arrays) -> dict[str, np.ndarray]:
-        """Finds examples that give the model no training signal.
-
-        Args:
-          batch: the features that `features` names.
-
-        Returns:
-          {problem and remedy: True for each affected example, bool [examples]}. A run warns at the start if most
-          examples are affected.
-        """
-        return {}
-
-
-@dataclasses.dataclass(frozen=True)
-class Loss:
-    """Computes the loss of an objective: a pure function of parameters and batch."""
-
-    h: Objective
-    """The hyperparameters."""
+    # ---- loss -------------------------------------------------------------------------------------------------------
 
     def heads(self, model: ModelConfig) -> Mapping[str, Head | Network]:
-        """The heads that the loss adds to the backbone, by name; a call finds them in `model.heads`.
+        """The heads that the loss adds to the backbone, by name; a loss finds them in `model.heads`.
 
         Args:
           model: configuration of the backbone.
@@ -238,28 +117,24 @@ class Loss:
     def network(self, model: ModelConfig) -> Network:
         """The backbone with its heads, which is trained, saved and exported."""
         heads = self.heads(model)
-        checks.check_heads(self.h.kind, heads)
+        checks.check_heads(self.kind, heads)
         return Network(model.build(), heads)
-
-    def scorer(self, model: Bound) -> Bound:
-        """The bound network that predicts vocabulary tokens: the whole network, or its generator (ELECTRA)."""
-        return model
 
     def coefficients(self) -> dict[str, float]:
         """{loss part: its coefficient in the total loss}."""
-        raise undefined(self, "coefficients")
+        raise self._undefined("coefficients")
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Σ of the weights of each loss part; depends only on the batch, so it is known before any microbatch runs."""
-        raise undefined(self, "weights")
+        raise self._undefined("weights")
 
-    def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss(self, model: Bound, batch: Batch) -> LossOutputs:
         """Σ over the (micro)batch of each loss part and of each metric.
 
         Args:
           model: a backbone with its heads, bound to parameters and random keys (`jaxpt.models.network.Network.bind`).
             Dropout is off without keys (evaluation).
-          batch: the features that `Batches.features` names; in evaluation also `eval_mask`.
+          batch: the features of the `DataSpec`; in evaluation also `eval_mask`.
           teachers: {name: (network, parameters)}, only if `teachers()` is not empty.
           carry: the state from the previous batch, only if `carries` is true.
 
@@ -267,28 +142,28 @@ class Loss:
           ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}), and the next carry if `carry` was passed;
           no gradient flows through it. The trainer divides each part by its `weights` over the whole global batch.
           Parts that are not in `coefficients` are auxiliary losses of the model (`Output.aux`): they have coefficient 1
-          and are divided by `tokens`.
+          and are divided by `num_tokens`.
         """
         output = self.output(model, batch)
-        checks.check_output(self.h.kind, output)
+        checks.check_type(self.kind, "output", output, Output)
         loss_outputs = self.loss_from_hidden(model, output.hidden, batch)
-        checks.check_sums(self.h.kind, "loss_from_hidden", loss_outputs)
+        checks.check_sums(self.kind, "loss_from_hidden", loss_outputs)
         return {**loss_outputs[0], **output.aux}, loss_outputs[1]
 
     def output(self, model: Bound, batch: Batch) -> Output:
         """The model's output for a batch; its hidden states are the input of `loss_from_hidden`."""
-        raise undefined(self, "output")
+        raise self._undefined("output")
 
-    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         """Loss parts and metrics from the hidden states that `output` returned."""
-        raise undefined(self, "loss_from_hidden")
+        raise self._undefined("loss_from_hidden")
 
     @property
     def carries(self) -> bool:
         """True if per-row state is carried from one batch to the next."""
         return False
 
-    def carry(self, network: Network, rows: int) -> Any:
+    def carry_shapes(self, network: Network, rows: int) -> Any:
         """Shapes of the state that is carried from one batch to the next. The first carry is all zeros.
 
         Args:
@@ -310,70 +185,126 @@ class Loss:
 
     def without_teachers(self) -> Objective:
         """The objective without its teachers: evaluation uses it when they are not available."""
-        return self.h
+        return self
 
+    # ---- baseline ---------------------------------------------------------------------------------------------------
 
-@dataclasses.dataclass(frozen=True)
-class Judge:
-    """Defines how a trained model is compared with a trivial predictor."""
+    @property
+    def baseline(self) -> Baseline:
+        """What a trained model is compared with."""
+        raise self._undefined("baseline")
 
-    h: Objective
-    """The hyperparameters."""
+    # ---- texts of a trained model -----------------------------------------------------------------------------------
 
-    baseline: ClassVar[str]
-    """Name of the trivial predictor that a model must beat: "unigram" or "bigram" (`jaxpt.evals.baseline`), or one that
-    `baseline_loss` computes."""
-    target_name: ClassVar[str]
-    """Description of the compared target positions, for messages."""
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        """Weights of the target positions at which model and baseline are compared, in the shape of the targets.
-
-        Evaluation adds them to the batch as `eval_mask`; the loss then returns the metric `target_loss`.
-        """
-        raise undefined(self, "eval_mask")
-
-    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
-        """The loss of a trivial predictor that `jaxpt.evals.baseline` does not have.
+    def text_format(
+        self,
+        model: ModelConfig,
+        vocabulary: Vocabulary,
+        *,
+        mode: formats.Mode | None = None,
+        language: int | None = None,
+    ) -> formats.Format:
+        """The special tokens around the texts of a network that was trained with this objective.
 
         Args:
-          validation: the batches of the validation split, with `eval_mask`.
+          model: configuration of the backbone.
+          vocabulary: vocabulary of the run.
+          mode: UL2's mode, whose token begins the encoder's input; other objectives have none.
+          language: the language's token (mBART).
 
-        Returns:
-          Nats per target.
+        Raises:
+          UserError: the vocabulary has no such special token, or mBART's language is missing.
         """
-        raise undefined(self, "baseline_loss")
+        if model.family == "encoder":
+            return formats.encoder_format(model, vocabulary)
+        spec = self.data_spec(formats.LENGTH)
+        if model.family == "decoder":
+            return formats.Format(prefix_lm="decoder_prefix" in spec.features)
+        return formats.encoder_decoder_format(spec, vocabulary)
 
-    def report_lines(self, means: Mapping[str, float]) -> list[str]:
-        """Report lines for loss parts that have another trivial predictor.
+    def lm_network(self, model: Bound) -> Bound:
+        """The bound network that predicts tokens: the whole network, or its generator (ELECTRA).
 
-        Args:
-          means: {metric: mean over the validation split}.
+        Raises:
+          UserError: an encoder without a masked-LM head or a query stream.
         """
-        return []
+        if model.config.family == "encoder" and "masked_lm" not in model.heads and not hasattr(model, "streams"):
+            raise UserError(
+                f"model.kind: {model.config.kind} has no masked-LM head here, so it predicts no tokens; use a "
+                "pretrained model that has one, before it was fine-tuned"
+            )
+        return model
+
+    def check_writes(self, path: object) -> None:
+        """Raises UserError where a head was trained, not the prediction of tokens; `path` is the model's."""
+        if not self.predicts_tokens:
+            raise UserError(
+                f"{path}: was fine-tuned with objective.kind: {self.kind}, so it answers by its head and writes no "
+                f"text; use jaxpt predict {shlex.quote(str(path))} FILE --out P.jsonl"
+            )
+
+    # ---- checks -----------------------------------------------------------------------------------------------------
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        """Raises UserError for invalid settings; called before training starts."""
+        raise self._undefined("check")
+
+    def check_family(self, model: ModelConfig) -> None:
+        """Raises UserError if the model belongs to another family, or the baseline is none; called before any data is
+        read."""
+        if not hasattr(self, "family"):
+            raise self._undefined("family")
+        checks.check_type(self.kind, "baseline", self.baseline, Baseline)
+        if model.family != self.family:
+            classes = {kind: resolve(kind, __package__, Objective) for kind in kinds(__package__, Objective)}
+            fitting = [kind for kind, cls in classes.items() if getattr(cls, "family", None) == model.family]
+            raise UserError(
+                f"objective.kind: {self.kind} requires a model of family {self.family}, "
+                f"but model.kind: {model.kind} is of family {model.family}; "
+                f"for it: objective.kind: {', '.join(fitting)}"
+            )
+
+    def _undefined(self, name: str) -> UserError:
+        """What is raised where someone's own subclass lacks something."""
+        return UserError(
+            f"class {type(self).__name__} of {type(self).__module__} must define `{name}`; the docstring of "
+            f"Objective.{name} in jaxpt/objectives/base.py says what it is"
+        )
 
 
-class DecoderLoss(Loss):
-    """Cross-entropy of the decoder's targets."""
+class NextToken(Objective):
+    """Base of objectives whose loss is the cross-entropy of the decoder's targets, of decoders and encoder-decoders."""
 
     def coefficients(self) -> dict[str, float]:
-        return {self.h.kind: 1.0}
+        return {self.kind: 1.0}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {self.h.kind: batch["decoder_loss_weights"].sum()}
+        return {self.kind: batch["decoder_loss_weights"].sum()}
 
-    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+    def output(self, model: Bound, batch: Batch) -> Output:
+        inputs = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"]}
+        if "encoder_input_tokens" not in batch:
+            prefix = {"prefix": batch["decoder_prefix"] > 0} if "decoder_prefix" in batch else {}
+            return model.decode(batch["decoder_input_tokens"], **inputs, **prefix)
+        segment_ids = batch["encoder_segment_ids"]
+        encoded = model.encode(
+            batch["encoder_input_tokens"], segment_ids=segment_ids, positions=batch["encoder_positions"]
+        )
+        decoded = model.decode(batch["decoder_input_tokens"], encoded.hidden, encoder_segment_ids=segment_ids, **inputs)
+        return decoded.add_aux(encoded.aux)
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         total, metrics = token_loss(
             model.lm_states(hidden),
             model.output_projection(),
             batch["decoder_target_tokens"],
             batch["decoder_loss_weights"],
             eval_mask=batch.get("eval_mask"),
-            z_loss=self.h.z_loss,
-            label_smoothing=getattr(self.h, "label_smoothing", 0.0),  # of objectives on given targets
-            chunk=self.h.loss_chunk,
+            z_loss=self.z_loss,
+            label_smoothing=getattr(self, "label_smoothing", 0.0),  # of objectives on given targets
+            chunk=self.loss_chunk,
         )
-        return {self.h.kind: total}, metrics
+        return {self.kind: total}, metrics
 
 
 def carried_loss(
@@ -390,11 +321,11 @@ def carried_loss(
     if carry is not None:
         options["carry"] = carry
     loss_outputs = objective.loss(model, batch, **options)
-    checks.check_sums(objective.kind, "__call__", loss_outputs, 2 if carry is None else 3)
+    checks.check_sums(objective.kind, "loss", loss_outputs, 2 if carry is None else 3)
     return (*loss_outputs, None)[:3]  # type: ignore[return-value]
 
 
-def tokens(batch: Batch) -> jax.Array | int:
+def num_tokens(batch: Batch) -> jax.Array | int:
     """Non-padding tokens of a batch, encoder and decoder together: the denominator of auxiliary losses."""
     sides = ("encoder_segment_ids", "decoder_segment_ids")
     return sum((batch[name] > 0).sum() for name in sides if name in batch)

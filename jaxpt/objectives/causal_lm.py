@@ -16,60 +16,30 @@ import numpy as np
 
 from jaxpt.config import ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import Arrays, DataSpec, Features
 from jaxpt.errors import UserError
-from jaxpt.models.base import Bound
-from jaxpt.models.output import Output
-from jaxpt.objectives.base import Arrays, Batch, Batches, DecoderLoss, Features, Judge, Objective
+from jaxpt.objectives.base import Baseline, NextToken
 
 
 def decoder_features(length: int) -> Features:
-    """Shape and dtype of a decoder's features, as `Batches.features`."""
+    """Shape and dtype of a decoder's features, as `DataSpec.features`."""
     names = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
     return {**dict.fromkeys(names, ((length,), "int32")), "decoder_loss_weights": ((length,), "float32")}
 
 
-class DecoderLM(Objective):
+def lengths_of_texts(lengths: Arrays) -> dict[str, np.ndarray]:
+    """`DataSpec.max_packed_lengths` of texts of which the last token is only a target."""
+    return {"decoder_input_tokens": lengths["tokens"] - 1}
+
+
+class DecoderLM(NextToken):
     """Base of objectives whose only loss is the next-token cross-entropy of a decoder."""
 
     family: ClassVar[str] = "decoder"
 
     @property
-    def loss(self) -> DecoderLMLoss:
-        return DecoderLMLoss(self)
-
-    @property
-    def judge(self) -> DecoderLMJudge:
-        return DecoderLMJudge(self)
-
-
-class DecoderLMBatches(Batches):
-    """Inputs, and the next tokens as targets."""
-
-    def features(self, length: int) -> Features:
-        return decoder_features(length)
-
-
-class DecoderLMLoss(DecoderLoss):
-    """Next-token cross-entropy of a decoder."""
-
-    def output(self, model: Bound, batch: Batch) -> Output:
-        prefix = {"prefix": batch["decoder_prefix"] > 0} if "decoder_prefix" in batch else {}
-        return model.decode(
-            batch["decoder_input_tokens"],
-            segment_ids=batch["decoder_segment_ids"],
-            positions=batch["decoder_positions"],
-            **prefix,
-        )
-
-
-class DecoderLMJudge(Judge):
-    """Compares all targets with a bigram model."""
-
-    baseline: ClassVar[str] = "bigram"
-    target_name: ClassVar[str] = "all target tokens"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        return batch["decoder_loss_weights"]
+    def baseline(self) -> Baseline:
+        return Baseline("bigram", "all target tokens", lambda batch, vocabulary: batch["decoder_loss_weights"])
 
 
 class CausalLM(DecoderLM):
@@ -84,9 +54,24 @@ class CausalLM(DecoderLM):
     """Tokens do not attend to other documents in the window, and positions restart at 0 in each document. The EOS
     between two documents belongs to the second one, so every token is still a target."""
 
-    @property
-    def batches(self) -> CausalLMBatches:
-        return CausalLMBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            separator = vocabulary.eos if self.separator else None
+            cut = {
+                "length": length + 1, "join": self.join_documents, "separator": separator, "overlap": 1, "shortest": 2,
+            }  # fmt: skip
+            opening = {"opening": vocabulary.eos} if self.reset_at_documents else {}
+            return Transforms(
+                offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
+                online=(Call(preprocessors.features.decoder, {"length": length, **opening}),),
+            )
+
+        return DataSpec(
+            features=decoder_features(length),
+            transforms=transforms,
+            max_packed_lengths=lengths_of_texts,
+            overhead_tokens=1,  # windows overlap by one token
+        )
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.separator and vocabulary.eos is None:
@@ -98,25 +83,3 @@ class CausalLM(DecoderLM):
             raise UserError(
                 "objective.reset_at_documents: true requires EOS between documents; set objective.separator=true"
             )
-
-
-class CausalLMBatches(DecoderLMBatches):
-    """Windows of text."""
-
-    h: CausalLM
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        h = self.h
-        separator = vocabulary.eos if h.separator else None
-        cut = {"length": length + 1, "join": h.join_documents, "separator": separator, "overlap": 1, "shortest": 2}
-        opening = {"opening": vocabulary.eos} if h.reset_at_documents else {}
-        return Transforms(
-            offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
-            online=(Call(preprocessors.features.decoder, {"length": length, **opening}),),
-        )
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {"decoder_input_tokens": lengths["tokens"] - 1}
-
-    def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - records  # windows overlap by one token

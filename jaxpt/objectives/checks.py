@@ -1,4 +1,4 @@
-"""What a loss returns: messages about what does not fit, where it is someone's own."""
+"""What an objective's methods return: messages about what does not fit, where it is someone's own."""
 
 from __future__ import annotations
 
@@ -10,25 +10,39 @@ import numpy as np
 
 from jaxpt.errors import UserError
 from jaxpt.models.network import Head, Network
-from jaxpt.models.output import Output
 
 
-def check_sums(kind: str, method: str, found: Any, count: int = 2) -> None:
-    """Raises UserError where a method of `Loss` does not return sums and metrics.
+def check_type(kind: str, method: str, returned: Any, expected: type) -> None:
+    """Raises UserError where a method of an objective does not return what it has to.
 
     Args:
       kind: of the objective.
       method: its name.
-      found: what it returned.
+      returned: what it returned.
+      expected: the class of such values.
+    """
+    if not isinstance(returned, expected):
+        name = f"{expected.__name__} of {expected.__module__}"
+        raise UserError(f"objective.kind: {kind}: {method} must return {name}, it returns {_form(returned)}")
+
+
+def check_sums(kind: str, method: str, returned: Any, count: int = 2) -> None:
+    """Raises UserError where a method of an objective does not return sums and metrics.
+
+    Args:
+      kind: of the objective.
+      method: its name.
+      returned: what it returned.
       count: 2, or 3 with the next carry.
     """
-    where = f"objective.kind: {kind}: Loss.{method}"
-    if not isinstance(found, tuple) or len(found) != count or not all(isinstance(x, Mapping) for x in found[:2]):
-        got = f"({', '.join(map(_form, found))})" if isinstance(found, tuple) else _form(found)
+    where = f"objective.kind: {kind}: {method}"
+    is_tuple = isinstance(returned, tuple)
+    if not is_tuple or len(returned) != count or not all(isinstance(x, Mapping) for x in returned[:2]):
+        got = f"({', '.join(map(_form, returned))})" if is_tuple else _form(returned)
         expected = "({part: Σ loss}, {metric: (Σ value, Σ weight)}" + (", next carry)" if count == 3 else ")")
         raise UserError(f"{where} must return {expected}, it returns {got}")
-    _check_numbers(where, found[0])
-    for name, pair in found[1].items():
+    _check_numbers(where, returned[0])
+    for name, pair in returned[1].items():
         if not isinstance(pair, tuple) or len(pair) != 2 or not all(map(_is_number, pair)):
             got = f"({', '.join(map(_form, pair))})" if isinstance(pair, tuple) else _form(pair)
             raise UserError(f"{where}: the metric {name!r} must be (Σ value, Σ weight), two numbers; it is {got}")
@@ -39,57 +53,27 @@ def check_parts(kind: str, coefficients: Any, sums: Mapping[str, Any], weights: 
 
     Args:
       kind: of the objective.
-      coefficients: what `Loss.coefficients` returns.
+      coefficients: what `coefficients` returns.
       sums: Σ loss of each part.
-      weights: what `Loss.weights` returns.
+      weights: what `weights` returns.
     """
     for method, numbers in (("coefficients", coefficients), ("weights", weights)):
-        _check_numbers(f"objective.kind: {kind}: Loss.{method}", numbers)
+        _check_numbers(f"objective.kind: {kind}: {method}", numbers)
     for part in coefficients:
-        for name, numbers in (("the loss", sums), ("Loss.weights", weights)):
+        for name, numbers in (("loss", sums), ("weights", weights)):
             if part not in numbers:
                 raise UserError(
-                    f"objective.kind: {kind}: Loss.coefficients has the part {part!r}, but {name} returns "
+                    f"objective.kind: {kind}: coefficients has the part {part!r}, but {name} returns "
                     f"{', '.join(map(repr, numbers)) or 'none'}"
                 )
 
 
-def check_part(kind: str, name: str, found: Any, base: type) -> None:
-    """Raises UserError where a property of an objective is not the component that it has to be.
-
-    Args:
-      kind: of the objective.
-      name: of the property.
-      found: what it returned.
-      base: the class of such components.
-    """
-    if not isinstance(found, base):
-        expected = f"a {base.__name__} of {base.__module__}"
-        raise UserError(f"objective.kind: {kind}: {name} must return {expected}, it returns {_form(found)}")
-
-
-def check_output(kind: str, found: Any) -> None:
-    """Raises UserError where `Loss.output` returns something else than an `Output`.
-
-    Args:
-      kind: of the objective.
-      found: what it returned.
-    """
-    if not isinstance(found, Output):
-        raise UserError(f"objective.kind: {kind}: Loss.output must return a model's Output, it returns {_form(found)}")
-
-
-def check_heads(kind: str, found: Any) -> None:
-    """Raises UserError where `Loss.heads` returns something else than heads by name.
-
-    Args:
-      kind: of the objective.
-      found: what it returned.
-    """
-    where = f"objective.kind: {kind}: Loss.heads"
-    if not isinstance(found, Mapping):
-        raise UserError(f"{where} must return {{name: Head}}, it returns {_form(found)}")
-    for name, head in found.items():
+def check_heads(kind: str, heads: Any) -> None:
+    """Raises UserError where `heads` of an objective returns something else than heads by name."""
+    where = f"objective.kind: {kind}: heads"
+    if not isinstance(heads, Mapping):
+        raise UserError(f"{where} must return {{name: Head}}, it returns {_form(heads)}")
+    for name, head in heads.items():
         if not isinstance(head, Head | Network):
             raise UserError(f"{where}: {name!r} must be a jaxpt.models.network.Head, it is {_form(head)}")
 

@@ -26,13 +26,14 @@ from jaxpt.config import HeadName, ModelConfig
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.texts import TextsEncoder
+from jaxpt.data.spec import Arrays, Features
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives import class_losses
-from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
-from jaxpt.objectives.labelled import LabelledBatches
-from jaxpt.objectives.text_head import TextHead, TextHeadLoss
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics
+from jaxpt.objectives.labelled import label_entropy
+from jaxpt.objectives.text_head import TextHead
 
 
 class Classification(TextHead):
@@ -46,22 +47,117 @@ class Classification(TextHead):
     r_drop: Annotated[float, Field(ge=0)] = 0.0
     """α of R-Drop: each text is read twice with other dropout; the loss is the mean of both, plus α · the symmetric KL
     divergence of the two predictions. Paper: https://arxiv.org/abs/2106.14448"""
+    head: ClassVar[HeadName] = "classes"
 
     @property
     def sequences(self) -> int:
         return 2 if self.extract and self.task.pair is not None and self.task.is_symmetric else 1
 
-    @property
-    def batches(self) -> ClassificationBatches:
-        return ClassificationBatches(self)
+    def row_length(self, length: int) -> int:
+        return length * self.sequences
+
+    def label_features(self, length: int) -> Features:
+        n, task = self.most_examples(length), self.task
+        shape, dtype = {"classification": ((n,), "int32"), "regression": ((n,), "float32")}.get(
+            task.kind, ((n, task.outputs), "float32")
+        )
+        positions = (n,) if self.sequences == 1 else (n, self.sequences)
+        return {"label_positions": (positions, "int32"), "labels": (shape, dtype), "label_weights": ((n,), "float32")}
+
+    def encoder(self, length: int, vocabulary: Vocabulary) -> TextsEncoder:
+        layout, both_orders = self.layout(vocabulary), self.sequences > 1
+        return TextsEncoder(self.task, layout, length, self.truncate, both_orders)
+
+    def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
+        sizes = {"length": self.row_length(length), "examples": self.most_examples(length), "side": self.side}
+        options = {"start": self.start_id(vocabulary), "orders": self.sequences}
+        return Call(preprocessors.features.labelled, sizes | options)
+
+    def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+        side, start, orders = self.side, self.start_id(vocabulary), self.sequences
+        return lambda records, length: rows.texts(rows.together(records), length, 1, side, start, orders=orders)
+
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+        return {f"{self.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
+
+    def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
+        segments = batch[f"{self.side}_segment_ids"]
+        positions = batch["label_positions"]
+        states = self.text_states(model, hidden, positions.reshape(len(positions), -1), segments)
+        if self.sequences > 1:  # the orders of a pair
+            states = states.reshape(*positions.shape, -1).sum(2)
+        return classes.apply(model, "classes", states, self.part)
+
+    def coefficients(self) -> dict[str, float]:
+        return super().coefficients() | ({"r_drop": self.r_drop} if self.r_drop else {})
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        weights = batch["label_weights"]
+        loss_weights = self.example_loss(None, batch["labels"])[1] * weights
+        r_drop = {"r_drop": weights.sum()} if self.r_drop else {}
+        return super().weights(batch) | {self.kind: loss_weights.sum()} | r_drop
+
+    def loss(self, model: Bound, batch: Batch) -> LossOutputs:
+        if not self.r_drop or "dropout" not in model.rngs:
+            return super().loss(model, batch)
+        # Two copies of each row have different dropout.
+        twice = {name: jnp.concatenate([x, x]) for name, x in batch.items()}
+        output = self.output(model, twice)
+        sums, metrics = self.loss_from_hidden(model, output.hidden, twice)
+        first, second = jnp.split(self.outputs(model, output.hidden, twice), 2)
+        divergence = (class_losses.r_drop(first, second) * batch["label_weights"]).sum()
+        halved = {name: total / 2 for name, total in {**sums, **output.aux}.items()}
+        return {**halved, "r_drop": divergence}, metrics
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
+        weights, labels = batch["label_weights"], batch["labels"]
+        outputs = self.outputs(model, hidden, batch)
+        loss, _ = self.example_loss(outputs, labels)
+        metrics: Metrics = {}
+        if self.task.kind == "classification":
+            correct = (outputs.argmax(-1) == labels) * weights
+            metrics["accuracy"] = (correct.sum(), weights.sum())
+        if "eval_mask" in batch:
+            metrics["target_loss"] = ((loss * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
+        sums = {self.kind: (loss * weights).sum(), **self.lm_part(model, hidden, batch)}
+        return sums, jax.lax.stop_gradient(metrics)
+
+    def example_loss(self, outputs: jax.Array | None, labels: jax.Array) -> tuple[Any, jax.Array]:
+        """Loss and weight of each example.
+
+        Args:
+          outputs: the head's, [..., K]; None: the weight alone is wanted.
+          labels: [...] or [..., K].
+        """
+        kind = self.task.kind
+        ones = jnp.ones(labels.shape[: 2 if outputs is None else outputs.ndim - 1])
+        if kind == "classification":
+            if outputs is None:
+                outputs = jnp.zeros((*labels.shape, self.task.outputs))
+            class_weights = self.class_weights
+            weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
+            return class_losses.class_cross_entropy(
+                outputs, labels, label_smoothing=self.label_smoothing, class_weights=weights
+            )
+        if outputs is None:
+            return None, ones
+        if kind == "regression":
+            return jnp.square(outputs[..., 0] - labels), ones
+        return optax.sigmoid_binary_cross_entropy(outputs, labels).mean(-1), ones
 
     @property
-    def loss(self) -> ClassificationLoss:
-        return ClassificationLoss(self)
+    def baseline(self) -> Baseline:
+        """The best constant prediction."""
+        return Baseline("constant", "labels", lambda batch, vocabulary: batch["label_weights"], self._constant_loss)
 
-    @property
-    def judge(self) -> ClassificationJudge:
-        return ClassificationJudge(self)
+    def _constant_loss(self, validation: Iterable[Arrays]) -> float:
+        labels = np.concatenate([batch["labels"][batch["eval_mask"] > 0] for batch in validation]).astype(np.float64)
+        if self.task.kind == "regression":
+            return float(labels.var())
+        if self.task.kind == "multi_label":
+            p = labels.mean(0).clip(1e-12, 1 - 1e-12)
+            return float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).mean())
+        return label_entropy(labels)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)
@@ -74,132 +170,3 @@ class Classification(TextHead):
             raise UserError(f"objective.class_weights: wants one for each of {self.task.outputs} labels")
         if self.layout(vocabulary).room(length, 1 if self.task.pair is None else 2) < 1:
             raise UserError(f"data.length: {length} leaves no room for text beside the special tokens")
-
-
-class ClassificationBatches(LabelledBatches):
-    """Texts with one target each."""
-
-    h: Classification
-
-    def features(self, length: int) -> Features:
-        return super().features(self.longest(length))
-
-    def longest(self, length: int) -> int:
-        return length * self.h.sequences
-
-    def label_features(self, length: int) -> Features:
-        n, task = self.h.most_examples(length // self.h.sequences), self.h.task
-        shape, dtype = {"classification": ((n,), "int32"), "regression": ((n,), "float32")}.get(
-            task.kind, ((n, task.outputs), "float32")
-        )
-        positions = (n,) if self.h.sequences == 1 else (n, self.h.sequences)
-        return {"label_positions": (positions, "int32"), "labels": (shape, dtype), "label_weights": ((n,), "float32")}
-
-    def encoder(self, length: int, vocabulary: Vocabulary) -> TextsEncoder:
-        layout, both_orders = self.h.layout(vocabulary), self.h.sequences > 1
-        return TextsEncoder(self.h.task, layout, length, self.h.truncate, both_orders)
-
-    def rows(self, length: int, vocabulary: Vocabulary) -> Call:
-        sizes = {"length": self.longest(length), "examples": self.h.most_examples(length), "side": self.h.side}
-        options = {"start": self.start(vocabulary), "orders": self.h.sequences}
-        return Call(preprocessors.features.labelled, sizes | options)
-
-    def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        side, start, orders = self.h.side, self.start(vocabulary), self.h.sequences
-        return lambda records, length: rows.texts(rows.together(records), length, 1, side, start, orders=orders)
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
-
-
-class ClassificationLoss(TextHeadLoss):
-    """Loss of the head's outputs."""
-
-    h: Classification
-    head: ClassVar[HeadName] = "classes"
-
-    def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
-        segments = batch[f"{self.h.side}_segment_ids"]
-        positions = batch["label_positions"]
-        states = self.text_states(model, hidden, positions.reshape(len(positions), -1), segments)
-        if self.h.sequences > 1:  # the orders of a pair
-            states = states.reshape(*positions.shape, -1).sum(2)
-        return classes.apply(model, "classes", states, self.h.part)
-
-    def coefficients(self) -> dict[str, float]:
-        return super().coefficients() | ({"r_drop": self.h.r_drop} if self.h.r_drop else {})
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        weights = batch["label_weights"]
-        loss_weights = self.example_loss(None, batch["labels"])[1] * weights
-        r_drop = {"r_drop": weights.sum()} if self.h.r_drop else {}
-        return super().weights(batch) | {self.h.kind: loss_weights.sum()} | r_drop
-
-    def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        if not self.h.r_drop or "dropout" not in model.rngs:
-            return super().__call__(model, batch)
-        # Two copies of each row have different dropout.
-        twice = {name: jnp.concatenate([x, x]) for name, x in batch.items()}
-        output = self.output(model, twice)
-        sums, metrics = self.loss_from_hidden(model, output.hidden, twice)
-        first, second = jnp.split(self.outputs(model, output.hidden, twice), 2)
-        divergence = (class_losses.r_drop(first, second) * batch["label_weights"]).sum()
-        halved = {name: total / 2 for name, total in {**sums, **output.aux}.items()}
-        return {**halved, "r_drop": divergence}, metrics
-
-    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        weights, labels = batch["label_weights"], batch["labels"]
-        outputs = self.outputs(model, hidden, batch)
-        loss, _ = self.example_loss(outputs, labels)
-        metrics: Metrics = {}
-        if self.h.task.kind == "classification":
-            correct = (outputs.argmax(-1) == labels) * weights
-            metrics["accuracy"] = (correct.sum(), weights.sum())
-        if "eval_mask" in batch:
-            metrics["target_loss"] = ((loss * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
-        sums = {self.h.kind: (loss * weights).sum(), **self.lm_part(model, hidden, batch)}
-        return sums, jax.lax.stop_gradient(metrics)
-
-    def example_loss(self, outputs: jax.Array | None, labels: jax.Array) -> tuple[Any, jax.Array]:
-        """Loss and weight of each example.
-
-        Args:
-          outputs: the head's, [..., K]; None: the weight alone is wanted.
-          labels: [...] or [..., K].
-        """
-        kind = self.h.task.kind
-        ones = jnp.ones(labels.shape[: 2 if outputs is None else outputs.ndim - 1])
-        if kind == "classification":
-            if outputs is None:
-                outputs = jnp.zeros((*labels.shape, self.h.task.outputs))
-            class_weights = self.h.class_weights
-            weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
-            return class_losses.class_cross_entropy(
-                outputs, labels, label_smoothing=self.h.label_smoothing, class_weights=weights
-            )
-        if outputs is None:
-            return None, ones
-        if kind == "regression":
-            return jnp.square(outputs[..., 0] - labels), ones
-        return optax.sigmoid_binary_cross_entropy(outputs, labels).mean(-1), ones
-
-
-class ClassificationJudge(Judge):
-    """Compares the loss with that of the best constant prediction."""
-
-    baseline: ClassVar[str] = "constant"
-    target_name: ClassVar[str] = "labels"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        return batch["label_weights"]
-
-    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
-        batch_labels = [batch["labels"][batch["eval_mask"] > 0] for batch in validation]
-        labels = np.concatenate(batch_labels).astype(np.float64)
-        if self.h.task.kind == "regression":
-            return float(labels.var())
-        if self.h.task.kind == "multi_label":
-            p = labels.mean(0).clip(1e-12, 1 - 1e-12)
-            return float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).mean())
-        p = np.bincount(labels.astype(int)) / len(labels)
-        return float(-sum(q * np.log(q) for q in p if q))

@@ -19,16 +19,16 @@ all of it. Paper: https://arxiv.org/abs/1910.10683 (table 3)
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Arrays, Features
-from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features, mask_id
+from jaxpt.objectives.seq2seq import TextDenoising, copied_inputs, encoder_decoder_features, mask_id
 
 _DEVIATIONS = 5  # standard deviations of headroom: exceeded by one text in a million
 
@@ -60,9 +60,63 @@ class Denoising(TextDenoising):
     def _unjoined(cls, values: dict[str, Any]) -> dict[str, Any]:
         return {"join_documents": False, **values} if values.get("noise") in ("deshuffle", "prefix_lm") else values
 
-    @property
-    def batches(self) -> DenoisingBatches:
-        return DenoisingBatches(self)
+    def most_targets(self, text: int) -> int:
+        """Maximum number of target tokens of a text, including EOS."""
+        if self.noise not in ("drop", "replace_spans"):
+            return text if self.noise == "prefix_lm" else text + 1
+        mean, deviation = text * self.density, math.sqrt(text * self.density * (1 - self.density))
+        if self.noise == "drop":
+            max_targets = min(text, math.ceil(mean + _DEVIATIONS * deviation)) + 1
+        else:  # a sentinel for each span
+            max_targets = min(text + 1, math.ceil(mean * (2 - self.density) + _DEVIATIONS * 2 * deviation)) + 2
+        return min(max_targets, self.targets_length or max_targets)
+
+    def most_spans(self, length: int) -> int:
+        """Maximum number of sentinels: adjacent noise tokens form one span, so they are at most half of the tokens."""
+        begins = self.density * (1 - self.density)
+        deviation = math.sqrt(max(length * begins * (1 - 3 * begins), 0.0))
+        return min(math.ceil(length * begins + _DEVIATIONS * deviation), length // 2) + 1
+
+    def data_spec(self, length: int) -> DataSpec:
+        sizes = {"inputs_length": length, "targets_length": self.most_targets(length - 1)}
+
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            lay_out = Call(preprocessors.features.encoder_decoder, {**sizes, "start": vocabulary.pad})
+            return Transforms(
+                offline=self.windows(length - 1, vocabulary, shortest=2 if self.noise == "prefix_lm" else 1),
+                online=(self._noise(length, vocabulary), lay_out),
+            )
+
+        return DataSpec(
+            features=encoder_decoder_features(*sizes.values()),
+            transforms=transforms,
+            max_packed_lengths=self._max_packed_lengths,
+            untrainable_examples=copied_inputs("raise objective.density, or data.length"),
+        )
+
+    def _noise(self, length: int, vocabulary: Vocabulary) -> Call:
+        eos, density = {"eos": vocabulary.eos}, {"density": self.density}
+        room = {"targets_length": self.most_targets(length - 1)}
+        if self.noise == "replace_spans":
+            sentinels = {"first_sentinel": vocabulary.first_sentinel, "sentinels": vocabulary.sentinels}
+            return Call(preprocessors.denoising.replace_spans, {**density, **sentinels, **room, **eos})
+        if self.noise == "drop":
+            return Call(preprocessors.denoising.drop, {**density, **room, **eos})
+        if self.noise == "deshuffle":
+            return Call(preprocessors.denoising.deshuffle, eos)
+        if self.noise == "prefix_lm":
+            return Call(preprocessors.denoising.split, eos)
+        random = self.random_probability if self.noise == "bert_style" else 0.0
+        masks = {"mask": mask_id(vocabulary, self.kind), "random_probability": random}
+        ids = {"reserved_ids": self.reserved_ids, "vocab_size": vocabulary.size}
+        return Call(preprocessors.denoising.mask, {**density, **masks, **ids, **eos})
+
+    def _max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+        tokens = lengths["tokens"]
+        if self.noise == "prefix_lm":
+            return {"encoder_input_tokens": tokens, "decoder_input_tokens": tokens}
+        targets = np.array([self.most_targets(int(n)) for n in range(tokens.max(initial=0) + 1)])[tokens]
+        return {"encoder_input_tokens": tokens + 1, "decoder_input_tokens": targets}
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None:
@@ -86,62 +140,3 @@ class Denoising(TextDenoising):
                     f"vocabulary has {vocabulary.sentinels}; shorten data.length, lower objective.density or raise "
                     "data.tokenizer.extra_ids"
                 )
-
-    def most_targets(self, text: int) -> int:
-        """Maximum number of target tokens of a text, including EOS."""
-        if self.noise not in ("drop", "replace_spans"):
-            return text if self.noise == "prefix_lm" else text + 1
-        mean, deviation = text * self.density, math.sqrt(text * self.density * (1 - self.density))
-        if self.noise == "drop":
-            max_targets = min(text, math.ceil(mean + _DEVIATIONS * deviation)) + 1
-        else:  # a sentinel for each span
-            max_targets = min(text + 1, math.ceil(mean * (2 - self.density) + _DEVIATIONS * 2 * deviation)) + 2
-        return min(max_targets, self.targets_length or max_targets)
-
-    def most_spans(self, length: int) -> int:
-        """Maximum number of sentinels: adjacent noise tokens form one span, so they are at most half of the tokens."""
-        begins = self.density * (1 - self.density)
-        deviation = math.sqrt(max(length * begins * (1 - 3 * begins), 0.0))
-        return min(math.ceil(length * begins + _DEVIATIONS * deviation), length // 2) + 1
-
-
-class DenoisingBatches(TextDenoisingBatches):
-    """Windows of text with noise."""
-
-    h: Denoising
-    copy_advice: ClassVar[str] = "raise objective.density, or data.length"
-
-    def features(self, length: int) -> Features:
-        return encoder_decoder_features(length, self.h.most_targets(length - 1))
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        shortest = 2 if self.h.noise == "prefix_lm" else 1
-        sizes = {"inputs_length": length, "targets_length": self.h.most_targets(length - 1), "start": vocabulary.pad}
-        return Transforms(
-            offline=self.windows(length - 1, vocabulary, shortest),
-            online=(self._noise(length, vocabulary), Call(preprocessors.features.encoder_decoder, sizes)),
-        )
-
-    def _noise(self, length: int, vocabulary: Vocabulary) -> Call:
-        eos, density = {"eos": vocabulary.eos}, {"density": self.h.density}
-        room = {"targets_length": self.h.most_targets(length - 1)}
-        if self.h.noise == "replace_spans":
-            sentinels = {"first_sentinel": vocabulary.first_sentinel, "sentinels": vocabulary.sentinels}
-            return Call(preprocessors.denoising.replace_spans, {**density, **sentinels, **room, **eos})
-        if self.h.noise == "drop":
-            return Call(preprocessors.denoising.drop, {**density, **room, **eos})
-        if self.h.noise == "deshuffle":
-            return Call(preprocessors.denoising.deshuffle, eos)
-        if self.h.noise == "prefix_lm":
-            return Call(preprocessors.denoising.split, eos)
-        random = self.h.random_probability if self.h.noise == "bert_style" else 0.0
-        masks = {"mask": mask_id(vocabulary, self.h.kind), "random_probability": random}
-        ids = {"reserved_ids": self.h.reserved_ids, "vocab_size": vocabulary.size}
-        return Call(preprocessors.denoising.mask, {**density, **masks, **ids, **eos})
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        tokens = lengths["tokens"]
-        if self.h.noise == "prefix_lm":
-            return {"encoder_input_tokens": tokens, "decoder_input_tokens": tokens}
-        targets = np.array([self.h.most_targets(int(n)) for n in range(tokens.max(initial=0) + 1)])[tokens]
-        return {"encoder_input_tokens": tokens + 1, "decoder_input_tokens": targets}

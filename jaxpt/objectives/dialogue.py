@@ -11,9 +11,8 @@ block; without one it is what the answer adds to the text. The template is saved
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-import numpy as np
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
@@ -21,9 +20,10 @@ from jaxpt.config import AnyTask, ModelConfig
 from jaxpt.data import chat_template
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.dialogue import DialogueEncoder, Trim
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Arrays, Features
-from jaxpt.objectives.causal_lm import DecoderLM, DecoderLMBatches, DecoderLMJudge
+from jaxpt.objectives.base import Baseline
+from jaxpt.objectives.causal_lm import DecoderLM, decoder_features, lengths_of_texts
 
 
 class Dialogue(DecoderLM):
@@ -44,13 +44,26 @@ class Dialogue(DecoderLM):
     without_answer: Literal["error", "skip"] = "error"
     """What happens with rows without a message of the assistant; the number of skipped ones is printed."""
 
-    @property
-    def batches(self) -> DialogueBatches:
-        return DialogueBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        encoder = DialogueEncoder(self.task, length + 1, self.trim, self.without_answer)
+        uses = ("jaxpt.data.chat_template.of_tokenizer",)
+        answers_only = self.train_on == "answers"
+        transforms = Transforms(
+            offline=(Call(preprocessors.labelled.encode, {"encoder": encoder}, uses),),
+            online=(Call(preprocessors.features.decoder, {"length": length, "answers_only": answers_only}),),
+        )
+        return DataSpec(
+            features=decoder_features(length) | {"decoder_answers": ((length,), "int32")},
+            transforms=lambda vocabulary, seed: transforms,
+            max_packed_lengths=lengths_of_texts,
+            uses_chat_template=True,
+            chat_template=self.template,
+        )
 
     @property
-    def judge(self) -> DialogueJudge:
-        return DialogueJudge(self)
+    def baseline(self) -> Baseline:
+        """Of the answers' tokens, whatever the loss is of."""
+        return Baseline("unigram", "answer tokens", lambda batch, vocabulary: batch["decoder_answers"])
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.task.kind != self.kind:
@@ -58,38 +71,3 @@ class Dialogue(DecoderLM):
         self.task.check_metrics()
         if self.template is not None:
             chat_template.ChatTemplate(chat_template.source(self.template), f"objective.template: {self.template}")
-
-
-class DialogueBatches(DecoderLMBatches):
-    """One dialogue or, packed, several in a row."""
-
-    h: Dialogue
-    uses_chat_template: ClassVar[bool] = True
-
-    def chat_template(self) -> str | None:
-        return None if self.h.template is None else chat_template.source(self.h.template)
-
-    def features(self, length: int) -> Features:
-        return super().features(length) | {"decoder_answers": ((length,), "int32")}
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        encoder = DialogueEncoder(self.h.task, length + 1, self.h.trim, self.h.without_answer)
-        uses = ("jaxpt.data.chat_template.of_tokenizer",)
-        answers_only = self.h.train_on == "answers"
-        return Transforms(
-            offline=(Call(preprocessors.labelled.encode, {"encoder": encoder}, uses),),
-            online=(Call(preprocessors.features.decoder, {"length": length, "answers_only": answers_only}),),
-        )
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {"decoder_input_tokens": lengths["tokens"] - 1}
-
-
-class DialogueJudge(DecoderLMJudge):
-    """Compares the answers' tokens with their unigram distribution, whatever the loss is of."""
-
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "answer tokens"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        return batch["decoder_answers"]

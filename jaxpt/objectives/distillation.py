@@ -18,12 +18,14 @@ import jax
 import jax.numpy as jnp
 from pydantic import Field
 
-from jaxpt.config import AnyObjective, ModelConfig, PositiveFloat, execution
+from jaxpt.config import AnyObjective, ModelConfig, PositiveFloat, SourceConfig, execution
 from jaxpt.data.calls import Vocabulary
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Head, Network
-from jaxpt.objectives.base import Batch, Batches, Judge, Loss, Metrics, Objective
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective
+from jaxpt.objectives.formats import Format
 from jaxpt.objectives.losses import cosine_distance, distillation_kl
 from jaxpt.objectives.masked_lm import MaskedLM
 
@@ -54,20 +56,97 @@ class Distillation(Objective):
     def family(self) -> str:  # type: ignore[override]
         return self.of.family
 
-    @property
-    def batches(self) -> Batches:
-        return self.of.batches
+    def data_spec(self, length: int) -> DataSpec:
+        return self.of.data_spec(length)
+
+    def check_source(self, source: SourceConfig) -> None:
+        self.of.check_source(source)
+
+    def text_format(self, model: ModelConfig, vocabulary: Vocabulary, **options: Any) -> Format:
+        return self.of.text_format(model, vocabulary, **options)
+
+    def heads(self, model: ModelConfig) -> Mapping[str, Head | Network]:
+        return self.of.heads(model)
 
     @property
-    def loss(self) -> DistillationLoss:
-        return DistillationLoss(self)
+    def side(self) -> str:
+        """Prefix of the features of the predicting stack: "encoder" or "decoder"."""
+        return "encoder" if self.family == "encoder" else "decoder"
+
+    def coefficients(self) -> dict[str, float]:
+        task = {part: self.task_weight * c for part, c in self.of.coefficients().items()}
+        return {"kl": self.kl_weight, **task} | ({"cosine": self.cosine_weight} if self.cosine_weight else {})
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        sums = {"kl": self._kl_weights(batch).sum(), **self.of.weights(batch)}
+        return sums | ({"cosine": self._token_mask(batch).sum()} if self.cosine_weight else {})
+
+    def loss(self, model: Bound, batch: Batch, *, teachers: Mapping[str, tuple[Network, Any]]) -> LossOutputs:
+        network, params = teachers["teacher"]
+        teacher = network.bind(params)
+        output = self.of.output(model, batch)
+        mine, theirs = output.hidden, jax.lax.stop_gradient(self.of.output(teacher, batch).hidden)
+        sums, metrics = self.of.loss_from_hidden(model, mine, batch)
+        sums["kl"], agreement = distillation_kl(
+            model.lm_states(self._at_kl_positions(mine, batch)),
+            model.output_projection(),
+            teacher.lm_states(self._at_kl_positions(theirs, batch)),
+            teacher.output_projection(),
+            self._kl_weights(batch),
+            temperature=self.temperature,
+            chunk=self.loss_chunk,
+        )
+        if self.cosine_weight:
+            sums["cosine"] = (cosine_distance(mine, theirs) * self._token_mask(batch)).sum()
+        return {**sums, **output.aux}, metrics | agreement
+
+    def _token_mask(self, batch: Batch) -> jax.Array:
+        """1.0 on non-padding tokens of the predicting stack."""
+        return (batch[f"{self.side}_segment_ids"] > 0).astype("float32")
+
+    def _kl_weights(self, batch: Batch) -> jax.Array:
+        if self.positions == "all":
+            return self._token_mask(batch)
+        return (batch["masked_weights" if self.side == "encoder" else "decoder_loss_weights"] > 0).astype("float32")
+
+    def _at_kl_positions(self, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """The hidden states at the positions of the KL divergence: [batch, positions, width]."""
+        if self.positions == "all" or self.side == "decoder":
+            return hidden
+        return jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
+
+    def teachers(self) -> dict[str, str]:
+        return {"teacher": self.teacher}
+
+    def without_teachers(self) -> Objective:
+        return self.of
+
+    def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, Network]) -> None:
+        network, name = teachers["teacher"], f"objective.teacher: {self.teacher}"
+        teacher = network.config
+        if teacher.family != model.family:
+            raise UserError(
+                f"{name}: is of family {teacher.family}, but model.kind: {model.kind} is of family {model.family}"
+            )
+        if teacher.family == "encoder" and teacher.masked_lm_options and "masked_lm" not in network.heads:
+            raise UserError(f"{name}: has no masked-LM head, so it has no vocabulary logits to distil")
+        if teacher.vocab_size != model.vocab_size:
+            raise UserError(f"{name}: has {teacher.vocab_size} token ids, but model.vocab_size is {model.vocab_size}")
+        if teacher.position_limit is not None and length > teacher.position_limit:
+            raise UserError(f"{name}: has {teacher.position_limit} positions, but data.length is {length}")
+        if self.cosine_weight and teacher.embed_dim != model.embed_dim:
+            raise UserError(
+                f"{name}: has width {teacher.embed_dim}, but model.embed_dim is {model.embed_dim}; for the cosine loss "
+                "they must agree; "
+                "set objective.cosine_weight=0"
+            )
 
     @property
-    def judge(self) -> Judge:
-        return self.of.judge
+    def baseline(self) -> Baseline:
+        return self.of.baseline
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if type(self.of.loss).__call__ is not Loss.__call__:
+        if type(self.of).loss is not Objective.loss:
             raise UserError(
                 f"objective.of.kind: {self.of.kind} cannot be distilled: it needs more than one forward pass"
             )
@@ -80,87 +159,3 @@ class Distillation(Objective):
         path = Path(self.teacher)
         run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
         return run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else path
-
-
-class DistillationLoss(Loss):
-    """The task loss, plus KL divergence and cosine distance from the teacher."""
-
-    h: Distillation
-
-    def heads(self, model: ModelConfig) -> Mapping[str, Head | Network]:
-        return self.h.of.loss.heads(model)
-
-    @property
-    def side(self) -> str:
-        """Prefix of the features of the predicting stack: "encoder" or "decoder"."""
-        return "encoder" if self.h.family == "encoder" else "decoder"
-
-    def coefficients(self) -> dict[str, float]:
-        task = {part: self.h.task_weight * c for part, c in self.h.of.loss.coefficients().items()}
-        return {"kl": self.h.kl_weight, **task} | ({"cosine": self.h.cosine_weight} if self.h.cosine_weight else {})
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        sums = {"kl": self._kl_weights(batch).sum(), **self.h.of.loss.weights(batch)}
-        return sums | ({"cosine": self._token_mask(batch).sum()} if self.h.cosine_weight else {})
-
-    def __call__(
-        self, model: Bound, batch: Batch, *, teachers: Mapping[str, tuple[Network, Any]]
-    ) -> tuple[dict[str, jax.Array], Metrics]:
-        network, params = teachers["teacher"]
-        task_loss, teacher = self.h.of.loss, network.bind(params)
-        output = task_loss.output(model, batch)
-        mine, theirs = output.hidden, jax.lax.stop_gradient(task_loss.output(teacher, batch).hidden)
-        sums, metrics = task_loss.loss_from_hidden(model, mine, batch)
-        sums["kl"], agreement = distillation_kl(
-            model.lm_states(self._at_kl_positions(mine, batch)),
-            model.output_projection(),
-            teacher.lm_states(self._at_kl_positions(theirs, batch)),
-            teacher.output_projection(),
-            self._kl_weights(batch),
-            temperature=self.h.temperature,
-            chunk=self.h.loss_chunk,
-        )
-        if self.h.cosine_weight:
-            sums["cosine"] = (cosine_distance(mine, theirs) * self._token_mask(batch)).sum()
-        return {**sums, **output.aux}, metrics | agreement
-
-    def _token_mask(self, batch: Batch) -> jax.Array:
-        """1.0 on non-padding tokens of the predicting stack."""
-        return (batch[f"{self.side}_segment_ids"] > 0).astype("float32")
-
-    def _kl_weights(self, batch: Batch) -> jax.Array:
-        if self.h.positions == "all":
-            return self._token_mask(batch)
-        return (batch["masked_weights" if self.side == "encoder" else "decoder_loss_weights"] > 0).astype("float32")
-
-    def _at_kl_positions(self, hidden: jax.Array, batch: Batch) -> jax.Array:
-        """The hidden states at the positions of the KL divergence: [batch, positions, width]."""
-        if self.h.positions == "all" or self.side == "decoder":
-            return hidden
-        return jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)
-
-    def teachers(self) -> dict[str, str]:
-        return {"teacher": self.h.teacher}
-
-    def without_teachers(self) -> Objective:
-        return self.h.of
-
-    def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, Network]) -> None:
-        network, name = teachers["teacher"], f"objective.teacher: {self.h.teacher}"
-        teacher = network.config
-        if teacher.family != model.family:
-            raise UserError(
-                f"{name}: is of family {teacher.family}, but model.kind: {model.kind} is of family {model.family}"
-            )
-        if teacher.family == "encoder" and teacher.masked_lm_options and "masked_lm" not in network.heads:
-            raise UserError(f"{name}: has no masked-LM head, so it has no vocabulary logits to distil")
-        if teacher.vocab_size != model.vocab_size:
-            raise UserError(f"{name}: has {teacher.vocab_size} token ids, but model.vocab_size is {model.vocab_size}")
-        if teacher.position_limit is not None and length > teacher.position_limit:
-            raise UserError(f"{name}: has {teacher.position_limit} positions, but data.length is {length}")
-        if self.h.cosine_weight and teacher.embed_dim != model.embed_dim:
-            raise UserError(
-                f"{name}: has width {teacher.embed_dim}, but model.embed_dim is {model.embed_dim}; for the cosine loss "
-                "they must agree; "
-                "set objective.cosine_weight=0"
-            )

@@ -12,15 +12,14 @@ several windows into a row. Paper: https://arxiv.org/abs/2207.14255
 
 from __future__ import annotations
 
-from typing import Literal
-
-import numpy as np
+from typing import Any, Literal
 
 from jaxpt.config import Fraction, ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Arrays
-from jaxpt.objectives.causal_lm import DecoderLM, DecoderLMBatches
+from jaxpt.objectives.causal_lm import DecoderLM, decoder_features
+from jaxpt.objectives.formats import Format
 
 _MARKS = 4  # <PRE>, <SUF>, <MID> and EOS
 
@@ -44,9 +43,29 @@ class FillInTheMiddle(DecoderLM):
     spm_rate: Fraction = 0.5
     """Fraction of the rearranged texts in the order suffix, prefix, middle; the others: prefix, suffix, middle."""
 
-    @property
-    def batches(self) -> FillInTheMiddleBatches:
-        return FillInTheMiddleBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            text = length + 1 - _MARKS
+            cut = {"length": text, "join": False, "separator": vocabulary.eos, "overlap": 1, "shortest": 2}
+            marks = {**mark_ids(vocabulary), "eos": vocabulary.eos}
+            rates = {"rate": self.rate, "spm_rate": self.spm_rate}
+            return Transforms(
+                offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
+                online=(
+                    Call(preprocessors.fill_in_the_middle.rearrange, {**rates, **marks}),
+                    Call(preprocessors.features.decoder, {"length": length}),
+                ),
+            )
+
+        return DataSpec(
+            features=decoder_features(length),
+            transforms=transforms,
+            max_packed_lengths=lambda lengths: {"decoder_input_tokens": lengths["tokens"] + _MARKS - 1},
+            overhead_tokens=1,  # windows overlap by one token
+        )
+
+    def text_format(self, model: ModelConfig, vocabulary: Vocabulary, **options: Any) -> Format:
+        return Format(blank="middle")
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels < 3:
@@ -56,28 +75,3 @@ class FillInTheMiddle(DecoderLM):
             )
         if length < 2 * _MARKS:
             raise UserError(f"data.length: {length} is too short for fill_in_the_middle, at least 8 is needed")
-
-
-class FillInTheMiddleBatches(DecoderLMBatches):
-    """Windows that are split into three and rearranged."""
-
-    h: FillInTheMiddle
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        text = length + 1 - _MARKS
-        cut = {"length": text, "join": False, "separator": vocabulary.eos, "overlap": 1, "shortest": 2}
-        marks = {**mark_ids(vocabulary), "eos": vocabulary.eos}
-        rates = {"rate": self.h.rate, "spm_rate": self.h.spm_rate}
-        return Transforms(
-            offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
-            online=(
-                Call(preprocessors.fill_in_the_middle.rearrange, {**rates, **marks}),
-                Call(preprocessors.features.decoder, {"length": length}),
-            ),
-        )
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {"decoder_input_tokens": lengths["tokens"] + _MARKS - 1}
-
-    def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - records  # windows overlap by one token

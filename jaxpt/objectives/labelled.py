@@ -24,13 +24,14 @@ from jaxpt.config import AnyTask, HeadName, ModelConfig, PositiveInt, TaskConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.layout import TextLayout, Truncate
 from jaxpt.data.parts import named
+from jaxpt.data.spec import Arrays, DataSpec, Features
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes, features
 from jaxpt.models.heads.features import FeaturesConfig
 from jaxpt.models.network import Head
 from jaxpt.models.output import Output
-from jaxpt.objectives.base import Batch, Batches, Features, Loss, Objective
+from jaxpt.objectives.base import Batch, Objective
 from jaxpt.objectives.masked_lm import encode_batch
 
 FAMILIES = {
@@ -55,6 +56,9 @@ class HeadObjective(Objective):
     features: FeaturesConfig | None = None
     """The head reads features of a frozen model: states of chosen layers, with or without a BiLSTM; by default the last
     layer's, of a model that is trained."""
+    predicts_tokens: ClassVar[bool] = False
+    head: ClassVar[HeadName]
+    """Name of the head."""
 
     @property
     def family(self) -> str:  # type: ignore[override]
@@ -120,99 +124,72 @@ class HeadObjective(Objective):
             with named(task.name):
                 self.for_task(task).check(model, length, vocabulary)
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        self.task.check_metrics()
-        self.layout(vocabulary)
-
-
-class Labelled(HeadObjective):
-    """Hyperparameters of heads on whole texts."""
-
-    truncate: Truncate = "longest_first"
-    """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, what each
-    has beyond half of the room (`halves`: GPT-1), or nothing (`error`). The number of texts that were cut is
-    printed."""
-    examples: PositiveInt | None = None
-    """Most examples in a packed row; data.length / 4 by default."""
-
-    def most_examples(self, length: int) -> int:
-        """Most examples in a row."""
-        return self.examples or max(length // _EXAMPLE, 1)
-
-
-class LabelledBatches(Batches):
-    """Texts with their labels."""
-
-    h: HeadObjective
-
-    def label_features(self, length: int) -> Features:
-        """The features of labels."""
-        raise NotImplementedError
-
-    def features(self, length: int) -> Features:
+    def data_spec(self, length: int) -> DataSpec:
         sides = {"encoder": ("encoder",), "decoder": ("decoder",), "encoder_decoder": ("encoder", "decoder")}
         names = [
-            f"{side}_{name}" for side in sides[self.h.family] for name in ("input_tokens", "segment_ids", "positions")
+            f"{side}_{name}" for side in sides[self.family] for name in ("input_tokens", "segment_ids", "positions")
         ]
-        names += ["encoder_token_types"] if "encoder" in sides[self.h.family] else []
-        return {**dict.fromkeys(names, ((length,), "int32")), **self.label_features(length)}
+        names += ["encoder_token_types"] if "encoder" in sides[self.family] else []
 
-    def start(self, vocabulary: Vocabulary) -> int | None:
-        """The id that the decoder of an encoder-decoder starts from."""
-        return {"bart": vocabulary.eos, "t5": vocabulary.pad}.get(self.h.text_layout)
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            encode = Call(preprocessors.labelled.encode, {"encoder": self.encoder(length, vocabulary)})
+            return Transforms(offline=(encode,), online=(self.to_features(length, vocabulary),))
+
+        texts = dict.fromkeys(names, ((self.row_length(length),), "int32"))
+        return DataSpec({**texts, **self.label_features(length)}, transforms, self.max_packed_lengths)
+
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+        """As `DataSpec.max_packed_lengths`."""
+        raise NotImplementedError
+
+    def label_features(self, length: int) -> Features:
+        """The features of labels; none where answers are written."""
+        return {}
 
     def encoder(self, length: int, vocabulary: Vocabulary) -> Any:
         """From rows to records; see `jaxpt.data.labelled`."""
         raise NotImplementedError
 
-    def rows(self, length: int, vocabulary: Vocabulary) -> Call:
+    def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
         """From records to features."""
         raise NotImplementedError
 
-    def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+    def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
         """A function (records, length) → features of a batch whose rows are single records."""
         raise NotImplementedError
 
-    def longest(self, length: int) -> int:
-        """Most tokens in a record, of `data.length`."""
+    def row_length(self, length: int) -> int:
+        """Tokens in a row of a batch with `data.length`: a record has no more."""
         return length
 
-    def split(self, outputs: np.ndarray, records: Sequence[Any]) -> list[np.ndarray]:
+    def split_outputs(self, outputs: np.ndarray, records: Sequence[Any]) -> list[np.ndarray]:
         """The outputs of each record, from those of their rows [B, N, K]: those of its own positions."""
         return [row[: len(record["positions"])] for row, record in zip(outputs, records)]
 
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        encode = Call(preprocessors.labelled.encode, {"encoder": self.encoder(length, vocabulary)})
-        return Transforms(offline=(encode,), online=(self.rows(length, vocabulary),))
-
-
-class LabelledLoss(Loss):
-    """Loss of a head."""
-
-    h: HeadObjective
-    head: ClassVar[HeadName]
-    """Name of the head."""
+    def start_id(self, vocabulary: Vocabulary) -> int | None:
+        """The id that the decoder of an encoder-decoder starts from."""
+        return {"bart": vocabulary.eos, "t5": vocabulary.pad}.get(self.text_layout)
 
     def heads(self, model: ModelConfig) -> dict[str, Head]:
-        outputs = None if self.head in classes.OUTPUTS else self.h.task.outputs
-        if self.h.features is None:
-            return classes.declare(model, self.head, outputs, self.h.dropout, self.h.part)
-        feature_heads, width = features.declare(model, self.h.features, self._stack(model))
-        return feature_heads | classes.declare(model, self.head, outputs, self.h.dropout, width=width)
+        outputs = None if self.head in classes.OUTPUTS else self.task.outputs
+        if self.features is None:
+            return classes.declare(model, self.head, outputs, self.dropout, self.part)
+        feature_heads, width = features.declare(model, self.features, self._stack(model))
+        return feature_heads | classes.declare(model, self.head, outputs, self.dropout, width=width)
 
     def coefficients(self) -> dict[str, float]:
-        return {self.h.kind: 1.0}
+        return {self.kind: 1.0}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {self.h.kind: batch["label_weights"].sum()}
+        return {self.kind: batch["label_weights"].sum()}
 
     def output(self, model: Bound, batch: Batch) -> Output:
         """The states, or with `features` what is made of them, that the head reads."""
-        if self.h.features is None:
+        if self.features is None:
             return self._read(model, batch)
-        backbone, options = features.reader(self.h.features, model)
+        backbone, options = features.reader(self.features, model)
         segments_BxL = batch[f"{self._stack(model.config)}_segment_ids"]
-        return features.apply(self.h.features, model, self._read(backbone, batch, **options), segments_BxL)
+        return features.apply(self.features, model, self._read(backbone, batch, **options), segments_BxL)
 
     def _stack(self, model: ModelConfig) -> features.Stack:
         """Whose states the head reads."""
@@ -220,13 +197,13 @@ class LabelledLoss(Loss):
 
     def _read(self, model: Bound, batch: Batch, **options: Any) -> Output:
         """The output of the stack that the head reads; `options` are of its `encode` or `decode`."""
-        if self.h.family == "encoder":
+        if self.family == "encoder":
             return encode_batch(model, self._known_types(model, batch), **options)
         texts = {name: x for name, x in batch.items() if name != "encoder_token_types"}
         if self._stack(model.config) == "encoder":
             return encode_batch(model, texts, **options)
         inputs = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"], **options}
-        if self.h.family == "decoder":
+        if self.family == "decoder":
             return model.decode(batch["decoder_input_tokens"], **inputs)
         encoded = encode_batch(model, texts)
         segments = batch["encoder_segment_ids"]
@@ -255,7 +232,7 @@ class LabelledLoss(Loss):
         Returns:
           [B, N, D].
         """
-        is_max = self.h.features is not None and self.h.features.bilstm is not None
+        is_max = self.features is not None and self.features.bilstm is not None
         if not is_max and model.config.task_head(self.head).position != "mean":
             return jnp.take_along_axis(hidden_BxLxD, positions_BxN[..., None], axis=1)
         text_segments_BxN = jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)
@@ -273,8 +250,33 @@ class LabelledLoss(Loss):
             return batch
         return {**batch, "encoder_token_types": jnp.minimum(batch["encoder_token_types"], max(num_types - 1, 0))}
 
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        self.task.check_metrics()
+        self.layout(vocabulary)
+
+
+class Labelled(HeadObjective):
+    """Hyperparameters of heads on whole texts."""
+
+    truncate: Truncate = "longest_first"
+    """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, what each
+    has beyond half of the room (`halves`: GPT-1), or nothing (`error`). The number of texts that were cut is
+    printed."""
+    examples: PositiveInt | None = None
+    """Most examples in a packed row; data.length / 4 by default."""
+
+    def most_examples(self, length: int) -> int:
+        """Most examples in a row."""
+        return self.examples or max(length // _EXAMPLE, 1)
+
 
 @jax.checkpoint  # [B, N, L, D] is not kept for the backward pass
 def _largest(x_BxLxD: jax.Array, is_own_BxNxL: jax.Array) -> jax.Array:
     """The maximum over each example's tokens: [B, N, D]."""
     return jnp.where(is_own_BxNxL[..., None], x_BxLxD[:, None], -jnp.inf).max(2)
+
+
+def label_entropy(labels: np.ndarray) -> float:
+    """Entropy of the labels' frequencies, in nats: the loss of the best constant prediction."""
+    p = np.bincount(labels.astype(int)) / len(labels)
+    return float(-sum(q * np.log(q) for q in p if q))

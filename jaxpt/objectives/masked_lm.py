@@ -22,12 +22,13 @@ from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import masked_lm, sentence_pair
 from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
-from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics, Objective
 from jaxpt.objectives.losses import cross_entropy, token_loss
 
 Unit = Literal["piece", "draw", "window", "word", "ngram", "span"]
@@ -118,17 +119,164 @@ class MaskedLM(Objective):
         weights = [(1 - self.span_end) ** n if self.unit == "span" else 1 / (n + 1) for n in range(max_words)]
         return [weight / sum(weights) for weight in weights]
 
-    @property
-    def batches(self) -> MaskedLMBatches:
-        return MaskedLMBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        n = self.predictions(length)
+        sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_positions")
+        masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
+        pairs = {f"{self.pair_loss}_labels": "int32", f"{self.pair_loss}_weights": "float32"} if self.pair_loss else {}
+
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            return Transforms(
+                offline=self._offline(length, {"cls": vocabulary.cls, "sep": vocabulary.sep}, seed),
+                online=(
+                    Call(preprocessors.masked_lm.mask, self._mask(length, vocabulary)),
+                    Call(preprocessors.features.encoder, {"length": length, "max_predictions": n}),
+                ),
+            )
+
+        label = (self.pair_loss or "").replace("_", "-")
+        static_copies = 1 if self.pair_loss else self.dupe_factor  # each pass has different pairs
+        return DataSpec(
+            features={
+                **dict.fromkeys(sequence, ((length,), "int32")),
+                **{name: ((n,), dtype) for name, dtype in masked.items()},
+                **{name: ((), dtype) for name, dtype in pairs.items()},
+            },
+            transforms=transforms,
+            max_packed_lengths=None if self.pair_loss else self._max_packed_lengths,
+            no_packing=f"would need several {label} labels in a packed row; set objective.{self.pair_loss}: false",
+            overhead_tokens=3 if self.pair_loss else 1 if self.line_ends else 2,  # [CLS] and [SEP]
+            num_passes=self.dupe_factor if self.pair_loss else 1,
+            static_mask_copies=static_copies if self.static_masking else None,
+            untrainable_examples=self._unmasked,
+        )
+
+    def _unmasked(self, batch: Arrays) -> dict[str, np.ndarray]:
+        """Examples in which all targets are visible."""
+        input_tokens = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
+        is_hidden = (batch["masked_weights"] > 0) & (input_tokens != batch["masked_targets"])
+        by_piece = ", or set objective.unit=piece if words are not found" if self.unit in ("word", "ngram") else ""
+        return {f"no target is masked or replaced; raise objective.mask_rate{by_piece}": ~is_hidden.any(axis=1)}
+
+    def _max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+        tokens = lengths["tokens"]
+        max_masked = {
+            "nearest": lambda: np.maximum(np.round(self.mask_rate * tokens), 1),
+            "random": lambda: np.floor(self.mask_rate * tokens) + 1,
+            "up": lambda: np.ceil(self.mask_rate * (tokens - 2)),
+        }[self.rounding]()
+        masked = np.minimum(max_masked, tokens if self.mask_specials else np.maximum(tokens - 2, 0))
+        return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
+
+    def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
+        """From documents to records."""
+        sentences = Call(preprocessors.documents.tokenize_sentences)
+        if self.pair_loss:
+            pairs = {
+                "length": length,
+                "short_probability": self.short_probability,
+                "dupe_factor": self.dupe_factor,
+                "seed": seed,
+                "single": self.inputs == "sentence_pairs",
+                "swap": self.sentence_order,
+            }
+            return sentences, Call(preprocessors.sentence_pairs.make, {**pairs, **special})
+        cut = {"length": length - 2, "join": self.join_documents}
+        enclose = Call(preprocessors.windows.enclose, special)
+        if self.line_ends:
+            end = Call(preprocessors.windows.end_lines, {"sep": special["sep"], "end_documents": self.join_documents})
+            fill = Call(preprocessors.windows.fill, cut | {"length": length - 1})
+            return sentences, end, fill, Call(preprocessors.windows.enclose, special | {"sep": None})
+        if self.inputs == "sentences":
+            return sentences, Call(preprocessors.windows.fill, {**cut, "separator": special["sep"]}), enclose
+        return Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut), enclose
+
+    def _mask(self, length: int, vocabulary: Vocabulary) -> dict[str, Any]:
+        """Arguments of the masking preprocessor."""
+        v = vocabulary
+        special = {i for i in (v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask) if i is not None}
+        skip = sorted(special - {v.cls, v.sep}) if self.frequency_exponent or self.unit == "window" else []
+        more = {  # those that are set: a run from before they were there resumes
+            "word_rule": self.word_starts if self.word_starts != "spaces" else None,
+            "random_ids": self.random_tokens if self.random_tokens != "uniform" else None,
+            "frequency_exponent": self.frequency_exponent,
+            "mask_specials": self.mask_specials,
+            "skip": skip,
+        }
+        return {
+            "rate": self.mask_rate,
+            "max_predictions": self.predictions(length),
+            "mask": v.mask,
+            "mask_probability": self.mask_probability,
+            "random_probability": self.random_probability,
+            "vocab_size": v.size,
+            "unit": self.unit,
+            "shares": self.word_shares(),
+            "rounding": self.rounding,
+            "never": [] if self.random_specials else sorted(special),
+            "cls": v.cls,
+            "sep": v.sep,
+            **{name: setting for name, setting in more.items() if setting},
+        }
+
+    def heads(self, model: ModelConfig) -> dict[str, Head | Network]:
+        return masked_lm.declare(model) | (sentence_pair.declare(model) if self.pair_loss else {})
+
+    def coefficients(self) -> dict[str, float]:
+        return {"masked_lm": 1.0, **({self.pair_loss: 1.0} if self.pair_loss else {})}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        sums = {"masked_lm": batch["masked_weights"].sum()}
+        return sums | ({self.pair_loss: batch[f"{self.pair_loss}_weights"].sum()} if self.pair_loss else {})
+
+    def output(self, model: Bound, batch: Batch) -> Output:
+        return encode_batch(model, batch)
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
+        total, metrics = self.masked_loss(model, hidden, batch)
+        if self.pair_loss is None:
+            return {"masked_lm": total}, metrics
+        logits = sentence_pair.logits(model, hidden)
+        labels, weights = batch[f"{self.pair_loss}_labels"], batch[f"{self.pair_loss}_weights"]
+        correct = (logits.argmax(-1) == labels) * weights
+        metrics[f"{self.pair_loss}_accuracy"] = (correct.sum(), weights.sum())
+        return {"masked_lm": total, self.pair_loss: (cross_entropy(logits, labels) * weights).sum()}, metrics
+
+    def metric_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """{metric: weights [batch, max_predictions]}: additional weighted cross-entropies of the masked targets."""
+        return {}
+
+    def masked_loss(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """Σ of the cross-entropy of the masked targets; only these positions are projected to the vocabulary.
+
+        Args:
+          model: a bound model that predicts vocabulary tokens.
+          hidden: hidden states [batch, length, width].
+          batch: the features.
+
+        Returns:
+          As `jaxpt.objectives.losses.token_loss`.
+        """
+        return token_loss(
+            model.lm_states(jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)),
+            model.output_projection(),
+            batch["masked_targets"],
+            batch["masked_weights"],
+            eval_mask=batch.get("eval_mask"),
+            metric_weights=self.metric_weights(batch),
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
+        )
 
     @property
-    def loss(self) -> MaskedLMLoss:
-        return MaskedLMLoss(self)
+    def baseline(self) -> Baseline:
+        """Of the targets that became [MASK]."""
 
-    @property
-    def judge(self) -> MaskedLMJudge:
-        return MaskedLMJudge(self)
+        def eval_mask(batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+            at_masked = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
+            return batch["masked_weights"] * (at_masked == vocabulary.mask)
+
+        return Baseline("unigram", "positions replaced by [MASK]", eval_mask)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         for name in ("cls", "sep", "mask"):
@@ -165,183 +313,6 @@ class MaskedLM(Objective):
             raise UserError(f"objective.inputs: {self.inputs} {requirement}")
         if self.line_ends and self.inputs != "sentences":
             raise UserError("objective.line_ends requires objective.inputs: sentences")
-
-
-class MaskedLMBatches(Batches):
-    """Masked pairs or windows."""
-
-    h: MaskedLM
-
-    def features(self, length: int) -> Features:
-        n = self.h.predictions(length)
-        sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_positions")
-        masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
-        pairs = {f"{self.h.pair_loss}_labels": "int32", f"{self.h.pair_loss}_weights": "float32"}
-        return {
-            **dict.fromkeys(sequence, ((length,), "int32")),
-            **{name: ((n,), dtype) for name, dtype in masked.items()},
-            **{name: ((), dtype) for name, dtype in pairs.items() if self.h.pair_loss},
-        }
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        return Transforms(
-            offline=self._offline(length, {"cls": vocabulary.cls, "sep": vocabulary.sep}, seed),
-            online=(
-                Call(preprocessors.masked_lm.mask, self._mask(length, vocabulary)),
-                Call(preprocessors.features.encoder, {"length": length, "max_predictions": self.h.predictions(length)}),
-            ),
-        )
-
-    def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
-        """From documents to records."""
-        sentences = Call(preprocessors.documents.tokenize_sentences)
-        if self.h.pair_loss:
-            pairs = {
-                "length": length,
-                "short_probability": self.h.short_probability,
-                "dupe_factor": self.h.dupe_factor,
-                "seed": seed,
-                "single": self.h.inputs == "sentence_pairs",
-                "swap": self.h.sentence_order,
-            }
-            return sentences, Call(preprocessors.sentence_pairs.make, {**pairs, **special})
-        cut = {"length": length - 2, "join": self.h.join_documents}
-        enclose = Call(preprocessors.windows.enclose, special)
-        if self.h.line_ends:
-            end = Call(preprocessors.windows.end_lines, {"sep": special["sep"], "end_documents": self.h.join_documents})
-            fill = Call(preprocessors.windows.fill, cut | {"length": length - 1})
-            return sentences, end, fill, Call(preprocessors.windows.enclose, special | {"sep": None})
-        if self.h.inputs == "sentences":
-            return sentences, Call(preprocessors.windows.fill, {**cut, "separator": special["sep"]}), enclose
-        return Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut), enclose
-
-    def _mask(self, length: int, vocabulary: Vocabulary) -> dict[str, Any]:
-        """Arguments of the masking preprocessor."""
-        v = vocabulary
-        special = {i for i in (v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask) if i is not None}
-        skip = sorted(special - {v.cls, v.sep}) if self.h.frequency_exponent or self.h.unit == "window" else []
-        more = {  # those that are set: a run from before they were there resumes
-            "word_rule": self.h.word_starts if self.h.word_starts != "spaces" else None,
-            "random_ids": self.h.random_tokens if self.h.random_tokens != "uniform" else None,
-            "frequency_exponent": self.h.frequency_exponent,
-            "mask_specials": self.h.mask_specials,
-            "skip": skip,
-        }
-        return {
-            "rate": self.h.mask_rate,
-            "max_predictions": self.h.predictions(length),
-            "mask": v.mask,
-            "mask_probability": self.h.mask_probability,
-            "random_probability": self.h.random_probability,
-            "vocab_size": v.size,
-            "unit": self.h.unit,
-            "shares": self.h.word_shares(),
-            "rounding": self.h.rounding,
-            "never": [] if self.h.random_specials else sorted(special),
-            "cls": v.cls,
-            "sep": v.sep,
-            **{name: value for name, value in more.items() if value},
-        }
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        tokens = lengths["tokens"]
-        max_masked = {
-            "nearest": lambda: np.maximum(np.round(self.h.mask_rate * tokens), 1),
-            "random": lambda: np.floor(self.h.mask_rate * tokens) + 1,
-            "up": lambda: np.ceil(self.h.mask_rate * (tokens - 2)),
-        }[self.h.rounding]()
-        masked = np.minimum(max_masked, tokens if self.h.mask_specials else np.maximum(tokens - 2, 0))
-        return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
-
-    def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - records * (3 if self.h.pair_loss else 1 if self.h.line_ends else 2)  # [CLS] and [SEP]
-
-    def check_packing(self) -> None:
-        if self.h.pair_loss:
-            label = self.h.pair_loss.replace("_", "-")
-            raise UserError(
-                f"data.packing: a packed row would need several {label} labels; set objective.{self.h.pair_loss}: false"
-            )
-
-    def passes(self) -> int:
-        return self.h.dupe_factor if self.h.pair_loss else 1
-
-    def static_mask_copies(self) -> int | None:
-        if not self.h.static_masking:
-            return None
-        return 1 if self.h.pair_loss else self.h.dupe_factor  # each pass has different pairs
-
-    def degenerate(self, batch: Arrays) -> dict[str, np.ndarray]:
-        input_tokens = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
-        is_hidden = (batch["masked_weights"] > 0) & (input_tokens != batch["masked_targets"])
-        by_piece = ", or set objective.unit=piece if words are not found" if self.h.unit in ("word", "ngram") else ""
-        return {f"no target is masked or replaced; raise objective.mask_rate{by_piece}": ~is_hidden.any(axis=1)}
-
-
-class MaskedLMLoss(Loss):
-    """Cross-entropy of the masked targets, plus the pair loss."""
-
-    h: MaskedLM
-
-    def heads(self, model: ModelConfig) -> dict[str, Head | Network]:
-        return masked_lm.declare(model) | (sentence_pair.declare(model) if self.h.pair_loss else {})
-
-    def coefficients(self) -> dict[str, float]:
-        return {"masked_lm": 1.0, **({self.h.pair_loss: 1.0} if self.h.pair_loss else {})}
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        sums = {"masked_lm": batch["masked_weights"].sum()}
-        return sums | ({self.h.pair_loss: batch[f"{self.h.pair_loss}_weights"].sum()} if self.h.pair_loss else {})
-
-    def output(self, model: Bound, batch: Batch) -> Output:
-        return encode_batch(model, batch)
-
-    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        total, metrics = self.masked_loss(model, hidden, batch)
-        if self.h.pair_loss is None:
-            return {"masked_lm": total}, metrics
-        logits = sentence_pair.logits(model, hidden)
-        labels, weights = batch[f"{self.h.pair_loss}_labels"], batch[f"{self.h.pair_loss}_weights"]
-        correct = (logits.argmax(-1) == labels) * weights
-        metrics[f"{self.h.pair_loss}_accuracy"] = (correct.sum(), weights.sum())
-        return {"masked_lm": total, self.h.pair_loss: (cross_entropy(logits, labels) * weights).sum()}, metrics
-
-    def metric_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """{metric: weights [batch, max_predictions]}: additional weighted cross-entropies of the masked targets."""
-        return {}
-
-    def masked_loss(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Σ of the cross-entropy of the masked targets; only these positions are projected to the vocabulary.
-
-        Args:
-          model: a bound model that predicts vocabulary tokens.
-          hidden: hidden states [batch, length, width].
-          batch: the features.
-
-        Returns:
-          As `jaxpt.objectives.losses.token_loss`.
-        """
-        return token_loss(
-            model.lm_states(jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)),
-            model.output_projection(),
-            batch["masked_targets"],
-            batch["masked_weights"],
-            eval_mask=batch.get("eval_mask"),
-            metric_weights=self.metric_weights(batch),
-            z_loss=self.h.z_loss,
-            chunk=self.h.loss_chunk,
-        )
-
-
-class MaskedLMJudge(Judge):
-    """Compares the targets that became [MASK] with their unigram entropy."""
-
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "positions replaced by [MASK]"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        at_masked = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
-        return batch["masked_weights"] * (at_masked == vocabulary.mask)
 
 
 def encode_batch(model: Bound, batch: Batch, **options: Any) -> Output:

@@ -13,16 +13,18 @@ MASS-summarization has neither, and a fragment in every 64 tokens). Paper: https
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import dataclasses
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Arrays, Features
-from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features, mask_id
+from jaxpt.objectives.formats import Format
+from jaxpt.objectives.seq2seq import TextDenoising, copied_inputs, encoder_decoder_features, mask_id
 
 
 class Mass(TextDenoising):
@@ -42,9 +44,42 @@ class Mass(TextDenoising):
     eos: bool = True
     """Texts begin and end with EOS; false: there is no EOS."""
 
-    @property
-    def batches(self) -> MassBatches:
-        return MassBatches(self)
+    def fragment_length(self, length: int) -> int:
+        """Number of tokens of the fragment of a text with `length` tokens."""
+        return max(round(self.share * length), 1)
+
+    def data_spec(self, length: int) -> DataSpec:
+        names = ("share", "start_probability", "end_probability", "mask_probability", "random_probability")
+        sizes = {"inputs_length": length, "targets_length": self.fragment_length(length)}
+
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            start = {"start": vocabulary.pad if vocabulary.eos is None else vocabulary.eos}
+            ids = {"mask": mask_id(vocabulary, self.kind), "vocab_size": vocabulary.size, **start}
+            ids |= {"eos": vocabulary.eos if self.eos else None}
+            fragment = {name: getattr(self, name) for name in names} | ids
+            return Transforms(
+                offline=self.windows(length - 2 if self.eos else length, vocabulary),
+                online=(
+                    Call(preprocessors.mass.fragment, fragment),
+                    Call(preprocessors.features.encoder_decoder, sizes | start),
+                ),
+            )
+
+        def max_packed_lengths(lengths: Arrays) -> dict[str, np.ndarray]:
+            tokens = lengths["tokens"] + (2 if self.eos else 0)
+            fragments = np.maximum(np.round(self.share * tokens).astype(np.int64), 1)
+            return {"encoder_input_tokens": tokens, "decoder_input_tokens": fragments}
+
+        return DataSpec(
+            features=encoder_decoder_features(*sizes.values()),
+            transforms=transforms,
+            max_packed_lengths=max_packed_lengths,
+            untrainable_examples=copied_inputs(),
+        )
+
+    def text_format(self, model: ModelConfig, vocabulary: Vocabulary, **options: Any) -> Format:
+        with_end = super().text_format(model, vocabulary, **options)
+        return dataclasses.replace(with_end, before=with_end.after)  # EOS at both ends
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         mask_id(vocabulary, self.kind)
@@ -59,35 +94,3 @@ class Mass(TextDenoising):
             raise UserError(
                 "objective.mask_probability + objective.random_probability is 0: the encoder would see the targets"
             )
-
-    def fragment_length(self, length: int) -> int:
-        """Number of tokens of the fragment of a text with `length` tokens."""
-        return max(round(self.share * length), 1)
-
-
-class MassBatches(TextDenoisingBatches):
-    """Windows of text with one masked fragment each."""
-
-    h: Mass
-
-    def features(self, length: int) -> Features:
-        return encoder_decoder_features(length, self.h.fragment_length(length))
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        names = ("share", "start_probability", "end_probability", "mask_probability", "random_probability")
-        start = vocabulary.pad if vocabulary.eos is None else vocabulary.eos
-        ids = {"mask": mask_id(vocabulary, self.h.kind), "vocab_size": vocabulary.size, "start": start}
-        ids |= {"eos": vocabulary.eos if self.h.eos else None}
-        sizes = {"inputs_length": length, "targets_length": self.h.fragment_length(length), "start": start}
-        return Transforms(
-            offline=self.windows(length - 2 if self.h.eos else length, vocabulary),
-            online=(
-                Call(preprocessors.mass.fragment, {name: getattr(self.h, name) for name in names} | ids),
-                Call(preprocessors.features.encoder_decoder, sizes),
-            ),
-        )
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        tokens = lengths["tokens"] + (2 if self.h.eos else 0)
-        fragments = np.maximum(np.round(self.h.share * tokens).astype(np.int64), 1)
-        return {"encoder_input_tokens": tokens, "decoder_input_tokens": fragments}

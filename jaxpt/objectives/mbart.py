@@ -15,17 +15,18 @@ https://arxiv.org/abs/2001.08210
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from jaxpt.config import ModelConfig, SourceConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import Arrays
 from jaxpt.errors import UserError
-from jaxpt.objectives.bart import Bart, BartBatches, Share
-from jaxpt.objectives.base import Arrays
-from jaxpt.objectives.seq2seq import TextDenoisingJudge
+from jaxpt.objectives.bart import Bart, Share
+from jaxpt.objectives.base import Baseline
+from jaxpt.objectives.formats import Format
 
 
 class MBart(Bart):
@@ -40,46 +41,39 @@ class MBart(Bart):
     """Texts end with EOS and the language's token (paper, and the released models); false: they begin with BOS and end
     with the language's token alone (fairseq's multilingual_denoising.py)."""
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        super().check(model, length, vocabulary)
-        if not self.eos and vocabulary.bos is None:
-            raise UserError("objective.eos: false requires a vocabulary with BOS; set objective.eos=true")
-
-    @property
-    def batches(self) -> MBartBatches:
-        return MBartBatches(self)
-
-    @property
-    def judge(self) -> MBartJudge:
-        return MBartJudge(self)
-
-
-class MBartBatches(BartBatches):
-    """BART's batches; inputs and targets end with the language's token."""
-
-    h: MBart
-
     def check_source(self, source: SourceConfig) -> None:
         super().check_source(source)
         if source.language is None:
             raise UserError(
-                f"data.language is missing: objective.kind: {self.h.kind} requires it, such as language: de_DE"
+                f"data.language is missing: objective.kind: {self.kind} requires it, such as language: de_DE"
             )
 
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        bart = super().transforms(length, dataclasses.replace(vocabulary, bos=None) if self.h.eos else vocabulary, seed)
+    def _transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+        bart = super()._transforms(length, dataclasses.replace(vocabulary, bos=None) if self.eos else vocabulary, seed)
         noise, features = bart.online
         return Transforms(
             offline=(*bart.offline, Call(preprocessors.documents.mark_language)),
-            online=(noise, Call(preprocessors.mbart.add_language, {"keep_eos": self.h.eos}), features),
+            online=(noise, Call(preprocessors.mbart.add_language, {"keep_eos": self.eos}), features),
         )
 
-
-class MBartJudge(TextDenoisingJudge):
-    """Compares the targets without special and language tokens with their unigram entropy."""
-
-    target_name: ClassVar[str] = "target tokens without EOS and language"
+    @property
+    def baseline(self) -> Baseline:
+        return dataclasses.replace(super().baseline, target_name="target tokens without EOS and language")
 
     def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
         is_language = np.isin(batch["decoder_target_tokens"], vocabulary.languages)
         return super().eval_mask(batch, vocabulary) * ~is_language
+
+    def text_format(
+        self, model: ModelConfig, vocabulary: Vocabulary, *, language: int | None = None, **options: Any
+    ) -> Format:
+        if language not in vocabulary.languages:
+            raise UserError(f"language: {language} is not the token of a language; ids of them: {vocabulary.languages}")
+        bart = super().text_format(model, vocabulary, **options)
+        after = (*(bart.after if self.eos else ()), language)
+        return dataclasses.replace(bart, after=after, decoder_start=(language, *bart.before))
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
+        if not self.eos and vocabulary.bos is None:
+            raise UserError("objective.eos: false requires a vocabulary with BOS; set objective.eos=true")

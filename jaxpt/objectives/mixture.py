@@ -12,9 +12,10 @@ Paper: https://arxiv.org/abs/1901.11504
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -24,14 +25,15 @@ from pydantic.json_schema import SkipJsonSchema
 from jaxpt.config import ModelConfig, ObjectiveConfig, Overrides, TaskConfig, resolve
 from jaxpt.config.explain import explain
 from jaxpt.config.kinds import is_unread, nearest, strictly
-from jaxpt.data.calls import Transforms, Vocabulary
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.spec import Arrays, DataSpec, MakeRows
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import pooler
 from jaxpt.models.network import Head
 from jaxpt.models.output import Output
-from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
-from jaxpt.objectives.labelled import HeadObjective, Labelled, LabelledBatches, LabelledLoss
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs
+from jaxpt.objectives.labelled import HeadObjective, Labelled
 
 HEADS = ("classification", "question_answering", "tagging")
 """Objectives whose heads can stand side by side: a row is one text."""
@@ -88,17 +90,79 @@ class Mixture(Labelled):
             )
         return _part(self, task)
 
-    @property
-    def batches(self) -> MixtureBatches:
-        return MixtureBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        """Those of the first task, with the labels of all; each task has transforms of its own."""
+        specs, labels, features = {}, {}, dict[str, Any]()
+        for name, part in self.parts.items():
+            specs[name], labels[name] = part.data_spec(length), part.label_features(length)
+            features |= {key: spec for key, spec in specs[name].features.items() if key not in labels[name]}
+            features |= {f"{name}/{key}": spec for key, spec in labels[name].items()}
+
+        def wrap(name: str, make_rows: MakeRows) -> MakeRows:
+            def rows(*arguments: Any) -> dict[str, np.ndarray]:
+                arrays = make_rows(*arguments)
+                arrays["label_weights"] = shared_weights(arrays, self.side)
+                prefixed = {f"{name}/{key}" if key in labels[name] else key: x for key, x in arrays.items()}
+                count = len(next(iter(prefixed.values())))
+                return {
+                    key: prefixed[key] if key in prefixed else np.zeros((count, *shape), dtype)
+                    for key, (shape, dtype) in features.items()
+                }
+
+            return rows
+
+        return dataclasses.replace(next(iter(specs.values())), features=features, wrap_for_mixture=wrap)
+
+    def heads(self, model: ModelConfig) -> dict[str, Head]:
+        heads: dict[str, Head] = {}
+        for part in self.parts.values():
+            heads |= part.heads(model)
+        if "pooler" in heads:  # shared by all tasks, as is its dropout
+            rate = getattr(model, "dropout", 0.0) if self.dropout is None else self.dropout
+            heads |= pooler.declare(model, heads["pooler"].module.options, rate)
+        return heads
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        parts = self.parts.items()
+        return {self.kind: sum(part.weights(of_part(batch, name))[part.kind] for name, part in parts)}
+
+    def output(self, model: Bound, batch: Batch) -> Output:
+        """As each task's own objective has it: all read the same states."""
+        first = next(iter(self.parts.values()))
+        return first.output(model, batch)
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
+        total, metrics = 0.0, dict[str, Any]()
+        for name, part in self.parts.items():
+            task_batch = of_part(batch, name)
+            sums, task_metrics = part.loss_from_hidden(model, hidden, task_batch)
+            total += sums[part.kind]
+            if "eval_mask" in batch:  # evaluation takes the tasks one after the other
+                metrics |= {key: (x + metrics.get(key, (0, 0))[0], w + metrics.get(key, (0, 0))[1])
+                            for key, (x, w) in task_metrics.items()}  # fmt: skip
+            else:
+                task_metrics = {"loss": (sums[part.kind], part.weights(task_batch)[part.kind]), **task_metrics}
+                metrics |= {f"{name}/{key}": pair for key, pair in task_metrics.items()}
+        return {self.kind: total}, jax.lax.stop_gradient(metrics)
 
     @property
-    def loss(self) -> MixtureLoss:
-        return MixtureLoss(self)
+    def baseline(self) -> Baseline:
+        """The best constant prediction of each task."""
 
-    @property
-    def judge(self) -> MixtureJudge:
-        return MixtureJudge(self)
+        def eval_mask(batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+            weights = [batch[f"{name}/label_weights"] for name in self.parts]
+            return np.concatenate([x.reshape(len(x), -1) for x in weights], axis=1)
+
+        return Baseline("constant", "labels", eval_mask, self._constant_loss)
+
+    def _constant_loss(self, validation: Iterable[Arrays]) -> float:
+        batches, total, count = list(validation), 0.0, 0.0
+        for name, part in self.parts.items():
+            task_batches = [of_part(batch, name) for batch in batches]
+            if weight := sum(float(batch["eval_mask"].sum()) for batch in task_batches):
+                total += part.baseline.loss([x for x in task_batches if x["eval_mask"].any()]) * weight
+            count += weight
+        return total / count
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         self.check_tasks(model, length, vocabulary)
@@ -115,7 +179,7 @@ def _part(mixture: Mixture, task: TaskConfig) -> HeadObjective:
     cls = resolve(task.objective, "jaxpt.objectives", ObjectiveConfig)
     fields = {name: getattr(mixture, name) for name in ("dropout", "truncate", "examples") if name in cls.model_fields}
     prefix = f"{task.name}."
-    fields |= {key.removeprefix(prefix): value for key, value in mixture.tasks if key.startswith(prefix)}
+    fields |= {key.removeprefix(prefix): setting for key, setting in mixture.tasks if key.startswith(prefix)}
     plain = {"task": task.model_dump(mode="json"), "text_layout": mixture.text_layout, "part": task.name, **fields}
     try:
         return strictly(cls, plain)
@@ -149,101 +213,3 @@ def shared_weights(batch: Arrays, side: str) -> np.ndarray:
     example = segments + np.arange(len(segments))[:, None] * (segments.max() + 1)
     counts = np.bincount(example.ravel(), weights.ravel() > 0)[example]
     return (weights / np.maximum(counts, 1)).astype(np.float32)
-
-
-class MixtureBatches(LabelledBatches):
-    """What the model reads, and of each task its labels."""
-
-    h: Mixture
-
-    def features(self, length: int) -> Features:
-        features: Features = {}
-        for name, part in self.h.parts.items():
-            labels = part.batches.label_features(length)
-            part_features = part.batches.features(length)
-            features |= {key: part_features[key] for key in part_features if key not in labels}
-            features |= {f"{name}/{key}": feature for key, feature in labels.items()}
-        return features
-
-    def placed(self, name: str, online: Callable[..., Any], length: int) -> Callable[..., Any]:
-        labels, features = self.h.parts[name].batches.label_features(length), self.features(length)
-
-        def rows(*arguments: Any) -> dict[str, np.ndarray]:
-            arrays = online(*arguments)
-            arrays["label_weights"] = shared_weights(arrays, self.h.side)
-            prefixed = {f"{name}/{key}" if key in labels else key: x for key, x in arrays.items()}
-            count = len(next(iter(prefixed.values())))
-            return {
-                key: prefixed[key] if key in prefixed else np.zeros((count, *shape), dtype)
-                for key, (shape, dtype) in features.items()
-            }
-
-        return rows
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        """Those of the first task: each task has its own."""
-        return next(iter(self.h.parts.values())).batches.transforms(length, vocabulary, seed)
-
-    def check_packing(self) -> None:
-        for part in self.h.parts.values():
-            part.batches.check_packing()
-
-
-class MixtureLoss(LabelledLoss):
-    """Sum of the losses of the tasks' own objectives."""
-
-    h: Mixture
-
-    def heads(self, model: ModelConfig) -> dict[str, Head]:
-        heads: dict[str, Head] = {}
-        for part in self.h.parts.values():
-            heads |= part.loss.heads(model)
-        if "pooler" in heads:  # shared by all tasks, as is its dropout
-            rate = getattr(model, "dropout", 0.0) if self.h.dropout is None else self.h.dropout
-            heads |= pooler.declare(model, heads["pooler"].module.options, rate)
-        return heads
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        parts = self.h.parts.items()
-        return {self.h.kind: sum(part.loss.weights(of_part(batch, name))[part.kind] for name, part in parts)}
-
-    def output(self, model: Bound, batch: Batch) -> Output:
-        """As each task's own objective has it: all read the same states."""
-        first = next(iter(self.h.parts.values()))
-        return first.loss.output(model, batch)
-
-    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        total, metrics = 0.0, dict[str, Any]()
-        for name, part in self.h.parts.items():
-            task_batch = of_part(batch, name)
-            sums, task_metrics = part.loss.loss_from_hidden(model, hidden, task_batch)
-            total += sums[part.kind]
-            if "eval_mask" in batch:  # evaluation takes the tasks one after the other
-                metrics |= {key: (x + metrics.get(key, (0, 0))[0], w + metrics.get(key, (0, 0))[1])
-                            for key, (x, w) in task_metrics.items()}  # fmt: skip
-            else:
-                task_metrics = {"loss": (sums[part.kind], part.loss.weights(task_batch)[part.kind]), **task_metrics}
-                metrics |= {f"{name}/{key}": value for key, value in task_metrics.items()}
-        return {self.h.kind: total}, jax.lax.stop_gradient(metrics)
-
-
-class MixtureJudge(Judge):
-    """Compares the loss with that of the best constant prediction of each task."""
-
-    baseline: ClassVar[str] = "constant"
-    target_name: ClassVar[str] = "labels"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        weights = [batch[f"{name}/label_weights"] for name in self.h.parts]
-        return np.concatenate([x.reshape(len(x), -1) for x in weights], axis=1)
-
-    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
-        batches, total, count = list(validation), 0.0, 0.0
-        for name, part in self.h.parts.items():
-            task_batches = [of_part(batch, name) for batch in batches]
-            weight = sum(float(batch["eval_mask"].sum()) for batch in task_batches)
-            total += (
-                part.judge.baseline_loss([x for x in task_batches if x["eval_mask"].any()]) * weight if weight else 0.0
-            )
-            count += weight
-        return total / count

@@ -17,14 +17,14 @@ from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
-from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective
 from jaxpt.objectives.losses import token_loss
 
 
@@ -53,18 +53,6 @@ class PermutationLM(Objective):
     """Carry the memory (`model.memory_length`, `model.reuse_length`) of each row to the next batch. The memory is not
     reset at the end of a document or an epoch, as in XLNet's code. False: shuffled records, no memory."""
 
-    @property
-    def batches(self) -> PermutationLMBatches:
-        return PermutationLMBatches(self)
-
-    @property
-    def loss(self) -> PermutationLMLoss:
-        return PermutationLMLoss(self)
-
-    @property
-    def judge(self) -> PermutationLMJudge:
-        return PermutationLMJudge(self)
-
     def predictions(self, length: int) -> int:
         """Length of the masked features."""
         return self.num_predict or length // self.context
@@ -76,6 +64,98 @@ class PermutationLM(Objective):
     def permuted(self, length: int) -> int:
         """Number of tokens that are permuted together."""
         return self.permutation_size or min(self.reused(length), length - self.reused(length))
+
+    def data_spec(self, length: int) -> DataSpec:
+        n = self.predictions(length)
+        sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_order")
+        masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
+        permute = {
+            "reuse": self.reused(length),
+            "predictions": n,
+            "permutation_size": self.permuted(length),
+            "max_ngram": self.max_ngram,
+            "context": self.context,
+        }
+
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            special = {"cls": vocabulary.cls, "sep": vocabulary.sep}
+            separator = vocabulary.eos if vocabulary.eod is None else vocabulary.eod
+            return Transforms(
+                offline=self._offline(length, separator, special, seed),
+                online=(
+                    Call(preprocessors.permutation_lm.permute, permute | special),
+                    Call(preprocessors.features.encoder, {"length": length, "max_predictions": n}),
+                ),
+            )
+
+        return DataSpec(
+            features={
+                **dict.fromkeys(sequence, ((length,), "int32")),
+                **{name: ((n,), dtype) for name, dtype in masked.items()},
+            },
+            transforms=transforms,
+            no_packing="fills every row with one record; remove data.packing",
+        )
+
+    def _offline(self, length: int, separator: int | None, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
+        """From documents to records."""
+        reuse = self.reused(length)
+        if self.inputs == "pairs":
+            pairs = {"length": length, "reuse": reuse, "seed": seed, "separator": separator}
+            segments = Call(preprocessors.permutation_lm.segments, pairs | special)
+            return Call(preprocessors.documents.tokenize_sentences), segments
+        room = length - 2
+        overlap = room - reuse if self.memory else 0
+        windows = {"length": room, "join": True, "separator": separator, "overlap": overlap, "shortest": room}
+        cut, close = Call(preprocessors.windows.cut, windows), Call(preprocessors.permutation_lm.close, special)
+        return Call(preprocessors.documents.tokenize), cut, close
+
+    def coefficients(self) -> dict[str, float]:
+        return {"permutation_lm": 1.0}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"permutation_lm": batch["masked_weights"].sum()}
+
+    def loss(self, model: Bound, batch: Batch, carry: Any = None) -> Any:
+        turned = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), carry)  # rows first ⇄ layers first
+        output = model.streams(
+            batch["encoder_input_tokens"],
+            token_types=batch["encoder_token_types"],
+            segment_ids=batch["encoder_segment_ids"],
+            ranks=batch["encoder_order"],
+            targets=batch["masked_positions"],
+            memory=turned,
+        )
+        total, metrics = token_loss(
+            model.lm_states(output.hidden.query_BxPxD),
+            model.output_projection(),
+            batch["masked_targets"],
+            batch["masked_weights"],
+            eval_mask=batch.get("eval_mask"),
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
+        )
+        sums: LossOutputs = {"permutation_lm": total, **output.aux}, metrics
+        return sums if carry is None else (*sums, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), output.memory))
+
+    @property
+    def carries(self) -> bool:
+        return self.memory
+
+    def carry_shapes(self, network: Network, rows: int) -> Any:
+        if not self.memory:
+            return None
+        self.check_model(network.config)
+        tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
+        memory = jax.eval_shape(lambda p, x: network.bind(p).streams(x).memory, network.shapes(), tokens)
+        size = network.config.memory_length
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((rows, x.shape[0], size, *x.shape[3:]), x.dtype), memory
+        )  # fmt: skip
+
+    @property
+    def baseline(self) -> Baseline:
+        return Baseline("unigram", "predicted tokens", lambda batch, vocabulary: batch["masked_weights"])
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         for name in ("cls", "sep"):
@@ -116,114 +196,3 @@ class PermutationLM(Objective):
                 "objective.memory requires model.memory_length (XLNet: 384 at data.length 512); "
                 "set it, or objective.memory=false"
             )
-
-
-class PermutationLMBatches(Batches):
-    """Text whose tokens are predicted in a random order."""
-
-    h: PermutationLM
-
-    def features(self, length: int) -> Features:
-        n = self.h.predictions(length)
-        sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_order")
-        masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
-        return {
-            **dict.fromkeys(sequence, ((length,), "int32")),
-            **{name: ((n,), dtype) for name, dtype in masked.items()},
-        }
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        special = {"cls": vocabulary.cls, "sep": vocabulary.sep}
-        separator = vocabulary.eos if vocabulary.eod is None else vocabulary.eod
-        reuse = self.h.reused(length)
-        permute = {
-            "reuse": reuse,
-            "predictions": self.h.predictions(length),
-            "permutation_size": self.h.permuted(length),
-            "max_ngram": self.h.max_ngram,
-            "context": self.h.context,
-        }
-        return Transforms(
-            offline=self._offline(length, separator, special, seed),
-            online=(
-                Call(preprocessors.permutation_lm.permute, permute | special),
-                Call(preprocessors.features.encoder, {"length": length, "max_predictions": self.h.predictions(length)}),
-            ),
-        )
-
-    def _offline(self, length: int, separator: int | None, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
-        """From documents to records."""
-        reuse = self.h.reused(length)
-        if self.h.inputs == "pairs":
-            pairs = {"length": length, "reuse": reuse, "seed": seed, "separator": separator}
-            segments = Call(preprocessors.permutation_lm.segments, pairs | special)
-            return Call(preprocessors.documents.tokenize_sentences), segments
-        room = length - 2
-        overlap = room - reuse if self.h.memory else 0
-        windows = {"length": room, "join": True, "separator": separator, "overlap": overlap, "shortest": room}
-        cut, close = Call(preprocessors.windows.cut, windows), Call(preprocessors.permutation_lm.close, special)
-        return Call(preprocessors.documents.tokenize), cut, close
-
-    def check_packing(self) -> None:
-        raise UserError(
-            f"data.packing: objective.kind: {self.h.kind} fills every row with one record; remove data.packing"
-        )
-
-
-class PermutationLMLoss(Loss):
-    """Cross-entropy of the predicted tokens, from the query stream."""
-
-    h: PermutationLM
-
-    def coefficients(self) -> dict[str, float]:
-        return {"permutation_lm": 1.0}
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {"permutation_lm": batch["masked_weights"].sum()}
-
-    def __call__(self, model: Bound, batch: Batch, carry: Any = None) -> Any:
-        turned = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), carry)  # rows first ⇄ layers first
-        output = model.streams(
-            batch["encoder_input_tokens"],
-            token_types=batch["encoder_token_types"],
-            segment_ids=batch["encoder_segment_ids"],
-            ranks=batch["encoder_order"],
-            targets=batch["masked_positions"],
-            memory=turned,
-        )
-        total, metrics = token_loss(
-            model.lm_states(output.hidden.query_BxPxD),
-            model.output_projection(),
-            batch["masked_targets"],
-            batch["masked_weights"],
-            eval_mask=batch.get("eval_mask"),
-            z_loss=self.h.z_loss,
-            chunk=self.h.loss_chunk,
-        )
-        sums: tuple[dict[str, jax.Array], Metrics] = {"permutation_lm": total, **output.aux}, metrics
-        return sums if carry is None else (*sums, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), output.memory))
-
-    @property
-    def carries(self) -> bool:
-        return self.h.memory
-
-    def carry(self, network: Network, rows: int) -> Any:
-        if not self.h.memory:
-            return None
-        self.h.check_model(network.config)
-        tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
-        memory = jax.eval_shape(lambda p, x: network.bind(p).streams(x).memory, network.shapes(), tokens)
-        size = network.config.memory_length
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((rows, x.shape[0], size, *x.shape[3:]), x.dtype), memory
-        )  # fmt: skip
-
-
-class PermutationLMJudge(Judge):
-    """Compares the predicted tokens with their unigram entropy."""
-
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "predicted tokens"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        return batch["masked_weights"]

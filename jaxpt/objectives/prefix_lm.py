@@ -10,15 +10,15 @@ Paper: https://arxiv.org/abs/1910.10683 (section 3.2.1)
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
-import numpy as np
+import dataclasses
+from typing import Literal
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Arrays, Features
-from jaxpt.objectives.causal_lm import DecoderLM, DecoderLMBatches, DecoderLMJudge
+from jaxpt.objectives.base import Baseline
+from jaxpt.objectives.causal_lm import DecoderLM, decoder_features, lengths_of_texts
 
 
 class PrefixLM(DecoderLM):
@@ -33,13 +33,25 @@ class PrefixLM(DecoderLM):
     """With join_documents, concatenate so many documents at a time, so that the last window of each group is short;
     null: all documents."""
 
-    @property
-    def batches(self) -> PrefixLMBatches:
-        return PrefixLMBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            separator = vocabulary.eos if self.separator else None
+            cut = {"length": length + 1, "join": self.join_documents, "separator": separator, "shortest": 2}
+            cut |= {"group": self.documents_per_group}
+            return Transforms(
+                offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
+                online=(
+                    Call(preprocessors.denoising.mark_prefix),
+                    Call(preprocessors.features.decoder, {"length": length}),
+                ),
+            )
+
+        features = decoder_features(length) | {"decoder_prefix": ((length,), "int32")}
+        return DataSpec(features, transforms, lengths_of_texts)
 
     @property
-    def judge(self) -> PrefixLMJudge:
-        return PrefixLMJudge(self)
+    def baseline(self) -> Baseline:
+        return dataclasses.replace(super().baseline, target_name="target tokens after the prefix")
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.separator and vocabulary.eos is None:
@@ -49,33 +61,3 @@ class PrefixLM(DecoderLM):
             )
         if length < 2:
             raise UserError(f"data.length: {length} is too short for prefix_lm, at least 2 is needed")
-
-
-class PrefixLMBatches(DecoderLMBatches):
-    """Windows of text, each with a prefix of random length."""
-
-    h: PrefixLM
-
-    def features(self, length: int) -> Features:
-        return super().features(length) | {"decoder_prefix": ((length,), "int32")}
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        separator = vocabulary.eos if self.h.separator else None
-        cut = {"length": length + 1, "join": self.h.join_documents, "separator": separator, "shortest": 2}
-        cut |= {"group": self.h.documents_per_group}
-        return Transforms(
-            offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
-            online=(
-                Call(preprocessors.denoising.mark_prefix),
-                Call(preprocessors.features.decoder, {"length": length}),
-            ),
-        )
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {"decoder_input_tokens": lengths["tokens"] - 1}
-
-
-class PrefixLMJudge(DecoderLMJudge):
-    """Compares the targets after the prefix with a bigram model."""
-
-    target_name: ClassVar[str] = "target tokens after the prefix"

@@ -24,11 +24,12 @@ from jaxpt.config import HeadName, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.question_answering import QuestionAnsweringEncoder, best_spans
+from jaxpt.data.spec import Arrays, Features
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
-from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
-from jaxpt.objectives.labelled import HeadObjective, LabelledBatches, LabelledLoss
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics
+from jaxpt.objectives.labelled import HeadObjective
 
 _WINDOW = 16  # tokens of a question and a window, at least, in a packed row whose `examples` are not given
 
@@ -47,18 +48,12 @@ class QuestionAnswering(HeadObjective):
     """Most tokens of an answer that is found."""
     examples: PositiveInt | None = None
     """Most windows in a packed row; data.length / 16 by default."""
+    head: ClassVar[HeadName] = "span"
 
     @property
-    def batches(self) -> QuestionAnsweringBatches:
-        return QuestionAnsweringBatches(self)
-
-    @property
-    def loss(self) -> QuestionAnsweringLoss:
-        return QuestionAnsweringLoss(self)
-
-    @property
-    def judge(self) -> QuestionAnsweringJudge:
-        return QuestionAnsweringJudge(self)
+    def answer_side(self) -> str:
+        """The part of the model whose states the head reads."""
+        return "encoder" if self.family == "encoder" else "decoder"
 
     def cut_to(self, length: int) -> str:
         return f"objective.max_query {self.max_query}"
@@ -69,74 +64,51 @@ class QuestionAnswering(HeadObjective):
     def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
         return self.task.answer(outputs, self.task.texts(row, where)[1])
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        super().check(model, length, vocabulary)
-        if self.task.kind != "question_answering":
-            raise UserError(f"objective.kind: question_answering does not fit task.kind: {self.task.kind}")
-        if (room := self.layout(vocabulary).room(length, 2)) <= self.max_query:
-            raise UserError(
-                f"data.length: {length} leaves room for {room} tokens of question and context, objective.max_query is "
-                f"{self.max_query}; raise data.length or lower objective.max_query"
-            )
-
-
-class QuestionAnsweringBatches(LabelledBatches):
-    """Questions and windows of their contexts."""
-
-    h: QuestionAnswering
-
     def examples_of(self, length: int) -> int:
         """Most windows in a row."""
-        return self.h.examples or max(length // _WINDOW, 1)
+        return self.examples or max(length // _WINDOW, 1)
 
     def label_features(self, length: int) -> Features:
         n = self.examples_of(length)
         return {"label_positions": ((n, 2), "int32"), "label_weights": ((n,), "float32")}
 
     def encoder(self, length: int, vocabulary: Vocabulary) -> QuestionAnsweringEncoder:
-        layout = self.h.layout(vocabulary)
+        layout = self.layout(vocabulary)
         return QuestionAnsweringEncoder(
-            self.h.task,
+            self.task,
             layout,
             length,
-            self.h.stride,
-            self.h.max_query,
-            context_first=self.h.text_layout == "xlnet",
-            null_first=bool(layout.before) and self.h.family != "decoder",
+            self.stride,
+            self.max_query,
+            context_first=self.text_layout == "xlnet",
+            null_first=bool(layout.before) and self.family != "decoder",
         )
 
-    def rows(self, length: int, vocabulary: Vocabulary) -> Call:
-        sizes = {"length": length, "examples": self.examples_of(length), "side": self.h.side}
-        return Call(preprocessors.features.labelled_spans, {**sizes, "start": self.start(vocabulary)})
+    def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
+        sizes = {"length": length, "examples": self.examples_of(length), "side": self.side}
+        return Call(preprocessors.features.labelled_spans, {**sizes, "start": self.start_id(vocabulary)})
 
-    def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        side, start, names = self.h.side, self.start(vocabulary), ("tokens", "token_types", "positions")
+    def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+        side, start, names = self.side, self.start_id(vocabulary), ("tokens", "token_types", "positions")
         return lambda records, length: rows.spans(
             rows.together([{name: record[name] for name in names} for record in records]), length, 1, side, start
         )
 
-    def split(self, outputs: np.ndarray, records: Sequence[Any]) -> list[np.ndarray]:
+    def split_outputs(self, outputs: np.ndarray, records: Sequence[Any]) -> list[np.ndarray]:
         """The best spans of each record, and its null score: [1 + spans, 3] (`best_spans`)."""
-        return [best_spans(row, record, self.h.n_best, self.h.max_answer) for row, record in zip(outputs, records)]
+        return [best_spans(row, record, self.n_best, self.max_answer) for row, record in zip(outputs, records)]
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_weights": lengths["positions"] // 2}
-
-
-class QuestionAnsweringLoss(LabelledLoss):
-    """Mean of the cross-entropies of start and end."""
-
-    h: QuestionAnswering
-    head: ClassVar[HeadName] = "span"
+        return {f"{self.side}_input_tokens": lengths["tokens"], "label_weights": lengths["positions"] // 2}
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         """Logits of start and end: [B, L, 2]."""
-        return classes.apply(model, "span", hidden, self.h.part)
+        return classes.apply(model, "span", hidden, self.part)
 
-    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         logits_BxLx2 = self.outputs(model, hidden, batch)
         positions_BxNx2, weights_BxN = batch["label_positions"], batch["label_weights"]
-        segments_BxL = batch[f"{'encoder' if self.h.family == 'encoder' else 'decoder'}_segment_ids"]
+        segments_BxL = batch[f"{self.answer_side}_segment_ids"]
         text_segments_BxN = jnp.take_along_axis(segments_BxL, positions_BxNx2[..., 0], axis=1)
         is_own_BxNxL = segments_BxL[:, None] == text_segments_BxN[..., None]
         logits_BxNxLx2 = jnp.where(is_own_BxNxL[..., None], logits_BxLx2[:, None], -jnp.inf)
@@ -146,25 +118,29 @@ class QuestionAnsweringLoss(LabelledLoss):
         metrics: Metrics = {"accuracy": ((is_right_BxN * weights_BxN).sum(), weights_BxN.sum())}
         if "eval_mask" in batch:
             metrics["target_loss"] = ((loss_BxN * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
-        return {self.h.kind: (loss_BxN * weights_BxN).sum()}, jax.lax.stop_gradient(metrics)
+        return {self.kind: (loss_BxN * weights_BxN).sum()}, jax.lax.stop_gradient(metrics)
 
+    @property
+    def baseline(self) -> Baseline:
+        """Equally likely tokens."""
+        return Baseline("uniform", "spans", lambda batch, vocabulary: batch["label_weights"], self._uniform_loss)
 
-class QuestionAnsweringJudge(Judge):
-    """Compares the loss with that of equally likely tokens."""
-
-    baseline: ClassVar[str] = "uniform"
-    target_name: ClassVar[str] = "spans"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        return batch["label_weights"]
-
-    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
+    def _uniform_loss(self, validation: Iterable[Arrays]) -> float:
         total, count = 0.0, 0.0
-        side = "encoder" if self.h.family == "encoder" else "decoder"
         for batch in validation:
-            segments_BxL, weights_BxN = batch[f"{side}_segment_ids"], batch["eval_mask"]
+            segments_BxL, weights_BxN = batch[f"{self.answer_side}_segment_ids"], batch["eval_mask"]
             text_segments_BxN = np.take_along_axis(segments_BxL, batch["label_positions"][..., 0], axis=1)
             lengths_BxN = (segments_BxL[:, None] == text_segments_BxN[..., None]).sum(-1)
             total += float((np.log(lengths_BxN) * weights_BxN).sum())
             count += float(weights_BxN.sum())
         return total / count
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
+        if self.task.kind != "question_answering":
+            raise UserError(f"objective.kind: question_answering does not fit task.kind: {self.task.kind}")
+        if (room := self.layout(vocabulary).room(length, 2)) <= self.max_query:
+            raise UserError(
+                f"data.length: {length} leaves room for {room} tokens of question and context, objective.max_query is "
+                f"{self.max_query}; raise data.length or lower objective.max_query"
+            )

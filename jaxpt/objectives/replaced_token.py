@@ -18,6 +18,7 @@ Papers: https://arxiv.org/abs/2003.10555, DeBERTa-v3 https://arxiv.org/abs/2111.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
@@ -33,9 +34,9 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import masked_lm, replaced_token
 from jaxpt.models.network import Head, Network
-from jaxpt.objectives.base import Batch, Metrics
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs
 from jaxpt.objectives.losses import sample
-from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMJudge, MaskedLMLoss, Unit, encode_batch
+from jaxpt.objectives.masked_lm import MaskedLM, Unit, encode_batch
 
 TABLES = ("token_embed", "position_embed", "type_embed")
 
@@ -60,13 +61,80 @@ class ReplacedToken(MaskedLM):
     sees_first: bool = False
     """Each token's logit also depends on the first token's hidden state (DeBERTa-v3's head)."""
 
-    @property
-    def loss(self) -> ReplacedTokenLoss:
-        return ReplacedTokenLoss(self)
+    def generator_of(self, model: ModelConfig) -> Network:
+        """The generator with its masked-LM head, from the discriminator's configuration."""
+        try:
+            config = type(model)(**{**dict(model), **dict(self.generator)})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, ("objective.generator", *first["loc"])))
+            raise UserError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+        shared = (*TABLES, "embed_norm") if self.sharing == "shared" else ()
+        both = set(_parts(model, shared)) & set(_parts(config, shared))
+        return Network(config.build(), masked_lm.declare(config), tuple(name for name in shared if name in both))
+
+    def heads(self, model: ModelConfig) -> dict[str, Head | Network]:
+        head = replaced_token.declare(model, self.sees_first)
+        return head if self.generator is None else head | {"generator": self.generator_of(model)}
+
+    def network(self, model: ModelConfig) -> Network:
+        is_sum = self.generator is not None and self.sharing == "disentangled"
+        deltas = dict.fromkeys(_parts(model, TABLES), "generator") if is_sum else {}
+        return Network(model.build(), self.heads(model), deltas=deltas)
+
+    def lm_network(self, model: Bound) -> Bound:
+        """The generator; UserError if it is missing, as in an imported discriminator."""
+        if "generator" not in model.heads:
+            raise UserError(
+                f"model.kind: {model.config.kind} is a discriminator, which does not predict tokens, and its generator "
+                "is not here; use the generator's own directory"
+            )
+        return model.heads["generator"]
+
+    def coefficients(self) -> dict[str, float]:
+        return {"masked_lm": 1.0, "replaced_token": self.discriminator_weight}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return super().weights(batch) | {"replaced_token": _token_mask(batch).sum()}
+
+    def loss(self, model: Bound, batch: Batch) -> LossOutputs:
+        generator = self.lm_network(model)
+        generated = self.output(generator, batch)
+        sums, metrics = self.loss_from_hidden(generator, generated.hidden, batch)
+        chosen = jnp.take_along_axis(generated.hidden, batch["masked_positions"][..., None], axis=1)
+        key = model.rngs["sample"] if model.rngs else jax.random.key(0)  # evaluation always draws the same samples
+        sampled = sample(generator.lm_states(chosen), generator.output_projection(), key, chunk=self.loss_chunk)
+        tokens, labels = replaced(batch, sampled)
+
+        output = encode_batch(model, {**batch, "encoder_input_tokens": tokens}).add_aux(generated.aux)
+        scores = model.heads["replaced_token"](output.hidden)
+        weights = _token_mask(batch)
+        total = (optax.sigmoid_binary_cross_entropy(scores, labels) * weights).sum()
+        predicted = (scores > 0).astype(jnp.float32)
+        of_labels = {
+            "discriminator_accuracy": ((predicted == labels) * weights, weights),
+            "discriminator_recall": (predicted * labels * weights, labels * weights),
+            "discriminator_precision": (predicted * labels * weights, predicted * weights),
+            "replaced_share": (labels * weights, weights),
+        }
+        metrics |= {name: (x.sum(), weight.sum()) for name, (x, weight) in of_labels.items()}
+        return {**sums, "replaced_token": total, **output.aux}, metrics
 
     @property
-    def judge(self) -> ReplacedTokenJudge:
-        return ReplacedTokenJudge(self)
+    def baseline(self) -> Baseline:
+        """Of the generator as in masked LM; of the discriminator a constant probability, the fraction of replaced
+        tokens, in nats."""
+
+        def report_lines(means: Mapping[str, float]) -> list[str]:
+            share, loss = means["replaced_share"], means["replaced_token"]
+            constant = -sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
+            return [
+                f"validation, all non-padding tokens: discriminator {loss:.3f} nats, constant prediction "
+                f"{constant:.3f}: {abs(constant - loss):.3f} nats {'below' if loss < constant else 'ABOVE'} it; "
+                f"accuracy {means['discriminator_accuracy']:.1%}, constant prediction {max(share, 1 - share):.1%}"
+            ]
+
+        return dataclasses.replace(super().baseline, report_lines=report_lines)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.generator is None:
@@ -86,85 +154,6 @@ class ReplacedToken(MaskedLM):
                 + (f"; set model.embedding_dim={mine}" if hasattr(model, "embedding_dim") else "")
             )
         super().check(model, length, vocabulary)
-
-    def generator_of(self, model: ModelConfig) -> Network:
-        """The generator with its masked-LM head, from the discriminator's configuration."""
-        try:
-            config = type(model)(**{**dict(model), **dict(self.generator)})
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, ("objective.generator", *first["loc"])))
-            raise UserError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
-        shared = (*TABLES, "embed_norm") if self.sharing == "shared" else ()
-        both = set(_parts(model, shared)) & set(_parts(config, shared))
-        return Network(config.build(), masked_lm.declare(config), tuple(name for name in shared if name in both))
-
-
-class ReplacedTokenLoss(MaskedLMLoss):
-    """The generator's masked-LM loss, plus the discriminator's binary cross-entropy."""
-
-    h: ReplacedToken
-
-    def heads(self, model: ModelConfig) -> dict[str, Head | Network]:
-        head = replaced_token.declare(model, self.h.sees_first)
-        return head if self.h.generator is None else head | {"generator": self.h.generator_of(model)}
-
-    def network(self, model: ModelConfig) -> Network:
-        is_sum = self.h.generator is not None and self.h.sharing == "disentangled"
-        deltas = dict.fromkeys(_parts(model, TABLES), "generator") if is_sum else {}
-        return Network(model.build(), self.heads(model), deltas=deltas)
-
-    def scorer(self, model: Bound) -> Bound:
-        """The generator; UserError if it is missing, as in an imported discriminator."""
-        if "generator" not in model.heads:
-            raise UserError(
-                f"model.kind: {model.config.kind} is a discriminator, which does not predict tokens, and its generator "
-                "is not here; use the generator's own directory"
-            )
-        return model.heads["generator"]
-
-    def coefficients(self) -> dict[str, float]:
-        return {"masked_lm": 1.0, "replaced_token": self.h.discriminator_weight}
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return super().weights(batch) | {"replaced_token": _token_mask(batch).sum()}
-
-    def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        generator = self.scorer(model)
-        generated = self.output(generator, batch)
-        sums, metrics = self.loss_from_hidden(generator, generated.hidden, batch)
-        chosen = jnp.take_along_axis(generated.hidden, batch["masked_positions"][..., None], axis=1)
-        key = model.rngs["sample"] if model.rngs else jax.random.key(0)  # evaluation always draws the same samples
-        sampled = sample(generator.lm_states(chosen), generator.output_projection(), key, chunk=self.h.loss_chunk)
-        tokens, labels = replaced(batch, sampled)
-
-        output = encode_batch(model, {**batch, "encoder_input_tokens": tokens}).add_aux(generated.aux)
-        scores = model.heads["replaced_token"](output.hidden)
-        weights = _token_mask(batch)
-        total = (optax.sigmoid_binary_cross_entropy(scores, labels) * weights).sum()
-        predicted = (scores > 0).astype(jnp.float32)
-        of_labels = {
-            "discriminator_accuracy": ((predicted == labels) * weights, weights),
-            "discriminator_recall": (predicted * labels * weights, labels * weights),
-            "discriminator_precision": (predicted * labels * weights, predicted * weights),
-            "replaced_share": (labels * weights, weights),
-        }
-        metrics |= {name: (x.sum(), weight.sum()) for name, (x, weight) in of_labels.items()}
-        return {**sums, "replaced_token": total, **output.aux}, metrics
-
-
-class ReplacedTokenJudge(MaskedLMJudge):
-    """Compares the generator as in masked LM, and the discriminator with a constant prediction."""
-
-    def report_lines(self, means: Mapping[str, float]) -> list[str]:
-        """Compares the discriminator with a constant probability, the fraction of replaced tokens, in nats."""
-        share, loss = means["replaced_share"], means["replaced_token"]
-        constant = -sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
-        return [
-            f"validation, all non-padding tokens: discriminator {loss:.3f} nats, constant prediction "
-            f"{constant:.3f}: {abs(constant - loss):.3f} nats {'below' if loss < constant else 'ABOVE'} it; "
-            f"accuracy {means['discriminator_accuracy']:.1%}, constant prediction {max(share, 1 - share):.1%}"
-        ]
 
 
 def _parts(model: ModelConfig, names: Iterable[str]) -> tuple[str, ...]:

@@ -10,15 +10,16 @@ https://arxiv.org/abs/2002.08910
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Arrays, Features, Judge
-from jaxpt.objectives.seq2seq import EncoderDecoder, EncoderDecoderBatches, encoder_decoder_features
+from jaxpt.objectives.base import Baseline
+from jaxpt.objectives.seq2seq import EncoderDecoder, copied_inputs, encoder_decoder_features, lengths_of_pairs
 
 
 class SalientSpans(EncoderDecoder):
@@ -35,13 +36,28 @@ class SalientSpans(EncoderDecoder):
     targets_length: PositiveInt = 32
     """Maximum number of tokens of a span, including EOS; longer spans are skipped."""
 
-    @property
-    def batches(self) -> SalientSpansBatches:
-        return SalientSpansBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        finder, sizes = self.finder, {"inputs_length": length, "targets_length": self.targets_length}
+        texts = {"finder": finder, "prefix": self.prefix, "blank": self.blank}
+
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            make = Call(preprocessors.salient_spans.make, {**texts, **sizes, "eos": vocabulary.eos}, uses=(finder,))
+            lay_out = Call(preprocessors.features.encoder_decoder, {**sizes, "start": vocabulary.pad})
+            return Transforms(offline=(make,), online=(lay_out,))
+
+        return DataSpec(
+            features=encoder_decoder_features(*sizes.values()),
+            transforms=transforms,
+            max_packed_lengths=lengths_of_pairs,
+            untrainable_examples=copied_inputs(),
+        )
 
     @property
-    def judge(self) -> SalientSpansJudge:
-        return SalientSpansJudge(self)
+    def baseline(self) -> Baseline:
+        def eval_mask(batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+            return batch["decoder_loss_weights"] * (batch["decoder_target_tokens"] != vocabulary.eos)
+
+        return Baseline("unigram", "target tokens without EOS", eval_mask)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None:
@@ -50,32 +66,3 @@ class SalientSpans(EncoderDecoder):
             raise UserError(f"data.length: {length} is too short for salient_spans, at least 16 is needed")
         if self.targets_length < 2:
             raise UserError("objective.targets_length: 1 is too short for a span and EOS, at least 2 is needed")
-
-
-class SalientSpansBatches(EncoderDecoderBatches):
-    """One example for each span of each sentence."""
-
-    h: SalientSpans
-
-    def features(self, length: int) -> Features:
-        return encoder_decoder_features(length, self.h.targets_length)
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        finder, sizes = self.h.finder, {"inputs_length": length, "targets_length": self.h.targets_length}
-        texts = {"finder": finder, "prefix": self.h.prefix, "blank": self.h.blank}
-        make = Call(preprocessors.salient_spans.make, {**texts, **sizes, "eos": vocabulary.eos}, uses=(finder,))
-        lay_out = Call(preprocessors.features.encoder_decoder, {**sizes, "start": vocabulary.pad})
-        return Transforms(offline=(make,), online=(lay_out,))
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
-
-
-class SalientSpansJudge(Judge):
-    """Compares the tokens of the spans with their unigram entropy."""
-
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "target tokens without EOS"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        return batch["decoder_loss_weights"] * (batch["decoder_target_tokens"] != vocabulary.eos)

@@ -9,6 +9,7 @@ Paper (text to text): https://arxiv.org/abs/1910.10683
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -16,10 +17,9 @@ from pydantic import Field
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import Arrays, DataSpec, Features
 from jaxpt.errors import UserError
-from jaxpt.models.base import Bound
-from jaxpt.models.output import Output
-from jaxpt.objectives.base import Arrays, Batch, Batches, DecoderLoss, Features, Judge, Objective
+from jaxpt.objectives.base import Baseline, NextToken
 
 
 def encoder_decoder_features(inputs: int, targets: int) -> Features:
@@ -30,7 +30,7 @@ def encoder_decoder_features(inputs: int, targets: int) -> Features:
       targets: number of target tokens.
 
     Returns:
-      {name: (shape, dtype)}, as `Batches.features`.
+      {name: (shape, dtype)}, as `DataSpec.features`.
     """
     encoder = ("encoder_input_tokens", "encoder_segment_ids", "encoder_positions")
     decoder = ("decoder_input_tokens", "decoder_target_tokens", "decoder_segment_ids", "decoder_positions")
@@ -41,46 +41,36 @@ def encoder_decoder_features(inputs: int, targets: int) -> Features:
     }
 
 
-class EncoderDecoder(Objective):
-    """Base of objectives whose only loss is the cross-entropy of the decoder's targets."""
-
-    family: ClassVar[str] = "encoder_decoder"
-
-    @property
-    def loss(self) -> EncoderDecoderLoss:
-        return EncoderDecoderLoss(self)
+def lengths_of_pairs(lengths: Arrays) -> dict[str, np.ndarray]:
+    """`DataSpec.max_packed_lengths` of records with inputs and targets that are not changed."""
+    return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
 
 
-class EncoderDecoderBatches(Batches):
-    """Encoder inputs and decoder targets."""
+def copied_inputs(
+    advice: str = "look at them with jaxpt inspect",
+) -> Callable[[Arrays], dict[str, np.ndarray]]:
+    """`DataSpec.untrainable_examples`: examples whose inputs equal their targets.
 
-    copy_advice: ClassVar[str] = "look at them with jaxpt inspect"
-    """Advice for the warning that inputs equal their targets."""
+    Args:
+      advice: what to do about it.
+    """
 
-    def degenerate(self, batch: Arrays) -> dict[str, np.ndarray]:
+    def find(batch: Arrays) -> dict[str, np.ndarray]:
         sides = ("encoder_input_tokens", "encoder_segment_ids", "decoder_target_tokens", "decoder_segment_ids")
         is_copy = [
             np.array_equal(inputs[of_inputs == number], targets[of_targets == number])
             for inputs, of_inputs, targets, of_targets in zip(*(batch[name] for name in sides))
             for number in range(1, of_targets.max(initial=0) + 1)
         ]
-        return {f"inputs equal targets; {self.copy_advice}": np.array(is_copy, bool)}
+        return {f"inputs equal targets; {advice}": np.array(is_copy, bool)}
+
+    return find
 
 
-class EncoderDecoderLoss(DecoderLoss):
-    """Cross-entropy of the decoder's targets."""
+class EncoderDecoder(NextToken):
+    """Base of objectives whose only loss is the cross-entropy of the decoder's targets."""
 
-    def output(self, model: Bound, batch: Batch) -> Output:
-        encoder = {"segment_ids": batch["encoder_segment_ids"], "positions": batch["encoder_positions"]}
-        decoder = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"]}
-        encoded = model.encode(batch["encoder_input_tokens"], **encoder)
-        decoded = model.decode(
-            batch["decoder_input_tokens"],
-            encoded.hidden,
-            encoder_segment_ids=batch["encoder_segment_ids"],
-            **decoder,
-        )
-        return decoded.add_aux(encoded.aux)
+    family: ClassVar[str] = "encoder_decoder"
 
 
 class TextDenoising(EncoderDecoder):
@@ -94,31 +84,19 @@ class TextDenoising(EncoderDecoder):
     separator: bool = False
     """With join_documents, insert EOS between documents."""
 
-    @property
-    def judge(self) -> TextDenoisingJudge:
-        return TextDenoisingJudge(self)
-
-
-class TextDenoisingBatches(EncoderDecoderBatches):
-    """Windows of text."""
-
-    h: TextDenoising
-
     def windows(self, length: int, vocabulary: Vocabulary, shortest: int = 1) -> tuple[Call, ...]:
         """Preprocessors from documents to windows of at most `length` tokens."""
-        separator = vocabulary.eos if self.h.separator else None
-        cut = {"length": length, "join": self.h.join_documents, "separator": separator, "shortest": shortest}
-        cut |= {"group": self.h.documents_per_group}
+        separator = vocabulary.eos if self.separator else None
+        cut = {"length": length, "join": self.join_documents, "separator": separator, "shortest": shortest}
+        cut |= {"group": self.documents_per_group}
         return (Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut))
 
-
-class TextDenoisingJudge(Judge):
-    """Compares the targets without special tokens with their unigram entropy."""
-
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "target tokens without sentinels and EOS"
+    @property
+    def baseline(self) -> Baseline:
+        return Baseline("unigram", "target tokens without sentinels and EOS", self.eval_mask)
 
     def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
+        """Weights of the targets that are no special tokens."""
         targets = batch["decoder_target_tokens"]
         text = (targets != vocabulary.eos) & ~np.isin(targets, vocabulary.sentinel_ids)
         if vocabulary.bos is not None:
@@ -157,43 +135,23 @@ class Seq2Seq(EncoderDecoder):
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """ε: the distribution of a target is (1 − ε) · one-hot + ε / vocabulary (BART's summaries: 0.1)."""
 
-    @property
-    def batches(self) -> Seq2SeqBatches:
-        return Seq2SeqBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        targets = self.targets_length or length
+        sizes = {"inputs_length": length, "targets_length": targets}
+        return DataSpec(
+            features=encoder_decoder_features(length, targets),
+            transforms=lambda vocabulary, seed: Transforms(
+                offline=(), online=(Call(preprocessors.features.encoder_decoder, {**sizes, "start": vocabulary.pad}),)
+            ),
+            max_packed_lengths=lengths_of_pairs,
+            untrainable_examples=copied_inputs(),
+            max_target_tokens=targets,
+        )
 
     @property
-    def judge(self) -> Seq2SeqJudge:
-        return Seq2SeqJudge(self)
+    def baseline(self) -> Baseline:
+        return Baseline("unigram", "target tokens", lambda batch, vocabulary: batch["decoder_loss_weights"])
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if length < 2:
             raise UserError(f"data.length: {length} is too short for seq2seq, at least 2 is needed")
-
-
-class Seq2SeqBatches(EncoderDecoderBatches):
-    """Inputs and targets of a SeqIO Task."""
-
-    h: Seq2Seq
-
-    def examples(self, length: int) -> int | None:
-        return self.h.targets_length or length
-
-    def features(self, length: int) -> Features:
-        return encoder_decoder_features(length, self.h.targets_length or length)
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        sizes = {"inputs_length": length, "targets_length": self.h.targets_length or length, "start": vocabulary.pad}
-        return Transforms(offline=(), online=(Call(preprocessors.features.encoder_decoder, sizes),))
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
-
-
-class Seq2SeqJudge(Judge):
-    """Compares all targets with their unigram entropy."""
-
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "target tokens"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        return batch["decoder_loss_weights"]

@@ -15,7 +15,6 @@ Shapes: B batch · L length · D width of the table · K noise tokens of a row
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
 import flax.linen as nn
@@ -26,11 +25,12 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from jaxpt.config import ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.layers import Embed
 from jaxpt.models.network import Head
-from jaxpt.objectives.base import Arrays, Batch, Batches, Features, Judge, Loss, Metrics, Objective
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics, Objective
 
 
 class SkipGram(Objective):
@@ -51,52 +51,23 @@ class SkipGram(Objective):
     scale: PositiveFloat = 16.0
     """v is so many times a row of the table: a model whose embeddings are normalized wants a small table."""
 
-    @property
-    def batches(self) -> SkipGramBatches:
-        return SkipGramBatches(self)
-
-    @property
-    def loss(self) -> SkipGramLoss:
-        return SkipGramLoss(self)
-
-    @property
-    def judge(self) -> SkipGramJudge:
-        return SkipGramJudge(self)
-
-    def check_family(self, model: ModelConfig) -> None:
-        """Models of all families have a table of token embeddings."""
-
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if self.window >= length:
-            raise UserError(f"objective.window: {self.window} must be less than data.length, {length}")
-
-
-class SkipGramBatches(Batches):
-    """Windows of text, thinned out, and noise."""
-
-    h: SkipGram
-
-    def features(self, length: int) -> Features:
+    def data_spec(self, length: int) -> DataSpec:
         names = ("encoder_input_tokens", "encoder_segment_ids", "encoder_positions")
-        return {**dict.fromkeys(names, ((length,), "int32")), "noise_tokens": ((self.h.noise,), "int32")}
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        h = self.h
-        draws = {"subsample": h.subsample, "noise": h.noise, "noise_exponent": h.noise_exponent}
-        cut = {"length": length, "join": False, "shortest": 2}
-        return Transforms(
-            offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
+        draws = {"subsample": self.subsample, "noise": self.noise, "noise_exponent": self.noise_exponent}
+        transforms = Transforms(
+            offline=(
+                Call(preprocessors.documents.tokenize),
+                Call(preprocessors.windows.cut, {"length": length, "join": False, "shortest": 2}),
+            ),
             online=(
                 Call(preprocessors.skip_gram.draw, draws),
-                Call(preprocessors.skip_gram.features, {"length": length, "noise": h.noise}),
+                Call(preprocessors.skip_gram.features, {"length": length, "noise": self.noise}),
             ),
         )
-
-
-class SkipGramLoss(Loss):
-    """Logistic loss of neighbours against noise."""
-
-    h: SkipGram
+        return DataSpec(
+            features={**dict.fromkeys(names, ((length,), "int32")), "noise_tokens": ((self.noise,), "int32")},
+            transforms=lambda vocabulary, seed: transforms,
+        )
 
     def heads(self, model: ModelConfig) -> dict[str, Head]:
         token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -108,14 +79,14 @@ class SkipGramLoss(Loss):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {"skip_gram": self._pairs(batch).sum()}
 
-    def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss(self, model: Bound, batch: Batch) -> LossOutputs:
         tokens_BxL, pairs_BxLxL = batch["encoder_input_tokens"], self._pairs(batch)
         table = _table(model.config, nn.initializers.zeros)
-        v_BxLxD = self.h.scale * table.apply({"params": model.params["token_embed"]}, tokens_BxL)
+        v_BxLxD = self.scale * table.apply({"params": model.params["token_embed"]}, tokens_BxL)
         u_BxLxD, noise_BxKxD = model.heads["contexts"](tokens_BxL), model.heads["contexts"](batch["noise_tokens"])
         near_BxLxL = jax.nn.softplus(-jnp.einsum("BLD,BMD->BLM", v_BxLxD, u_BxLxD))
         noise_BxL = jax.nn.softplus(jnp.einsum("BLD,BKD->BLK", v_BxLxD, noise_BxKxD)).mean(-1)
-        loss_BxL = (pairs_BxLxL * near_BxLxL).sum(-1) + self.h.negatives * pairs_BxLxL.sum(-1) * noise_BxL
+        loss_BxL = (pairs_BxLxL * near_BxLxL).sum(-1) + self.negatives * pairs_BxLxL.sum(-1) * noise_BxL
         metrics: Metrics = {}
         if (mask_BxL := batch.get("eval_mask")) is not None:
             metrics["target_loss"] = ((loss_BxL * mask_BxL).sum(), (pairs_BxLxL.sum(-1) * mask_BxL).sum())
@@ -126,23 +97,26 @@ class SkipGramLoss(Loss):
         segments_BxL = batch["encoder_segment_ids"]
         place_L = jnp.arange(segments_BxL.shape[1])
         distance_LxL = jnp.abs(place_L[:, None] - place_L)
-        weight_LxL = jnp.maximum(self.h.window + 1 - distance_LxL, 0) / self.h.window * (distance_LxL > 0)
+        weight_LxL = jnp.maximum(self.window + 1 - distance_LxL, 0) / self.window * (distance_LxL > 0)
         are_text = (segments_BxL[:, :, None] == segments_BxL[:, None]) & (segments_BxL[:, :, None] > 0)
         return weight_LxL * are_text
 
+    @property
+    def baseline(self) -> Baseline:
+        """Vectors of zeros: near or noise, one is as likely as the other."""
+        return Baseline(
+            "uniform",
+            "neighbours of each token",
+            eval_mask=lambda batch, vocabulary: (batch["encoder_segment_ids"] > 0).astype(np.float32),
+            loss=lambda validation: (1 + self.negatives) * math.log(2),
+        )
 
-class SkipGramJudge(Judge):
-    """Compares with vectors of zeros: near or noise, one is as likely as the other."""
+    def check_family(self, model: ModelConfig) -> None:
+        """Models of all families have a table of token embeddings."""
 
-    h: SkipGram
-    baseline: ClassVar[str] = "uniform"
-    target_name: ClassVar[str] = "neighbours of each token"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        return (batch["encoder_segment_ids"] > 0).astype(np.float32)
-
-    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
-        return (1 + self.h.negatives) * math.log(2)
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if self.window >= length:
+            raise UserError(f"objective.window: {self.window} must be less than data.length, {length}")
 
 
 def _table(model: ModelConfig, init: nn.initializers.Initializer) -> Embed:

@@ -21,9 +21,9 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import span_boundary
 from jaxpt.models.network import Head, Network
-from jaxpt.objectives.base import Batch, Metrics
+from jaxpt.objectives.base import Batch, LossOutputs
 from jaxpt.objectives.losses import token_loss
-from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMLoss, Unit
+from jaxpt.objectives.masked_lm import MaskedLM, Unit
 
 
 class SpanBoundary(MaskedLM):
@@ -42,26 +42,8 @@ class SpanBoundary(MaskedLM):
     position_dim: PositiveInt = 200
     """Width of the position embeddings."""
 
-    @property
-    def loss(self) -> SpanBoundaryLoss:
-        return SpanBoundaryLoss(self)
-
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        super().check(model, length, vocabulary)
-        if model.masked_lm_options is None:
-            raise UserError(
-                f"model.kind: {model.kind} has no masked-LM head, which objective.kind: {self.kind} needs; "
-                "model.kind: bert, roberta and albert have one"
-            )
-
-
-class SpanBoundaryLoss(MaskedLMLoss):
-    """Cross-entropy of the masked targets, plus the span-boundary loss."""
-
-    h: SpanBoundary
-
     def heads(self, model: ModelConfig) -> dict[str, Head | Network]:
-        return super().heads(model) | span_boundary.declare(model, self.h.max_span, self.h.position_dim)
+        return super().heads(model) | span_boundary.declare(model, self.max_span, self.position_dim)
 
     def coefficients(self) -> dict[str, float]:
         return super().coefficients() | {"span_boundary": 1.0}
@@ -69,7 +51,7 @@ class SpanBoundaryLoss(MaskedLMLoss):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return super().weights(batch) | {"span_boundary": self.boundary_targets(batch)[3].sum()}
 
-    def __call__(self, model: Bound, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
+    def loss(self, model: Bound, batch: Batch) -> LossOutputs:
         output, head = self.output(model, batch), model.heads["span_boundary"]
         sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
         left, right, offsets, weights = self.boundary_targets(batch)
@@ -79,8 +61,8 @@ class SpanBoundaryLoss(MaskedLMLoss):
             model.output_projection().replace(bias=head.projection_bias()),
             batch["masked_targets"],
             weights,
-            z_loss=self.h.z_loss,
-            chunk=self.h.loss_chunk,
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
         )
         sums = {**sums, "span_boundary": total, **output.aux}
         return sums, metrics | {"span_boundary_accuracy": of_spans["accuracy"]}
@@ -88,10 +70,18 @@ class SpanBoundaryLoss(MaskedLMLoss):
     def boundary_targets(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """`boundaries`, and the weights of the span-boundary loss: all [batch, max_predictions]."""
         left, right, offsets = boundaries(batch["masked_positions"], batch["masked_weights"])
-        weights = batch["masked_weights"] * (offsets < self.h.max_span)
-        if not self.h.edge_spans:
+        weights = batch["masked_weights"] * (offsets < self.max_span)
+        if not self.edge_spans:
             weights *= ~at_edge(left, right, batch["encoder_segment_ids"])
         return left, right, offsets, weights
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
+        if model.masked_lm_options is None:
+            raise UserError(
+                f"model.kind: {model.kind} has no masked-LM head, which objective.kind: {self.kind} needs; "
+                "model.kind: bert, roberta and albert have one"
+            )
 
 
 def at_edge(left: jax.Array, right: jax.Array, segment_ids: jax.Array) -> jax.Array:

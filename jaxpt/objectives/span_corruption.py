@@ -10,6 +10,7 @@ the published code takes one piece in each epoch, jaxpt all of it. Paper: https:
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Literal
 
 import numpy as np
@@ -17,11 +18,12 @@ from pydantic import Field
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Arrays, Features
-from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features
+from jaxpt.objectives.seq2seq import TextDenoising, copied_inputs, encoder_decoder_features
 
 
+@functools.cache
 def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, int]:
     """Number of noise tokens and noise spans of a sequence.
 
@@ -71,7 +73,7 @@ def lengths(inputs_length: int, density: float, mean_span: float) -> tuple[int, 
     while both(length + 1)[0] <= inputs_length:
         length += 1
     targets = max(both(n)[1] for n in range(1, length + 1))
-    if density == 0.5 and targets > inputs_length:  # T5 drops one token, so that inputs and targets have equal length
+    if density == 0.5 and targets > inputs_length and length > 1:  # T5 drops one token: inputs and targets are as long
         return length - 1, max(both(n)[1] for n in range(1, length))
     return length, targets
 
@@ -88,9 +90,33 @@ class SpanCorruption(TextDenoising):
     """With join_documents, concatenate so many documents at a time, so that the last window of each group is short;
     null: all documents."""
 
-    @property
-    def batches(self) -> SpanCorruptionBatches:
-        return SpanCorruptionBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        text, targets = lengths(length, self.density, self.mean_span)
+
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            noise = {"density": self.density, "mean_span": self.mean_span}
+            ids = {"first_sentinel": vocabulary.first_sentinel, "eos": vocabulary.eos}
+            sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
+            return Transforms(
+                offline=self.windows(text, vocabulary),
+                online=(
+                    Call(preprocessors.span_corruption.corrupt, {**noise, **ids}),
+                    Call(preprocessors.features.encoder_decoder, sizes),
+                ),
+            )
+
+        def max_packed_lengths(lengths: Arrays) -> dict[str, np.ndarray]:
+            texts, record = np.unique(lengths["tokens"], return_inverse=True)
+            noise, spans = np.array([noise_counts(int(n), self.density, self.mean_span) for n in texts])[record].T
+            inputs, targets = lengths["tokens"] - noise + spans + 1, noise + spans + 1
+            return {"encoder_input_tokens": inputs, "decoder_input_tokens": targets}
+
+        return DataSpec(
+            features=encoder_decoder_features(length, targets),
+            transforms=transforms,
+            max_packed_lengths=max_packed_lengths,
+            untrainable_examples=copied_inputs(),
+        )
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels == 0:
@@ -105,32 +131,3 @@ class SpanCorruption(TextDenoising):
                 f"data.length: {length} tokens with density {self.density} need {spans} sentinels, the vocabulary has "
                 f"{vocabulary.sentinels}; shorten data.length, raise objective.mean_span or data.tokenizer.extra_ids"
             )
-
-
-class SpanCorruptionBatches(TextDenoisingBatches):
-    """Windows with the maximum length whose corrupted form fits."""
-
-    h: SpanCorruption
-
-    def features(self, length: int) -> Features:
-        _, targets = lengths(length, self.h.density, self.h.mean_span)
-        return encoder_decoder_features(length, targets)
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        text, targets = lengths(length, self.h.density, self.h.mean_span)
-        noise = {"density": self.h.density, "mean_span": self.h.mean_span}
-        ids = {"first_sentinel": vocabulary.first_sentinel, "eos": vocabulary.eos}
-        sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
-        return Transforms(
-            offline=self.windows(text, vocabulary),
-            online=(
-                Call(preprocessors.span_corruption.corrupt, {**noise, **ids}),
-                Call(preprocessors.features.encoder_decoder, sizes),
-            ),
-        )
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        texts, record = np.unique(lengths["tokens"], return_inverse=True)
-        noise, spans = np.array([noise_counts(int(n), self.h.density, self.h.mean_span) for n in texts])[record].T
-        inputs, targets = lengths["tokens"] - noise + spans + 1, noise + spans + 1
-        return {"encoder_input_tokens": inputs, "decoder_input_tokens": targets}

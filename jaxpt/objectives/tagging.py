@@ -13,7 +13,7 @@ Shapes: B rows · L length · D width · N words of a row · K tags
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -25,12 +25,13 @@ from jaxpt.config import HeadName, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.tagging import TaggingEncoder
+from jaxpt.data.spec import Arrays, Features
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives import class_losses
-from jaxpt.objectives.base import Arrays, Batch, Features, Judge, Metrics
-from jaxpt.objectives.labelled import HeadObjective, LabelledBatches, LabelledLoss
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics
+from jaxpt.objectives.labelled import HeadObjective, label_entropy
 
 
 class Tagging(HeadObjective):
@@ -43,21 +44,66 @@ class Tagging(HeadObjective):
     """ε: the target distribution is (1 − ε) · tag + ε / K."""
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
     """Weight of each tag's words; `balanced`: words / (K · words with the tag) of the training set."""
-
-    @property
-    def batches(self) -> TaggingBatches:
-        return TaggingBatches(self)
-
-    @property
-    def loss(self) -> TaggingLoss:
-        return TaggingLoss(self)
-
-    @property
-    def judge(self) -> TaggingJudge:
-        return TaggingJudge(self)
+    head: ClassVar[HeadName] = "tags"
 
     def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
         return self.task.answer(outputs, self.task.words(row, where))
+
+    def label_features(self, length: int) -> Features:
+        n = (length,)
+        return {"label_positions": (n, "int32"), "labels": (n, "int32"), "label_weights": (n, "float32")}
+
+    def encoder(self, length: int, vocabulary: Vocabulary) -> TaggingEncoder:
+        layout = self.layout(vocabulary)
+        stride = self.stride or max(layout.room(length, 1) // 2, 1)
+        return TaggingEncoder(self.task, layout, length, stride)
+
+    def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
+        sizes = {"length": length, "examples": length, "side": self.side}
+        return Call(preprocessors.features.labelled, {**sizes, "start": self.start_id(vocabulary)})
+
+    def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+        side, start = self.side, self.start_id(vocabulary)
+        return lambda records, length: rows.texts(rows.together(records), length, length, side, start)
+
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+        return {f"{self.side}_input_tokens": lengths["tokens"], "label_positions": lengths["positions"]}
+
+    def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
+        states_BxNxD = jnp.take_along_axis(hidden, batch["label_positions"][..., None], axis=1)
+        return classes.apply(model, "tags", states_BxNxD, self.part)
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        class_weights = self.class_weights
+        token_weights = 1.0 if class_weights is None else jnp.array(class_weights, jnp.float32)[batch["labels"]]
+        return {self.kind: (token_weights * batch["label_weights"]).sum()}
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
+        class_weights, weights = self.class_weights, batch["label_weights"]
+        logits = self.outputs(model, hidden, batch)
+        loss, _ = class_losses.class_cross_entropy(
+            logits,
+            batch["labels"],
+            label_smoothing=self.label_smoothing,
+            class_weights=None if class_weights is None else jnp.array(class_weights, jnp.float32),
+        )
+        correct = (logits.argmax(-1) == batch["labels"]) * weights
+        metrics: Metrics = {"accuracy": (correct.sum(), weights.sum())}
+        if "eval_mask" in batch:
+            metrics["target_loss"] = ((loss * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
+        return {self.kind: (loss * weights).sum()}, jax.lax.stop_gradient(metrics)
+
+    @property
+    def baseline(self) -> Baseline:
+        """The tags' frequencies."""
+        return Baseline(
+            "constant",
+            "tags",
+            eval_mask=lambda batch, vocabulary: batch["label_weights"],
+            loss=lambda validation: label_entropy(
+                np.concatenate([batch["labels"][batch["eval_mask"] > 0] for batch in validation])
+            ),
+        )
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)
@@ -67,75 +113,3 @@ class Tagging(HeadObjective):
             raise UserError(f"objective.class_weights: wants one for each of {self.task.outputs} tags")
         if self.layout(vocabulary).room(length, 1) < 1:
             raise UserError(f"data.length: {length} leaves no room for words beside the special tokens")
-
-
-class TaggingBatches(LabelledBatches):
-    """Words with a tag each."""
-
-    h: Tagging
-
-    def label_features(self, length: int) -> Features:
-        n = (length,)
-        return {"label_positions": (n, "int32"), "labels": (n, "int32"), "label_weights": (n, "float32")}
-
-    def encoder(self, length: int, vocabulary: Vocabulary) -> TaggingEncoder:
-        layout = self.h.layout(vocabulary)
-        stride = self.h.stride or max(layout.room(length, 1) // 2, 1)
-        return TaggingEncoder(self.h.task, layout, length, stride)
-
-    def rows(self, length: int, vocabulary: Vocabulary) -> Call:
-        sizes = {"length": length, "examples": length, "side": self.h.side}
-        return Call(preprocessors.features.labelled, {**sizes, "start": self.start(vocabulary)})
-
-    def rows_of(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        side, start = self.h.side, self.start(vocabulary)
-        return lambda records, length: rows.texts(rows.together(records), length, length, side, start)
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {f"{self.h.side}_input_tokens": lengths["tokens"], "label_positions": lengths["positions"]}
-
-
-class TaggingLoss(LabelledLoss):
-    """Cross-entropy of tags."""
-
-    h: Tagging
-    head: ClassVar[HeadName] = "tags"
-
-    def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
-        states_BxNxD = jnp.take_along_axis(hidden, batch["label_positions"][..., None], axis=1)
-        return classes.apply(model, "tags", states_BxNxD, self.h.part)
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        class_weights = self.h.class_weights
-        token_weights = 1.0 if class_weights is None else jnp.array(class_weights, jnp.float32)[batch["labels"]]
-        return {self.h.kind: (token_weights * batch["label_weights"]).sum()}
-
-    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> tuple[dict[str, jax.Array], Metrics]:
-        class_weights, weights = self.h.class_weights, batch["label_weights"]
-        logits = self.outputs(model, hidden, batch)
-        loss, _ = class_losses.class_cross_entropy(
-            logits,
-            batch["labels"],
-            label_smoothing=self.h.label_smoothing,
-            class_weights=None if class_weights is None else jnp.array(class_weights, jnp.float32),
-        )
-        correct = (logits.argmax(-1) == batch["labels"]) * weights
-        metrics: Metrics = {"accuracy": (correct.sum(), weights.sum())}
-        if "eval_mask" in batch:
-            metrics["target_loss"] = ((loss * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
-        return {self.h.kind: (loss * weights).sum()}, jax.lax.stop_gradient(metrics)
-
-
-class TaggingJudge(Judge):
-    """Compares the loss with that of the tags' frequencies."""
-
-    baseline: ClassVar[str] = "constant"
-    target_name: ClassVar[str] = "tags"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        return batch["label_weights"]
-
-    def baseline_loss(self, validation: Iterable[Arrays]) -> float:
-        tags = np.concatenate([batch["labels"][batch["eval_mask"] > 0] for batch in validation])
-        p = np.bincount(tags.astype(int)) / len(tags)
-        return float(-sum(q * np.log(q) for q in p if q))

@@ -27,7 +27,7 @@ from jaxpt.data.labelled.layout import TextLayout
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.objectives.base import Batch
-from jaxpt.objectives.labelled import Labelled, LabelledLoss
+from jaxpt.objectives.labelled import Labelled
 from jaxpt.objectives.losses import token_loss
 
 START, DELIMITER, EXTRACT = GPT1_TOKENS = ("[START]", "[DELIM]", "[EXTRACT]")
@@ -61,25 +61,11 @@ class TextHead(Labelled):
             )
         return TextLayout((ids[START],), (ids[DELIMITER],), (ids[EXTRACT],), pooled="last")
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        key = "extract" if self.extract else "lm_loss"
-        if self.family != "decoder" and getattr(self, key):
-            raise UserError(f"objective.{key}: is for decoders; model.kind: {model.kind} is of family {self.family}")
-        if self.lm_loss and self.features is not None:
-            raise UserError("objective.lm_loss trains the model, objective.features reads a frozen one; remove one")
-        super().check(model, length, vocabulary)
-
-
-class TextHeadLoss(LabelledLoss):
-    """Loss of a head on whole texts, with that of the language model where `lm_loss` is set."""
-
-    h: TextHead
-
     def coefficients(self) -> dict[str, float]:
-        return super().coefficients() | ({"lm": self.h.lm_loss} if self.h.lm_loss else {})
+        return super().coefficients() | ({"lm": self.lm_loss} if self.lm_loss else {})
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return super().weights(batch) | ({"lm": self._next_tokens(batch)[2]} if self.h.lm_loss else {})
+        return super().weights(batch) | ({"lm": self._next_tokens(batch)[2]} if self.lm_loss else {})
 
     def lines(self, x_BxL: jax.Array) -> jax.Array:
         """A feature as the model reads it."""
@@ -87,11 +73,11 @@ class TextHeadLoss(LabelledLoss):
 
     def lm_part(self, model: Bound, hidden: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         """{"lm": Σ over sequences of the mean loss of their tokens}; {} without `lm_loss`."""
-        if not self.h.lm_loss:
+        if not self.lm_loss:
             return {}
         targets_BxL, weights_BxL, _ = self._next_tokens(batch)
         states, projection = model.lm_states(hidden), model.output_projection()
-        z_loss, chunk = self.h.z_loss, self.h.loss_chunk
+        z_loss, chunk = self.z_loss, self.loss_chunk
         return {"lm": token_loss(states, projection, targets_BxL, weights_BxL, z_loss=z_loss, chunk=chunk)[0]}
 
     def _next_tokens(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -100,8 +86,16 @@ class TextHeadLoss(LabelledLoss):
         after = ((0, 0), (0, 1))
         targets_BxL = jnp.pad(tokens_BxL[:, 1:], after)
         is_target_BxL = (segments_BxL > 0) & (segments_BxL == jnp.pad(segments_BxL[:, 1:], after))
-        numbers_S = 1 + jnp.arange(batch["label_weights"].shape[1] * self.h.sequences)
+        numbers_S = 1 + jnp.arange(batch["label_weights"].shape[1] * self.sequences)
         is_target_BxSxL = is_target_BxL[:, None] & (segments_BxL[:, None] == numbers_S[:, None])
         sizes_BxS = is_target_BxSxL.sum(-1)
         weights_BxL = jnp.einsum("bsl,bs->bl", is_target_BxSxL.astype(jnp.float32), 1 / jnp.maximum(sizes_BxS, 1))
         return targets_BxL, weights_BxL, (sizes_BxS > 0).sum(dtype=jnp.float32)
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        key = "extract" if self.extract else "lm_loss"
+        if self.family != "decoder" and getattr(self, key):
+            raise UserError(f"objective.{key}: is for decoders; model.kind: {model.kind} is of family {self.family}")
+        if self.lm_loss and self.features is not None:
+            raise UserError("objective.lm_loss trains the model, objective.features reads a frozen one; remove one")
+        super().check(model, length, vocabulary)

@@ -11,21 +11,24 @@ Paper: https://arxiv.org/abs/1910.10683
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from jaxpt.config import Frozen, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled.text_pairs import TextPairsEncoder
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Arrays, DecoderLoss, Features, Judge
-from jaxpt.objectives.causal_lm import DecoderLMLoss, decoder_features
-from jaxpt.objectives.labelled import Labelled, LabelledBatches
-from jaxpt.objectives.seq2seq import EncoderDecoderLoss, encoder_decoder_features
+from jaxpt.models.network import Head
+from jaxpt.objectives.base import Baseline, NextToken
+from jaxpt.objectives.causal_lm import decoder_features, lengths_of_texts
+from jaxpt.objectives.formats import Format
+from jaxpt.objectives.labelled import Labelled
+from jaxpt.objectives.seq2seq import encoder_decoder_features, lengths_of_pairs
 
 
 class Decoding(Frozen):
@@ -40,7 +43,7 @@ class Decoding(Frozen):
     no_repeat_ngram: Annotated[int, Field(ge=0)] = 0
 
 
-class TextToText(Labelled):
+class TextToText(NextToken, Labelled):
     """Hyperparameters of text-to-text training on labelled rows."""
 
     kind: Literal["text_to_text"] = "text_to_text"
@@ -59,21 +62,64 @@ class TextToText(Labelled):
     """With `decide_by: likelihood`: divide the sum by the number of tokens (T5's `normalize_by_target_length`)."""
     decoding: Decoding = Decoding()
     """How answers are generated."""
+    predicts_tokens: ClassVar[bool] = True
 
     def cut_to(self, length: int) -> str:
         return f"data.length {length} and objective.targets_length {self.targets_length}"
 
-    @property
-    def batches(self) -> TextToTextBatches:
-        return TextToTextBatches(self)
+    def ends(self, vocabulary: Vocabulary) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids before and after a text."""
+        layout = self.layout(vocabulary)
+        return layout.before, (vocabulary.eos,)
+
+    def decoder_start(self, vocabulary: Vocabulary) -> tuple[int, ...]:
+        """What the decoder of an encoder-decoder reads before the first token of a target."""
+        return self.start_id(vocabulary), *self.ends(vocabulary)[0]
+
+    def decide(self, outputs: Sequence[Any], row: Any, where: str) -> Any:
+        """The prediction of a row, from the text that was generated for it, or the log-likelihood of each label."""
+        if self.decide_by == "likelihood":
+            return self.task.decide_one(outputs[0])
+        return self.task.parse(outputs[0], row, where)
+
+    def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
+        """The prediction of a row for people: text (and label), or label and probabilities."""
+        if self.decide_by == "likelihood":
+            return self.task.answer_one(outputs[0])
+        return self.task.answer_text(outputs[0], row, where)
+
+    def data_spec(self, length: int) -> DataSpec:
+        if self.family == "decoder":
+            features, max_packed_lengths = decoder_features(length), lengths_of_texts
+        else:
+            features, max_packed_lengths = encoder_decoder_features(length, self.targets_length), lengths_of_pairs
+        return dataclasses.replace(super().data_spec(length), features=features, max_packed_lengths=max_packed_lengths)
+
+    def text_format(self, model: ModelConfig, vocabulary: Vocabulary, **options: Any) -> Format:
+        if model.family != "encoder_decoder":
+            return super().text_format(model, vocabulary, **options)
+        return Format(*self.ends(vocabulary), self.decoder_start(vocabulary))
+
+    def heads(self, model: ModelConfig) -> dict[str, Head]:
+        return {}  # answers are written
+
+    def encoder(self, length: int, vocabulary: Vocabulary) -> TextPairsEncoder:
+        before, after = self.ends(vocabulary)
+        is_decoder = self.family == "decoder"
+        return TextPairsEncoder(
+            self.task, length + is_decoder, self.targets_length, before, after, is_decoder,
+            self.separator if is_decoder else "", self.truncate,
+        )  # fmt: skip
+
+    def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
+        if self.family == "decoder":
+            return Call(preprocessors.features.decoder, {"length": length})
+        sizes = {"inputs_length": length, "targets_length": self.targets_length, "start": self.start_id(vocabulary)}
+        return Call(preprocessors.features.encoder_decoder, sizes)
 
     @property
-    def loss(self) -> DecoderLoss:
-        return (DecoderLMLoss if self.family == "decoder" else EncoderDecoderLoss)(self)
-
-    @property
-    def judge(self) -> TextToTextJudge:
-        return TextToTextJudge(self)
+    def baseline(self) -> Baseline:
+        return Baseline("unigram", "target tokens", lambda batch, vocabulary: batch["decoder_loss_weights"])
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.family == "encoder":
@@ -88,64 +134,3 @@ class TextToText(Labelled):
             raise UserError("objective.normalize: true is for objective.decide_by: likelihood; set that, or remove it")
         if self.family == "decoder" and self.targets_length >= length:
             raise UserError(f"objective.targets_length: {self.targets_length} must be below data.length, {length}")
-
-    def ends(self, vocabulary: Vocabulary) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids before and after a text."""
-        layout = self.layout(vocabulary)
-        return layout.before, (vocabulary.eos,)
-
-    def decoder_start(self, vocabulary: Vocabulary) -> tuple[int, ...]:
-        """What the decoder of an encoder-decoder reads before the first token of a target."""
-        return self.batches.start(vocabulary), *self.ends(vocabulary)[0]
-
-    def decide(self, outputs: Sequence[Any], row: Any, where: str) -> Any:
-        """The prediction of a row, from the text that was generated for it, or the log-likelihood of each label."""
-        if self.decide_by == "likelihood":
-            return self.task.decide_one(outputs[0])
-        return self.task.parse(outputs[0], row, where)
-
-    def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
-        """The prediction of a row for people: text (and label), or label and probabilities."""
-        if self.decide_by == "likelihood":
-            return self.task.answer_one(outputs[0])
-        return self.task.answer_text(outputs[0], row, where)
-
-
-class TextToTextBatches(LabelledBatches):
-    """Inputs and targets."""
-
-    h: TextToText
-
-    def features(self, length: int) -> Features:
-        if self.h.family == "decoder":
-            return decoder_features(length)
-        return encoder_decoder_features(length, self.h.targets_length)
-
-    def encoder(self, length: int, vocabulary: Vocabulary) -> TextPairsEncoder:
-        before, after = self.h.ends(vocabulary)
-        is_decoder = self.h.family == "decoder"
-        return TextPairsEncoder(
-            self.h.task, length + is_decoder, self.h.targets_length, before, after, is_decoder,
-            self.h.separator if is_decoder else "", self.h.truncate,
-        )  # fmt: skip
-
-    def rows(self, length: int, vocabulary: Vocabulary) -> Call:
-        if self.h.family == "decoder":
-            return Call(preprocessors.features.decoder, {"length": length})
-        sizes = {"inputs_length": length, "targets_length": self.h.targets_length, "start": self.start(vocabulary)}
-        return Call(preprocessors.features.encoder_decoder, sizes)
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        if self.h.family == "decoder":
-            return {"decoder_input_tokens": lengths["tokens"] - 1}
-        return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
-
-
-class TextToTextJudge(Judge):
-    """Compares all targets with their unigram entropy."""
-
-    baseline: ClassVar[str] = "unigram"
-    target_name: ClassVar[str] = "target tokens"
-
-    def eval_mask(self, batch: Arrays, vocabulary: Vocabulary) -> np.ndarray:
-        return batch["decoder_loss_weights"]

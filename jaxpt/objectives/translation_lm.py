@@ -15,12 +15,15 @@ other's checkpoint). Paper: https://arxiv.org/abs/1901.07291
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal
 
 from jaxpt.config import ModelConfig, PositiveInt, SourceConfig
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMBatches
+from jaxpt.objectives.formats import Format
+from jaxpt.objectives.masked_lm import MaskedLM
 
 
 class TranslationLM(MaskedLM):
@@ -39,9 +42,26 @@ class TranslationLM(MaskedLM):
     inputs: None = None
     """Not used: the inputs are always a text and its translation."""
 
-    @property
-    def batches(self) -> TranslationLMBatches:
-        return TranslationLMBatches(self)
+    def data_spec(self, length: int) -> DataSpec:
+        return dataclasses.replace(super().data_spec(length), overhead_tokens=4)  # [SEP] before and after each text
+
+    def check_source(self, source: SourceConfig) -> None:
+        if source.fields is None:
+            raise UserError(
+                f"data.fields is missing: objective.kind: {self.kind} requires two fields, such as data.fields=[en, de]"
+            )
+        for field in source.fields:
+            if self.languages and field not in self.languages:
+                raise UserError(f"data.fields: {field!r} is not in objective.languages, {', '.join(self.languages)}")
+
+    def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
+        languages = {"languages": list(self.languages), "types": self.language_types}
+        lengths = {"length": length, "text_length": self.max_text_length}
+        return (Call(preprocessors.translations.join, {**lengths, "sep": special["sep"], **languages}),)
+
+    def text_format(self, model: ModelConfig, vocabulary: Vocabulary, **options: Any) -> Format:
+        masked = super().text_format(model, vocabulary, **options)
+        return masked if masked.permutes else dataclasses.replace(masked, before=masked.after)  # [SEP] at both ends
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)
@@ -51,27 +71,3 @@ class TranslationLM(MaskedLM):
                 f"model.token_types: {types} is less than the number of languages, {num_languages}; set "
                 f"model.token_types={num_languages} or objective.language_types=false"
             )
-
-
-class TranslationLMBatches(MaskedLMBatches):
-    """Masked pairs of a text and its translation."""
-
-    h: TranslationLM
-
-    def check_source(self, source: SourceConfig) -> None:
-        if source.fields is None:
-            raise UserError(
-                f"data.fields is missing: objective.kind: {self.h.kind} requires two fields, such as data.fields=[en, "
-                "de]"
-            )
-        for field in source.fields:
-            if self.h.languages and field not in self.h.languages:
-                raise UserError(f"data.fields: {field!r} is not in objective.languages, {', '.join(self.h.languages)}")
-
-    def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
-        languages = {"languages": list(self.h.languages), "types": self.h.language_types}
-        lengths = {"length": length, "text_length": self.h.max_text_length}
-        return (Call(preprocessors.translations.join, {**lengths, "sep": special["sep"], **languages}),)
-
-    def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - 4 * records  # [SEP] before and after each text

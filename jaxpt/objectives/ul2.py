@@ -13,17 +13,19 @@ the published models spell them as text. Paper: https://arxiv.org/abs/2205.05131
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from jaxpt.config import Frozen, ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Arrays, Features
-from jaxpt.objectives.seq2seq import TextDenoising, TextDenoisingBatches, encoder_decoder_features
+from jaxpt.objectives.formats import Format, Mode
+from jaxpt.objectives.seq2seq import TextDenoising, copied_inputs, encoder_decoder_features
 from jaxpt.objectives.span_corruption import lengths, noise_counts
 
 _MODES = ("NLU", "NLG", "S2S")
@@ -43,7 +45,7 @@ def mode_ids(vocabulary: Vocabulary) -> dict[str, int]:
 class Denoiser(Frozen):
     """One denoiser of the mixture."""
 
-    mode: Literal["NLU", "NLG", "S2S"]
+    mode: Mode
     """Mode token at the start of the inputs."""
     density: Annotated[float, Field(gt=0, lt=1)]
     """Fraction of tokens that are noise."""
@@ -73,9 +75,47 @@ class UL2(TextDenoising):
     )
     """The mixture."""
 
-    @property
-    def batches(self) -> UL2Batches:
-        return UL2Batches(self)
+    def text_length(self, length: int) -> int:
+        """Maximum text length that fits with every denoiser and its mode token."""
+        return min(lengths(length - 1, d.density, d.mean)[0] for d in self.denoisers)
+
+    def targets_length(self, length: int) -> int:
+        """Maximum number of target tokens of any denoiser."""
+        texts = range(1, self.text_length(length) + 1)
+        return max(_sizes(n, d)[1] for d in self.denoisers for n in texts)
+
+    def data_spec(self, length: int) -> DataSpec:
+        targets = self.targets_length(length)
+
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            modes = mode_ids(vocabulary)
+            denoisers = [[d.density, d.mean_span, modes[d.mode], d.share] for d in self.denoisers]
+            mix = {"denoisers": denoisers, "first_sentinel": vocabulary.first_sentinel, "eos": vocabulary.eos}
+            sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
+            return Transforms(
+                offline=self.windows(self.text_length(length), vocabulary),
+                online=(Call(preprocessors.ul2.mix, mix), Call(preprocessors.features.encoder_decoder, sizes)),
+            )
+
+        def max_packed_lengths(lengths: Arrays) -> dict[str, np.ndarray]:
+            texts, record = np.unique(lengths["tokens"], return_inverse=True)
+            sizes = np.array([[_sizes(int(n), d) for d in self.denoisers] for n in texts]).max(axis=1)[record]
+            return {"encoder_input_tokens": sizes[:, 0], "decoder_input_tokens": sizes[:, 1]}
+
+        return DataSpec(
+            features=encoder_decoder_features(length, targets),
+            transforms=transforms,
+            max_packed_lengths=max_packed_lengths,
+            untrainable_examples=copied_inputs(),
+        )
+
+    def text_format(
+        self, model: ModelConfig, vocabulary: Vocabulary, *, mode: Mode | None = None, **options: Any
+    ) -> Format:
+        modes = mode_ids(vocabulary)
+        before = () if mode is None else (modes[mode],)
+        without_mode = super().text_format(model, vocabulary, **options)
+        return dataclasses.replace(without_mode, before=before, modes=tuple(modes.values()))
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels <= len(_MODES):
@@ -92,40 +132,6 @@ class UL2(TextDenoising):
                     f"need {spans} sentinels besides the 3 mode tokens, but the vocabulary has {vocabulary.sentinels}; "
                     "shorten data.length, raise mean_span in objective.denoisers or data.tokenizer.extra_ids"
                 )
-
-    def text_length(self, length: int) -> int:
-        """Maximum text length that fits with every denoiser and its mode token."""
-        return min(lengths(length - 1, d.density, d.mean)[0] for d in self.denoisers)
-
-    def targets_length(self, length: int) -> int:
-        """Maximum number of target tokens of any denoiser."""
-        texts = range(1, self.text_length(length) + 1)
-        return max(_sizes(n, d)[1] for d in self.denoisers for n in texts)
-
-
-class UL2Batches(TextDenoisingBatches):
-    """Windows of equal length, each corrupted by one denoiser."""
-
-    h: UL2
-
-    def features(self, length: int) -> Features:
-        return encoder_decoder_features(length, self.h.targets_length(length))
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        modes = mode_ids(vocabulary)
-        denoisers = [[d.density, d.mean_span, modes[d.mode], d.share] for d in self.h.denoisers]
-        mix = {"denoisers": denoisers, "first_sentinel": vocabulary.first_sentinel, "eos": vocabulary.eos}
-        targets = self.h.targets_length(length)
-        sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
-        return Transforms(
-            offline=self.windows(self.h.text_length(length), vocabulary),
-            online=(Call(preprocessors.ul2.mix, mix), Call(preprocessors.features.encoder_decoder, sizes)),
-        )
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        texts, record = np.unique(lengths["tokens"], return_inverse=True)
-        sizes = np.array([[_sizes(int(n), d) for d in self.h.denoisers] for n in texts]).max(axis=1)[record]
-        return {"encoder_input_tokens": sizes[:, 0], "decoder_input_tokens": sizes[:, 1]}
 
 
 def _sizes(text: int, denoiser: Denoiser) -> tuple[int, int]:

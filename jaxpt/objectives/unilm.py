@@ -19,6 +19,7 @@ https://arxiv.org/abs/1905.03197
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Annotated, Any, Literal
 
@@ -27,9 +28,10 @@ from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Batch, Features
-from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMBatches, MaskedLMLoss
+from jaxpt.objectives.base import Batch
+from jaxpt.objectives.masked_lm import MaskedLM
 
 KINDS = ("bidirectional", "sequence_to_sequence", "left_to_right", "right_to_left")
 Weight = Annotated[float, Field(ge=0)]
@@ -50,14 +52,6 @@ class UniLM(MaskedLM):
     """Probability that a draw selects 2 … max_words adjacent tokens (uniform) instead of one."""
     types_of_masks: bool = True
     """Each mask has separate token types (`model.token_types: 6`); false: 0 in the first text, 1 in the second."""
-
-    @property
-    def batches(self) -> UniLMBatches:
-        return UniLMBatches(self)
-
-    @property
-    def loss(self) -> UniLMLoss:
-        return UniLMLoss(self)
 
     def shares(self) -> list[float]:
         """Probability of each mask, in the order of `KINDS`.
@@ -84,6 +78,42 @@ class UniLM(MaskedLM):
         """Fraction of pairs with a random second text: half of the bidirectional ones."""
         return self.shares()[0] / 2 if self.next_sentence else 0.0
 
+    def data_spec(self, length: int) -> DataSpec:
+        masked = super().data_spec(length)
+        of_masks = {"encoder_ranks": ((length,), "int32"), "masked_kinds": ((self.predictions(length),), "int32")}
+
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            inner, rest = masked.transforms(vocabulary, seed), 1 - self.random_share
+            bidirectional, *others = self.shares()
+            shares = [share / rest for share in (bidirectional - self.random_share, *others)]
+            draw = {"shares": shares, "types_of_masks": self.types_of_masks, "next_sentence": self.next_sentence}
+            return Transforms(inner.offline, (Call(preprocessors.unilm.draw_mask, draw), *inner.online))
+
+        return dataclasses.replace(
+            masked,
+            features=masked.features | of_masks,
+            transforms=transforms,
+            overhead_tokens=3,  # [CLS] and two [SEP], also without next_sentence
+            num_passes=self.dupe_factor,  # of pairs, also without next_sentence
+            static_mask_copies=1 if self.static_masking else None,  # each pass has different pairs
+        )
+
+    def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
+        pairs = {
+            "length": length,
+            "short_probability": self.short_probability,
+            "dupe_factor": self.dupe_factor,
+            "seed": seed,
+            "random_share": self.random_share,
+            "least": 2,
+        }
+        make = Call(preprocessors.sentence_pairs.make, {**pairs, **special})
+        return Call(preprocessors.documents.tokenize_sentences), make
+
+    def metric_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        weights, kinds = batch["masked_weights"], batch["masked_kinds"]
+        return {f"{name}_loss": weights * (kinds == kind) for kind, name in enumerate(KINDS) if getattr(self, name)}
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if not any(getattr(self, kind) for kind in KINDS):
             raise UserError(f"objective.{KINDS[0]}: all four rates are 0; the paper's are 2, 2, 1 and 1")
@@ -106,51 +136,3 @@ class UniLM(MaskedLM):
                 f"model.token_types: {types} is too small for the masks' token types; set model.token_types={min_types}"
                 + (" or objective.types_of_masks=false" if self.types_of_masks else " (or 0: none)")
             )
-
-
-class UniLMBatches(MaskedLMBatches):
-    """BERT's pairs, each with one attention mask."""
-
-    h: UniLM
-
-    def features(self, length: int) -> Features:
-        of_masks = {"encoder_ranks": ((length,), "int32"), "masked_kinds": ((self.h.predictions(length),), "int32")}
-        return super().features(length) | of_masks
-
-    def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:
-        pairs = {
-            "length": length,
-            "short_probability": self.h.short_probability,
-            "dupe_factor": self.h.dupe_factor,
-            "seed": seed,
-            "random_share": self.h.random_share,
-            "least": 2,
-        }
-        make = Call(preprocessors.sentence_pairs.make, {**pairs, **special})
-        return Call(preprocessors.documents.tokenize_sentences), make
-
-    def transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        transforms, rest = super().transforms(length, vocabulary, seed), 1 - self.h.random_share
-        bidirectional, *others = self.h.shares()
-        shares = [share / rest for share in (bidirectional - self.h.random_share, *others)]
-        draw = {"shares": shares, "types_of_masks": self.h.types_of_masks, "next_sentence": self.h.next_sentence}
-        return Transforms(transforms.offline, (Call(preprocessors.unilm.draw_mask, draw), *transforms.online))
-
-    def text_tokens(self, records: int, tokens: int) -> int:
-        return tokens - 3 * records  # [CLS] and two [SEP], also without next_sentence
-
-    def passes(self) -> int:
-        return self.h.dupe_factor  # of pairs, also without next_sentence
-
-    def static_mask_copies(self) -> int | None:
-        return 1 if self.h.static_masking else None  # each pass has different pairs
-
-
-class UniLMLoss(MaskedLMLoss):
-    """BERT's loss; the cross-entropy with each attention mask is a metric."""
-
-    h: UniLM
-
-    def metric_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        weights, kinds = batch["masked_weights"], batch["masked_kinds"]
-        return {f"{name}_loss": weights * (kinds == kind) for kind, name in enumerate(KINDS) if getattr(self.h, name)}

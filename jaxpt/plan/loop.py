@@ -145,7 +145,7 @@ def measured(job: dict[str, Any], directory: Path) -> dict[str, Any]:
 def _programs(config: Config, shape: Shape, devices: list[Any], axes: dict[str, int]) -> tuple[Programs, Place, Any]:
     """(The programs for a batch, where they run, shapes and shardings of the parameters)."""
     model = config.model
-    network = config.objective.loss.network(model)
+    network = config.objective.network(model)
     if hasattr(model, "dropout"):
         network = network.with_model(remat="none", dropout=0.0)
     place = Place(

@@ -15,7 +15,7 @@ import numpy as np
 from jaxpt.report import alignment
 
 if TYPE_CHECKING:
-    from jaxpt.objectives.base import Vocabulary
+    from jaxpt.data.calls import Vocabulary
 
 Example = Mapping[str, np.ndarray]
 Style = Literal[

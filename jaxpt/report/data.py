@@ -55,7 +55,7 @@ def measure(config: Config, has_tokenizer: bool = True, limit: int | None = None
 
     config = without_unfreezing(config)
     first = at_phase(config, 0)
-    if first.objective.batches.examples(first.data.length) is not None:
+    if first.objective.data_spec(first.data.length).max_target_tokens is not None:
         raise UserError(
             f"objective.kind: {first.objective.kind}: jaxpt data reads documents and rows, not the inputs and targets "
             "of a SeqIO Task; jaxpt inspect shows its examples"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from jaxpt.data.calls import Vocabulary
     from jaxpt.data.tokenizers.base import Tokenizer
-    from jaxpt.objectives.base import Vocabulary
 
 _KNOWN = ("encoder_", "decoder_", "masked_", "next_sentence_", "sentence_order_", "is_random", "label")
 _MOST_LABELS = 16  # of a row, that are shown

@@ -17,8 +17,8 @@ from jaxpt.runtime.disk import write_text
 from jaxpt.train import amounts, preflight
 
 if TYPE_CHECKING:
+    from jaxpt.data.calls import Vocabulary
     from jaxpt.data.stream.loader import Stream
-    from jaxpt.objectives.base import Vocabulary
 
 _LOOKED_AT = 256  # rows in the statistics of a page
 _NAMES = {"lm": "LM", "bart": "BART", "mbart": "mBART", "mass": "MASS", "ul2": "UL2", "unilm": "UniLM"}

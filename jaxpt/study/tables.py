@@ -120,8 +120,8 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
     known |= {"architecture": config.model.kind, "objective": objective.kind}
     if isinstance(objective, Objective) and not is_unread(objective):
         known |= {"objective": describe(objective)}
-        known |= {"targets": objective.judge.target_name, "baseline_kind": objective.judge.baseline}
-        known |= {"loss_parts": tuple(objective.loss.coefficients())}
+        known |= {"targets": objective.baseline.target_name, "baseline_kind": objective.baseline.name}
+        known |= {"loss_parts": tuple(objective.coefficients())}
     if points := curves.points(run_dir):
         last = points[-1]
         known |= {"text_tokens": round(last.text_tokens), "steps": last.step, "flops": last.flops}

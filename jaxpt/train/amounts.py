@@ -26,7 +26,7 @@ def line(config: Config, data: Data, steps: int) -> str:
     """
     counts = [entry for name, entry in data.summary.items() if name.rpartition("/")[2] == "train"]
     documents, tokens = (sum(entry.get(name, 0) for entry in counts) for name in ("documents", "tokens"))
-    tokens //= config.objective.batches.passes()
+    tokens //= config.objective.data_spec(config.data.length).num_passes
     unit = "documents" if config.task is None else "rows"
     held = f"{documents or sum(entry['records'] for entry in counts):,} {unit}"
     if tokens:

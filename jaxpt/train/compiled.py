@@ -200,7 +200,7 @@ def made_for(setup: Setup) -> dict[str, Any]:
 
 def _settings(config: Config) -> dict[str, Any]:
     """The keys of the recipe that a step is made of; of the mesh's sizes those that were asked for."""
-    paths = {f"objective.{name}" for name in config.objective.loss.teachers()}  # may lie elsewhere
+    paths = {f"objective.{name}" for name in config.objective.teachers()}  # may lie elsewhere
     return {key: value for key, value in affecting(config, "program").items() if key not in paths}
 
 

@@ -123,12 +123,12 @@ class Patience:
     def see(self, measured: Mapping[str, float]) -> str | None:
         """Counts an evaluation, if the metric is among those measured; what is to be said where the run ends by it."""
         metric, mode = self._config.checkpoint.best_metric, self._config.checkpoint.best_mode
-        value = measured.get(metric)
-        if value is None:
+        score = measured.get(metric)
+        if score is None:
             return None
         sign = 1 if mode == "min" else -1
-        if math.isfinite(value) and (self._best is None or sign * value < sign * self._best):
-            self._best, self._evaluations = value, 0
+        if math.isfinite(score) and (self._best is None or sign * score < sign * self._best):
+            self._best, self._evaluations = score, 0
         else:
             self._evaluations += 1
         if not self.is_over:

@@ -184,7 +184,7 @@ def open_weights(
         return opened.parameters, opened.network, str(path)
     run_dir, step = checkpoint.find(path, step)
     config = configs.load(run_dir)
-    return _verified(run_dir, step, settings), config.objective.loss.network(config.model), f"{run_dir} at step {step}"
+    return _verified(run_dir, step, settings), config.objective.network(config.model), f"{run_dir} at step {step}"
 
 
 def _verified(run_dir: Path, step: int, settings: CheckpointConfig | None) -> Iterator[tuple[str, np.ndarray]]:

@@ -10,7 +10,6 @@ from jaxpt.config import Config
 from jaxpt.data.labelled.files import NAMED
 from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
-from jaxpt.objectives.formats import text_format
 
 if TYPE_CHECKING:
     from jaxpt.data.base import Data
@@ -64,9 +63,9 @@ def example_prompt(config: Config, data: Data) -> str:
 def _generates(config: Config, data: Data) -> bool:
     """True if `jaxpt generate` can answer: an encoder fills masks, other models decode with a cache."""
     if config.objective.family == "encoder":
-        is_trained = "masked_positions" in config.objective.batches.features(config.data.length)
+        is_trained = "masked_positions" in config.objective.data_spec(config.data.length).features
         return is_trained and data.vocabulary.mask is not None
-    return config.objective.loss.network(config.model).has_cache
+    return config.objective.network(config.model).has_cache
 
 
 def _blank(config: Config, data: Data) -> int | None:
@@ -76,7 +75,7 @@ def _blank(config: Config, data: Data) -> int | None:
         return vocabulary.mask
     try:
         language = next(iter(vocabulary.languages), None)
-        kind = text_format(config.objective, config.model, vocabulary, language=language).blank
+        kind = config.objective.text_format(config.model, vocabulary, language=language).blank
     except UserError:  # a finished run does not fail here
         return None
-    return {"mask": vocabulary.mask, "sentinels": vocabulary.first_sentinel, None: None}[kind]
+    return {"mask": vocabulary.mask, "sentinels": vocabulary.first_sentinel}.get(kind)

@@ -38,7 +38,7 @@ class State:
     skipped_total: jax.Array
     """int32 []: all steps of the run whose update was skipped."""
     carry: Any = None
-    """What each row of the batch hands to the same row of the next one, [batch, ...], or None (`Loss.carry`)."""
+    """What each row of the batch hands to the same row of the next one, [batch, ...], or None (see `carry_shapes`)."""
 
     @property
     def averaged(self) -> Any:
@@ -120,7 +120,7 @@ class Setup:
           index: its number.
         """
         setup = self if self.trained == self.layout.since[index] else self._training(index)
-        carry = config.objective.loss.carry(self.network, config.data.batch_size)
+        carry = config.objective.carry_shapes(self.network, config.data.batch_size)
         axes = jax.tree.map(lambda x: ("batch", *[None] * (len(x.shape) - 1)), carry)
         placed = rules.shardings({"carry": axes}, {"carry": carry}, self.mesh, self.table)["carry"]
         shapes, shardings = setup.shapes.replace(carry=carry), setup.shardings.replace(carry=placed)
@@ -260,7 +260,7 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
       UserError: a mesh that does not fit the devices or the model's sizes, a pattern that matches no parameter.
     """
     mesh, table = meshes.make(config.mesh, devices), rules.table(config.mesh)
-    network = config.objective.loss.network(config.model)
+    network = config.objective.network(config.model)
     schedule = config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)
     shapes, axes = network.shapes(), network.logical_axes()
     layout = trainable.layout(config, shapes, axes)

@@ -20,7 +20,7 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.models import pipeline
 from jaxpt.models.network import Network
-from jaxpt.objectives.base import Objective, carried_loss, tokens
+from jaxpt.objectives.base import Objective, carried_loss, num_tokens
 from jaxpt.objectives.checks import check_parts
 from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train import trainable
@@ -58,14 +58,14 @@ def gradients(
       (gradients like `params`, metrics, next carry): the metrics are "loss", each loss part, and the objective's own,
       as means.
     """
-    coefficients, weights, num_tokens = objective.loss.coefficients(), objective.loss.weights(batch), tokens(batch)
+    coefficients, weights, token_count = objective.coefficients(), objective.weights(batch), num_tokens(batch)
 
     def loss_fn(params: Any, micro: Batch, key: jax.Array | None, carry: Any) -> tuple[jax.Array, Any]:
         rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
         bound = network.bind(assemble(params, key), rngs)
         sums, metrics, carry = carried_loss(objective, bound, micro, carry, **options)
         check_parts(objective.kind, coefficients, sums, weights)
-        means = {part: total / jnp.maximum(weights.get(part, num_tokens), 1.0) for part, total in sums.items()}
+        means = {part: total / jnp.maximum(weights.get(part, token_count), 1.0) for part, total in sums.items()}
         loss = sum(coefficients.get(part, 1.0) * mean for part, mean in means.items())
         return loss, ((means, metrics), carry)
 
@@ -216,13 +216,13 @@ def batch_shapes(setup: Setup, objective: Objective) -> Batch:
     data, sharding = setup.config.data, rules.batch_sharding(setup.mesh)
     return {
         name: jax.ShapeDtypeStruct((data.batch_size, *shape), dtype, sharding=sharding)
-        for name, (shape, dtype) in objective.batches.features(data.length).items()
+        for name, (shape, dtype) in objective.data_spec(data.length).features.items()
     }
 
 
 def tokens_per_example(setup: Setup, objective: Objective) -> int:
     """Tokens of a row, on all sides of the model."""
-    features = objective.batches.features(setup.config.data.length)
+    features = objective.data_spec(setup.config.data.length).features
     sides = ("encoder_input_tokens", "decoder_input_tokens")
     return sum(features[name][0][0] for name in sides if name in features)
 
@@ -259,8 +259,8 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
             carry = from_microbatches(carries)
         else:
             sums, metrics, carry = loss(batch, carry)
-        weights, num_tokens = objective.loss.weights(batch), tokens(batch)
-        return metrics | {part: (total, weights.get(part, num_tokens)) for part, total in sums.items()}, carry
+        weights, token_count = objective.weights(batch), num_tokens(batch)
+        return metrics | {part: (total, weights.get(part, token_count)) for part, total in sums.items()}, carry
 
     return compiler.jit(
         step,

@@ -42,9 +42,9 @@ def find_all(config: Config) -> dict[str, dict[str, Any]]:
     Raises:
       UserError: one is not there (the command that makes it is named where its recipe is known), or phases differ.
     """
-    paths = config.objective.loss.teachers()
+    paths = config.objective.teachers()
     for index in range(len(configs.phase_starts(config))):
-        if configs.at_phase(config, index).objective.loss.teachers() != paths:
+        if configs.at_phase(config, index).objective.teachers() != paths:
             raise UserError(f"train.phases.{index}.set: objective.{next(iter(paths))} is the same in all phases")
     return {name: _find(name, path) for name, path in paths.items()}
 
@@ -73,7 +73,7 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
     for index in range(len(configs.phase_starts(setup.config))):
         phase = configs.at_phase(setup.config, index)
         networks = {name: network for name, (_, network, _) in opened.items()}
-        phase.objective.loss.check_teachers(phase.model, phase.data.length, networks)
+        phase.objective.check_teachers(phase.model, phase.data.length, networks)
     loaded = {}
     for name, (parts, network, title) in opened.items():
         loaded[name] = _load(f"objective.{name}", None if shapes_alone else parts, network, locations[name], setup)
@@ -98,7 +98,7 @@ def attach_same(setup: Setup, meta: Mapping[str, Any], say: Say) -> Setup:
         check_same(attached, meta, "the checkpoint")
         return attached
     except UserError as error:
-        say(f"{error}; evaluating what needs no {' and no '.join(setup.config.objective.loss.teachers())}")
+        say(f"{error}; evaluating what needs no {' and no '.join(setup.config.objective.teachers())}")
         return setup
 
 

@@ -175,7 +175,7 @@ class Saved(Mapping[str, np.ndarray]):
         self._path = run_dir.absolute() / "checkpoints" / str(step) / "state"
         self._handler = handlers.ArraysHandler()
         tree = self._handler.metadata(self._path).tree
-        network = config.objective.loss.network(config.model)
+        network = config.objective.network(config.model)
         self._found = stored.sources(tree)
         shapes = stored.shapes(self._found)
         checkpoint.compare_model(self._path.parent, shapes, network.shapes())

@@ -11,7 +11,7 @@ def make_task(name, source, transforms, features, vocabulary):
       name: letters, digits, `_` and `:`.
       source: the documents.
       transforms: an objective's preprocessors.
-      features: what `objective.batches.features` says of them.
+      features: what `objective.data_spec(length).features` says of them.
       vocabulary: for tokenizing, and of the output features.
 
     Returns:

@@ -62,9 +62,9 @@ vocabulary = Vocabulary(size=200, bos=0, eos=1, cls=2, sep=3, mask=4, sentinels=
 from tests.any_objective import any_objective
 
 for name in kinds("jaxpt.objectives", ObjectiveConfig):
-    batches = any_objective(name).batches
-    transforms = batches.transforms(64, vocabulary, seed=0)
-    assert batches.features(64) and all(isinstance(c.name, str) for c in transforms.offline + transforms.online)
+    spec = any_objective(name).data_spec(64)
+    transforms = spec.transforms(vocabulary, 0)
+    assert spec.features and all(isinstance(c.name, str) for c in transforms.offline + transforms.online)
     print(name)
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"tensorflow", "tensorflow_datasets", "seqio"}))
 """

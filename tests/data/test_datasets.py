@@ -62,7 +62,7 @@ def byte_level(prepared, tmp_path_factory):
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_from_text_to_the_declared_features(family, text, cache, prepared):
     data = prepared(family)
-    declared = config(family, text, cache).objective.batches.features(24)
+    declared = config(family, text, cache).objective.data_spec(24).features
     for batch in (next(data.train.batches(1000)), next(data.validation.epoch(8))):
         assert {k: (v.shape[1:], v.dtype.name) for k, v in batch.items()} == declared
     assert data.vocabulary.size <= SIZES[family]
@@ -265,9 +265,9 @@ def test_every_token_of_the_training_text_is_a_target_once_an_epoch(text, cache,
     targets = np.concatenate([b["decoder_target_tokens"][b["decoder_loss_weights"] > 0] for b in batches])
     ends = (targets == data.vocabulary.eos).sum()
     assert ends == data.summary["train"]["documents"]
-    made, vocabulary = settings.objective.batches, to_seqio(data.tokenizer)
-    calls = made.transforms(24, data.vocabulary, settings.seed)
-    task = make_task("data", open_source(settings.data), calls, made.features(24), vocabulary)
+    spec, vocabulary = settings.objective.data_spec(24), to_seqio(data.tokenizer)
+    calls = spec.transforms(data.vocabulary, settings.seed)
+    task = make_task("data", open_source(settings.data), calls, spec.features, vocabulary)
     examples = task.get_dataset(None, "train", shuffle=False)
     assert len(targets) == sum(int(tf.reduce_sum(x["decoder_loss_weights"])) for x in examples)
 

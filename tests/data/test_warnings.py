@@ -82,8 +82,8 @@ def test_each_task_of_a_mixture_is_looked_at_by_itself(folder):
 def test_packing_without_effect(folder):
     (line,) = warned(folder, "gpt2", "documents", {}, packing=True)
     assert line.startswith("data.packing has no effect: ") and "set objective.join_documents=false" in line
-    assert of_packing(CausalLM(join_documents=False).batches, 1000, 980) == []
-    (full,) = of_packing(CausalLM(join_documents=False).batches, 1000, 998)
+    assert of_packing(CausalLM(join_documents=False), 1000, 980) == []
+    (full,) = of_packing(CausalLM(join_documents=False), 1000, 998)
     assert full.endswith("1,000 records in 998 rows: each record fills its row; leave it out")
 
 
@@ -105,14 +105,14 @@ def test_other_objectives_are_not_warned_of(masked, kind):
     """The labels of replaced tokens are few by construction."""
     batch = masked
     objective = families.config("bert", objective={"kind": kind, "next_sentence": False}).objective
-    assert of_batch(objective.batches, batch) == []
+    assert of_batch(objective.data_spec(32), batch) == []
     hidden = batch | {"masked_weights": np.zeros_like(batch["masked_weights"])}
-    (line,) = of_batch(objective.batches, hidden)
+    (line,) = of_batch(objective.data_spec(32), hidden)
     assert line.startswith("100.0% of the texts looked at teach nothing: no target is masked or replaced; raise")
-    assert "objective.unit=piece" in of_batch(MaskedLM(unit="word", next_sentence=False).batches, hidden)[0]
+    assert "objective.unit=piece" in of_batch(MaskedLM(unit="word", next_sentence=False).data_spec(32), hidden)[0]
     shown = np.take_along_axis(batch["encoder_input_tokens"], batch["masked_positions"], axis=1)
-    assert of_batch(objective.batches, batch | {"masked_targets": shown}) == [line]
-    assert of_batch(CausalLM().batches, {"decoder_input_tokens": np.ones([40, 4])}) == []
+    assert of_batch(objective.data_spec(32), batch | {"masked_targets": shown}) == [line]
+    assert of_batch(CausalLM().data_spec(32), {"decoder_input_tokens": np.ones([40, 4])}) == []
 
 
 def test_texts_that_share_a_row_are_told_apart():
@@ -121,10 +121,10 @@ def test_texts_that_share_a_row_are_told_apart():
     targets = np.array([[5, 6, 7, 8, 9, 9, 0]])
     batch = {"encoder_input_tokens": inputs, "decoder_target_tokens": targets}
     batch |= dict.fromkeys(("encoder_segment_ids", "decoder_segment_ids"), np.array([[1, 1, 2, 2, 3, 3, 0]]))
-    (is_copy,) = Bart().batches.degenerate(batch).values()
+    (is_copy,) = Bart().data_spec(32).untrainable_examples(batch).values()
     assert is_copy.tolist() == [True, True, False]
-    assert of_batch(Bart().batches, batch) == []
-    (line,) = of_batch(Bart().batches, {name: np.repeat(x, 20, axis=0) for name, x in batch.items()})
+    assert of_batch(Bart().data_spec(32), batch) == []
+    (line,) = of_batch(Bart().data_spec(32), {name: np.repeat(x, 20, axis=0) for name, x in batch.items()})
     assert line.startswith("66.7% of the texts")
 
 

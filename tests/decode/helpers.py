@@ -40,7 +40,7 @@ def network(name, **options):
     objective = OBJECTIVES[name]
     if name == "modernbert":
         options = {"heads": 6} | options
-    made = objective.loss.network(EVERY[name](**options))
+    made = objective.network(EVERY[name](**options))
     return made, drawn(made), objective, VOCABULARIES[made.config.family]
 
 

@@ -6,7 +6,7 @@ import pytest
 from jaxpt.data.calls import Vocabulary
 from jaxpt.decode.spans import aligned_spans, infilling_prompt, span_input, spans_of_target
 from jaxpt.errors import UserError
-from jaxpt.objectives.formats import Format, text_format
+from jaxpt.objectives.formats import Format
 from tests.decode.helpers import network
 
 VOCABULARY = Vocabulary(100, eos=1, bos=3, mask=4, sentinels=10)
@@ -22,7 +22,7 @@ VOCABULARY = Vocabulary(100, eos=1, bos=3, mask=4, sentinels=10)
 )
 def test_inputs_are_those_of_training(name, mode, wanted):
     made, _, objective, _ = network(name)
-    layout = text_format(objective, made.config, VOCABULARY, mode=mode)
+    layout = objective.text_format(made.config, VOCABULARY, mode=mode)
     assert span_input([[11], [12, 13], []], layout, VOCABULARY) == wanted
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxpt.evals import baseline
+from jaxpt.objectives.base import Baseline
 
 
 def test_unigram_of_a_uniform_choice_is_log_of_their_number():
@@ -45,12 +46,14 @@ def test_an_objective_may_have_a_baseline_of_its_own():
         assert (size, limit, rows) == (2, 5, None)
         return iter([{"w": np.array([1.0, 2.0])}, {"w": np.array([4.0, 9.0])}])
 
-    judge = types.SimpleNamespace(
-        baseline="mean weight", eval_mask=lambda batch, vocabulary: batch["w"] < vocabulary,
-        baseline_loss=lambda found: np.mean([(batch["w"] * batch["eval_mask"]).sum() for batch in found]),
-    )  # fmt: skip
+    trivial = Baseline(
+        "mean weight",
+        "weights",
+        eval_mask=lambda batch, vocabulary: batch["w"] < vocabulary,
+        loss=lambda found: np.mean([(batch["w"] * batch["eval_mask"]).sum() for batch in found]),
+    )
     config = types.SimpleNamespace(
-        objective=types.SimpleNamespace(judge=judge, family="encoder"), data=types.SimpleNamespace(batch_size=2),
+        objective=types.SimpleNamespace(baseline=trivial, family="encoder"), data=types.SimpleNamespace(batch_size=2),
         train=types.SimpleNamespace(eval_examples=5),
     )  # fmt: skip
     stream = types.SimpleNamespace(epoch=epoch)

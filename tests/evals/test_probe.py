@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from jaxpt.config.studies import Probe
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers.base import Encoded
 from jaxpt.errors import UserError
 from jaxpt.evals import probe
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.train import state
 from tests import families
 

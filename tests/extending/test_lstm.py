@@ -10,8 +10,8 @@ import pytest
 
 from jaxpt import cli
 from jaxpt import config as configs
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.train import state, step
 from tests import families
 from tests.models.helpers import drawn
@@ -65,7 +65,7 @@ def test_packed_texts_do_not_see_each_other():
 def test_accumulation_changes_nothing_and_keeps_rows_with_their_state():
     config, network, params = made()
     rng = np.random.default_rng(3)
-    shapes = config.objective.loss.carry(network, 4)
+    shapes = config.objective.carry_shapes(network, 4)
     carry = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes)
     assert [x.shape for x in jax.tree.leaves(carry)] == [(4, 2, 32)] * 2
 
@@ -100,8 +100,8 @@ def test_what_cannot_work_is_refused():
     config.objective.check(config.model, LENGTH, words)
     with pytest.raises(UserError, match=r"objective\.carry: model\.kind: gpt2 has no memory"):
         config.objective.check(families.config("gpt2").model, LENGTH, words)
-    with pytest.raises(UserError, match=r"data\.packing: rows go on from batch to batch"):
-        config.objective.batches.check_packing()
+    with pytest.raises(UserError, match=r"data\.packing: .*carried_lm carries its rows on from batch to batch"):
+        config.objective.data_spec(32).check_packing(config.objective.kind)
     with pytest.raises(UserError, match=r"objective\.word_dropout needs a vocabulary with an unknown word"):
         made(word_dropout=0.1)[0].objective.check(config.model, LENGTH, words)
 

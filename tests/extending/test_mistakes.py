@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.data import datasets, fingerprint
+from jaxpt.data import datasets, fingerprint, spec
 from jaxpt.data.calls import Call, Transforms
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
 from jaxpt.evals import heldout
-from jaxpt.objectives.base import Batches, Judge, Loss, Objective
+from jaxpt.objectives.base import Baseline, Objective
 from jaxpt.objectives.checks import check_parts, check_sums
-from jaxpt.objectives.masked_lm import MaskedLM, MaskedLMLoss
+from jaxpt.objectives.masked_lm import MaskedLM
 from jaxpt.report.facts import facts
 from jaxpt.train import step
 from tests import families
@@ -27,21 +28,16 @@ class Bare(Objective):
     kind: Literal["bare"] = "bare"
 
 
-class BareLoss(Loss):
-    """Defines nothing."""
-
-
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (lambda: Bare().judge, "class Bare of .*test_mistakes must define `judge`; the docstring of Objective.judge"),
+        (lambda: Bare().baseline, "class Bare of .*test_mistakes must define `baseline`; .* of Objective.baseline"),
         (
             lambda: Bare().check_family(families.config("bert").model),
             "must define `family`; the docstring of Objective",
         ),
-        (lambda: BareLoss(Bare()).coefficients(), "class BareLoss of .* must define `coefficients`; .* of Loss.coeffi"),
-        (lambda: Batches(Bare()).features(8), "class Batches of .* must define `features`"),
-        (lambda: Judge(Bare()).eval_mask({}, None), "must define `eval_mask`"),
+        (lambda: Bare().coefficients(), "must define `coefficients`; the docstring of Objective.coefficients"),
+        (lambda: Bare().data_spec(8), "must define `data_spec`"),
     ],
 )
 def test_what_is_not_defined_is_named(use, said):
@@ -49,18 +45,22 @@ def test_what_is_not_defined_is_named(use, said):
         use()
 
 
-@pytest.mark.parametrize("name", ["batches", "loss", "judge"])
-def test_a_component_that_is_none_is_named(name):
+def test_a_description_that_is_none_is_named():
     """Before data is read; later the line would name a place of jaxpt alone."""
-    cls = type("Other", (MaskedLM,), {name: property(lambda self: None)})
-    with pytest.raises(UserError, match=rf"{name} must return a {name.capitalize()} of .*\.base, it returns NoneType"):
+    cls = type("Other", (MaskedLM,), {"baseline": property(lambda self: None)})
+    with pytest.raises(UserError, match=r"baseline must return Baseline of .*\.base, it returns NoneType"):
         cls().check_family(families.config("bert").model)
+    with pytest.raises(
+        UserError, match=r"kind: mine: data_spec must return a DataSpec of .*\.spec, it returns NoneType"
+    ):
+        spec.checked("mine", None)
 
 
 def test_transforms_are_looked_at():
     def made(found):
-        batches = SimpleNamespace(transforms=lambda *arguments: found)
-        return fingerprint.transforms_of(SimpleNamespace(kind="mine", batches=batches), 8, None, 0)
+        objective = SimpleNamespace(kind="mine", data_spec=lambda length: DataSpec({}, lambda *arguments: found))
+        config = SimpleNamespace(objective=objective, data=SimpleNamespace(length=8), seed=0)
+        return fingerprint.transforms_of(config, None)
 
     sound = Transforms(offline=(Call("documents.tokenize"),), online=())
     assert made(sound) is sound
@@ -87,15 +87,15 @@ def test_packed_lengths_are_looked_at(sizes, said):
 
 @pytest.mark.parametrize(("mask", "given"), [(None, "None"), (np.ones(3), r"an array \[3\]")])
 def test_a_mask_of_other_rows_is_named(mask, given):
-    judge = SimpleNamespace(eval_mask=lambda batch, vocabulary: mask)
+    baseline = Baseline("unigram", "tokens", lambda batch, vocabulary: mask)
     config = SimpleNamespace(
-        objective=SimpleNamespace(kind="mine", judge=judge),
+        objective=SimpleNamespace(kind="mine", baseline=baseline),
         data=SimpleNamespace(batch_size=2),
         train=SimpleNamespace(eval_examples=None),
     )
     stream = SimpleNamespace(epoch=lambda *arguments, **options: [{"x": np.ones((2, 4))}])
     data = SimpleNamespace(vocabulary=None, validation=SimpleNamespace(each=lambda: {"data": stream}))
-    with pytest.raises(UserError, match=rf"Judge\.eval_mask returns {given} for 2 rows"):
+    with pytest.raises(UserError, match=rf"eval_mask of the baseline returns {given} for 2 rows"):
         next(heldout.feeds(config, data)["data"])
 
 
@@ -105,14 +105,6 @@ class Misnamed(MaskedLM):
     family: ClassVar[str] = "encoder"
     kind: Literal["misnamed"] = "misnamed"
 
-    @property
-    def loss(self):
-        return MisnamedLoss(self)
-
-
-class MisnamedLoss(MaskedLMLoss):
-    """As masked LM, with a slip in `weights`."""
-
     def weights(self, batch):
         return {"masked": batch["masked_weights"].sum()}
 
@@ -120,16 +112,16 @@ class MisnamedLoss(MaskedLMLoss):
 def test_a_part_without_its_weight_is_refused():
     """It would be divided by the number of tokens, and train."""
     objective, config = Misnamed(next_sentence=False), families.config("bert", objective={"next_sentence": False})
-    network = objective.loss.network(config.model)
+    network = objective.network(config.model)
     batch = families.batch(config)
     params = jax.eval_shape(network.init, jax.random.key(0))
-    with pytest.raises(UserError, match=r"the part 'masked_lm', but Loss\.weights returns 'masked'"):
+    with pytest.raises(UserError, match=r"the part 'masked_lm', but weights returns 'masked'"):
         jax.eval_shape(lambda p: step.gradients(objective, network, p, batch, None), params)
 
 
 def test_a_part_that_the_loss_does_not_return_is_refused():
     check_parts("mine", {"order": 1.0}, {"order": jnp.ones(()), "aux": 0.0}, {"order": 1.0})
-    with pytest.raises(UserError, match="the part 'order', but the loss returns 'ordr'"):
+    with pytest.raises(UserError, match="the part 'order', but loss returns 'ordr'"):
         check_parts("mine", {"order": 1.0}, {"ordr": 1.0}, {"order": 1.0})
 
 
@@ -152,21 +144,23 @@ PAIR = "({part: Σ loss}, {metric: (Σ value, Σ weight)})"
 )
 def test_what_a_loss_returns_is_looked_at(found, said):
     with pytest.raises(UserError, match=re.escape(said)):
-        check_sums("mine", "__call__", found)
+        check_sums("mine", "loss", found)
 
 
 def test_coefficients_and_weights_are_looked_at():
-    with pytest.raises(UserError, match=r"Loss\.coefficients must return {part: number}, it returns float"):
+    with pytest.raises(UserError, match=r"coefficients must return {part: number}, it returns float"):
         check_parts("mine", 1.0, {"a": 1.0}, {"a": 1.0})
-    with pytest.raises(UserError, match=r"Loss\.weights: 'a' must be one number"):
+    with pytest.raises(UserError, match=r"weights: 'a' must be one number"):
         check_parts("mine", {"a": 1.0}, {"a": 1.0}, {"a": jnp.ones(8)})
 
 
 def test_a_head_that_is_not_there_is_named():
     config = families.config("bert", objective={"next_sentence": False})
-    network = config.objective.loss.network(config.model)
+    network = config.objective.network(config.model)
     bound = network.bind(network.shapes())
-    with pytest.raises(UserError, match=r"the network has no head 'bag', only 'masked_lm'; Loss\.heads declares them"):
+    with pytest.raises(
+        UserError, match=r"the network has no head 'bag', only 'masked_lm'; Objective\.heads declares them"
+    ):
         bound.heads["bag"]
 
 

@@ -1,4 +1,4 @@
-"""SimCSE from outside: an encoder's objective with a head, batches and a judge of its own."""
+"""SimCSE from outside: an encoder's objective with data, a head and a baseline of its own."""
 
 import functools
 import json
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from jaxpt import cli
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import encode_batch
 from jaxpt.train import step
 from tests import families
@@ -55,7 +55,7 @@ def test_the_loss_is_that_of_the_paper():
     scores = np.exp(z @ z.T / 0.05)
     wanted = -np.log(np.diag(scores) / scores.sum(1)).sum()
     np.testing.assert_allclose(sums["simcse"], wanted, rtol=1e-4)
-    assert config.objective.loss.weights(rows)["simcse"] == 7 == metrics["accuracy"][1]
+    assert config.objective.weights(rows)["simcse"] == 7 == metrics["accuracy"][1]
     others = (z @ z.T)[~np.eye(7, dtype=bool)]
     np.testing.assert_allclose(metrics["cosine_of_others"], (others.sum(), others.size), rtol=1e-4)
     assert set(params["heads"]) == {"projection"}
@@ -96,9 +96,9 @@ def test_negatives_of_accumulated_gradients_are_those_of_the_microbatch():
 
 
 def test_its_baseline_is_a_uniform_choice_within_each_batch():
-    judge, rows = made()[0].objective.judge, made()[3]
+    baseline, rows = made()[0].objective.baseline, made()[3]
     few = {name: x[:2] for name, x in rows.items()}
-    assert judge.baseline_loss([rows, few]) == pytest.approx((7 * np.log(7) + 2 * np.log(2)) / 9)
+    assert baseline.loss([rows, few]) == pytest.approx((7 * np.log(7) + 2 * np.log(2)) / 9)
 
 
 def test_a_model_without_dropout_is_refused():

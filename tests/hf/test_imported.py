@@ -54,7 +54,7 @@ def test_the_task_is_that_of_the_class(head, outputs, more, task, tmp_path):
     source = directory.open_directory(saved(tmp_path, head, outputs, **more))
     assert imported.task_of(source) == task
     config = imported.recipe(source.network, {"kind": "wordpiece"}, "runs/x", task=task)
-    assert set(config.objective.loss.heads(config.model)) == set(source.network.heads)
+    assert set(config.objective.heads(config.model)) == set(source.network.heads)
     assert config.evals and config.checkpoint.best_metric.startswith("task/")
 
 

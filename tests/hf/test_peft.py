@@ -38,7 +38,7 @@ def config(family, **sections):
 def made(family, directory, seed=0):
     """A base model and an adapter with nothing zero, written as directories: (network, params, adapter)."""
     given = config(family)
-    network, params = fresh(given.objective.loss.network(given.model))
+    network, params = fresh(given.objective.network(given.model))
     params = jax.tree.map(lambda x: 0.2 * x, params)
     hf.save(directory / "base", network, params)
     adapter = drawn(given, network, seed)

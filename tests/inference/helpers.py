@@ -63,7 +63,7 @@ def run_of(path, model, tokenizer, objective, extra_ids=None, more=None, **data)
         }
     )  # fmt: skip
     (path / "config.yaml").write_text(configs.to_yaml(config))
-    network = config.objective.loss.network(config.model)
+    network = config.objective.network(config.model)
     params = traverse_util.flatten_dict(drawn(network), sep="/")  # to compile what draws them takes a second
     weights.write(path, network, {}, ((name, None, np.asarray(x)) for name, x in params.items()))
     return jaxpt.load(path)

@@ -1,62 +1,58 @@
-"""The three parts of an objective: each has the hyperparameters alone, and does not reach for the others."""
-
-import ast
-import dataclasses
-from pathlib import Path
+"""What every objective gives, and what it gives by default."""
 
 import pytest
 
 from jaxpt.config import ObjectiveConfig
 from jaxpt.config.kinds import kinds
-from jaxpt.objectives import base
+from jaxpt.data.spec import DataSpec
+from jaxpt.errors import UserError
+from jaxpt.objectives.base import Baseline
 from jaxpt.objectives.causal_lm import CausalLM
 from jaxpt.objectives.distillation import Distillation
 from jaxpt.objectives.permutation_lm import PermutationLM
 from jaxpt.objectives.seq2seq import Seq2Seq
 from tests.any_objective import any_objective
 
-PARTS = {"batches": base.Batches, "loss": base.Loss, "judge": base.Judge}
 KINDS = kinds("jaxpt.objectives", ObjectiveConfig)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_objective_has_three_parts_of_its_hyperparameters(kind):
+def test_every_objective_has_data_and_a_baseline(kind):
     made = any_objective(kind)
-    for name, cls in PARTS.items():
-        part = getattr(made, name)
-        assert isinstance(part, cls) and [field.name for field in dataclasses.fields(part)] == ["h"]
-        assert part == getattr(any_objective(kind), name) and hash(part) == hash(getattr(any_objective(kind), name))
-        assert part.h == (made.of if kind == "distillation" and name != "loss" else made)
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            part.h = made
+    assert isinstance(made.data_spec(64), DataSpec) and isinstance(made.baseline, Baseline)
+    assert made == any_objective(kind) and hash(made) == hash(any_objective(kind))
     assert made.family in ("encoder", "decoder", "encoder_decoder")
-    assert made.judge.baseline in ("unigram", "bigram", "constant", "uniform") and made.judge.target_name
+    assert made.baseline.name in ("unigram", "bigram", "constant", "uniform") and made.baseline.target_name
+    assert (made.baseline.loss is None) == (made.baseline.name in ("unigram", "bigram"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", range(1, 9))
+def test_data_of_a_length_that_is_refused_later_can_be_asked_for(kind, length):
+    """`check` refuses it, with a vocabulary, after the files were looked at."""
+    assert any_objective(kind).data_spec(length).features
 
 
 def test_a_wrapper_wraps_the_loss_alone():
     of = CausalLM(separator=False)
     wrapped = Distillation(teacher="somewhere", of=of)
-    assert (wrapped.batches, wrapped.judge) == (of.batches, of.judge) and wrapped.loss != of.loss
-    assert wrapped.loss.without_teachers() is of and of.loss.without_teachers() is of
-    assert wrapped.loss.teachers() == {"teacher": "somewhere"} and of.loss.teachers() == {}
+    assert (
+        wrapped.data_spec(8).features == of.data_spec(8).features
+        and wrapped.baseline.name == of.baseline.name == "bigram"
+    )
+    assert wrapped.without_teachers() is of and of.without_teachers() is of
+    assert wrapped.teachers() == {"teacher": "somewhere"} and of.teachers() == {}
 
 
-def test_parts_do_not_reach_for_each_other():
-    """The part of another objective (`self.h.of.loss`) is no part of this one."""
-    found, names = [], set()
-    for file in Path(base.__file__).parent.glob("*.py"):
-        for cls in (node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ClassDef)):
-            if cls.name.endswith(("Batches", "Loss", "Judge")):
-                names.add(cls.name)
-                used = (node for node in ast.walk(cls) if isinstance(node, ast.Attribute) and node.attr in PARTS)
-                own = [node for node in used if ast.unparse(node.value) in ("self", "self.h", "h")]
-                found += [f"{cls.name}: {ast.unparse(node)}" for node in own]
-    assert not found and {"Batches", "MaskedLMBatches", "DistillationLoss", "SalientSpansJudge"} <= names
-
-
-def test_what_a_part_does_by_default():
-    assert CausalLM().batches.static_mask_copies() is CausalLM().batches.examples(8) is None
-    assert CausalLM().batches.degenerate({}) == {} and CausalLM().judge.report_lines({}) == []
-    assert not CausalLM().loss.carries and CausalLM().loss.carry(None, 2) is None
-    assert PermutationLM().loss.carries and not PermutationLM(memory=False).loss.carries
+def test_what_an_objective_does_by_default():
+    spec = CausalLM().data_spec(8)
+    assert spec.static_mask_copies is spec.max_target_tokens is None
+    assert spec.untrainable_examples({}) == {} and CausalLM().baseline.report_lines({}) == []
+    assert not CausalLM().carries and CausalLM().carry_shapes(None, 2) is None
+    assert PermutationLM().carries and not PermutationLM(memory=False).carries
     assert Seq2Seq().vocabulary_path() is None
+
+
+def test_a_baseline_that_nothing_computes_is_refused():
+    with pytest.raises(UserError, match=r"'zipf'.* needs `loss`"):
+        Baseline("zipf", "all tokens", lambda batch, vocabulary: batch["x"])

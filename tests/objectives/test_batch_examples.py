@@ -71,7 +71,7 @@ def test_the_loss_is_that_of_the_examples_in_rows_of_their_own_and_in_microbatch
     data, lines = prepared(config)
     assert any(f"{EXAMPLES} examples in each of" in line for line in lines)
     objective = config.objective
-    network = objective.loss.network(config.model)
+    network = objective.network(config.model)
     params = drawn(network)
     gradients = functools.partial(step.gradients, objective, network, params, key=None)
     both = jax.jit(lambda batch, parts: gradients(batch=batch, accumulation=parts)[:2], static_argnums=1)

@@ -7,9 +7,9 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.seqio_tasks import bind
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.causal_lm import CausalLM
 from tests import grids
 
@@ -19,10 +19,12 @@ TEXTS = ["a quick brown fox", "b", "jumps over the lazy dog and more"]
 
 def examples(objective, length):
     ds = tf.data.Dataset.from_tensor_slices({"text": TEXTS, "origin": np.zeros([3, 2], np.int64)})
-    transforms = objective.batches.transforms(length, VOCABULARY, seed=0)
+    transforms = objective.data_spec(length).transforms(VOCABULARY, 0)
     for call in (*transforms.offline, *transforms.online):
         ds = bind(call, seqio.ByteVocabulary())(ds)
-    assert {n: (tuple(s.shape), s.dtype.name) for n, s in ds.element_spec.items()} == objective.batches.features(length)
+    assert {n: (tuple(s.shape), s.dtype.name) for n, s in ds.element_spec.items()} == objective.data_spec(
+        length
+    ).features
     return list(ds.as_numpy_iterator())
 
 

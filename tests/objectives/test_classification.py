@@ -29,7 +29,7 @@ def prepared(config):
     tokenizer = tokenizers.load(config.data.tokenizer.path)
     vocabulary = with_ends(tokenizer.vocabulary)
     tokenizer.vocabulary = vocabulary
-    network = config.objective.loss.network(config.model)
+    network = config.objective.network(config.model)
     found = examples.examples(config, tokenizer, examples.split_rows(config, "validation"))
     return network, drawn(network), found.records, vocabulary
 
@@ -43,7 +43,7 @@ def loss_of(config, network, params, batch):
     objective = config.objective
     batch = {name: jnp.asarray(x) for name, x in batch.items()}
     sums, _ = objective.loss(network.bind(params), batch)
-    return {name: total / objective.loss.weights(batch)[name] for name, total in sums.items()}["classification"]
+    return {name: total / objective.weights(batch)[name] for name, total in sums.items()}["classification"]
 
 
 @pytest.mark.parametrize("model, settings", FAMILIES)
@@ -51,11 +51,10 @@ def test_packed_rows_give_the_loss_and_gradient_of_padded_ones(model, settings, 
     """Each text is a segment: it sees no other one."""
     config = fine_tuning.recipe(tmp_path, of=model, task=PAIR, data={"length": 96}, model={"layers": 1, **settings})
     network, params, records, vocabulary = prepared(config)
-    rows = config.objective.batches.rows_of(vocabulary)
-    batches = config.objective.batches
+    rows = config.objective.collate_fn(vocabulary)
     padded = rows(records[:6], 96)
     packs = np.array([0, 3, 6])
-    packed = texts(together(records[:6]), 96, 6, config.objective.side, batches.start(vocabulary), packs)
+    packed = texts(together(records[:6]), 96, 6, config.objective.side, config.objective.start_id(vocabulary), packs)
     assert len(packed["labels"]) == 2 and packed["label_weights"].sum() == padded["label_weights"].sum() == 6
     padded, packed = alike(padded, packed)
     value = jax.jit(jax.value_and_grad(lambda params, batch: loss_of(config, network, params, batch)))
@@ -95,11 +94,11 @@ def test_other_targets(kind, tmp_path):
     train = [{**row, "topics": ["film"] * (row["label"] == "good") + ["plot"]} for row in fine_tuning.rows(40)]
     config = fine_tuning.recipe(tmp_path, task={"kind": kind, "label": label}, made=train, model={"layers": 1})
     network, params, records, vocabulary = prepared(config)
-    batch = config.objective.batches.rows_of(vocabulary)(records[:4], 32)
+    batch = config.objective.collate_fn(vocabulary)(records[:4], 32)
 
     @jax.jit
     def both(params, batch):
-        return config.objective.loss.predict(network.bind(params), batch), loss_of(config, network, params, batch)
+        return config.objective.predict(network.bind(params), batch), loss_of(config, network, params, batch)
 
     outputs, loss = both(params, batch)
     outputs = np.asarray(outputs)[:, 0]
@@ -114,10 +113,10 @@ def test_other_targets(kind, tmp_path):
 
 def test_packed_rows_of_short_texts_are_full(tmp_path):
     """A row has places for as many examples as its tokens have room for."""
-    batches = fine_tuning.recipe(tmp_path, data={"length": 128, "packing": True}).objective.batches
+    spec = fine_tuning.recipe(tmp_path, data={"length": 128, "packing": True}).objective.data_spec(128)
     lengths = np.random.default_rng(0).integers(3, 9, 500)  # [CLS], one to six tokens, [SEP]
-    sizes = batches.max_packed_lengths({"tokens": lengths, "positions": np.ones_like(lengths)})
-    room = {name: batches.features(128)[name][0][0] for name in sizes}
+    sizes = spec.max_packed_lengths({"tokens": lengths, "positions": np.ones_like(lengths)})
+    room = {name: spec.features[name][0][0] for name in sizes}
     assert lengths.sum() > 0.95 * 128 * len(packing.plan(sizes, room))
 
 
@@ -155,11 +154,11 @@ def test_both_copies_of_a_text_count_in_r_drop(tmp_path):
     config = fine_tuning.recipe(tmp_path, objective={"r_drop": 2.0}, model={"layers": 1})
     _, params, records, vocabulary = prepared(config)
     config = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.1})})
-    network = config.objective.loss.network(config.model)
-    batch = {n: jnp.asarray(x) for n, x in config.objective.batches.rows_of(vocabulary)(records[:4], 32).items()}
+    network = config.objective.network(config.model)
+    batch = {n: jnp.asarray(x) for n, x in config.objective.collate_fn(vocabulary)(records[:4], 32).items()}
     loss = jax.jit(lambda params, rngs: config.objective.loss(network.bind(params, rngs), batch))
     plain, _ = loss(params, {})
     assert set(plain) == {"classification"}  # without dropout both readings are one
     sums, metrics = loss(params, {"dropout": jax.random.key(1)})
     assert 0 < float(sums["r_drop"]) < float(sums["classification"])
-    assert float(metrics["accuracy"][1]) == 8 and float(config.objective.loss.weights(batch)["r_drop"]) == 4
+    assert float(metrics["accuracy"][1]) == 8 and float(config.objective.weights(batch)["r_drop"]) == 4

@@ -49,19 +49,19 @@ def test_targets_are_answers_tokens():
     everything, _ = batch_of(8)
     assert everything["decoder_loss_weights"].sum() == sum(SIZES) - 3
     np.testing.assert_array_equal(everything["decoder_answers"], batch["decoder_answers"])
-    assert objective().judge.eval_mask(everything, None) is everything["decoder_answers"]
+    assert objective().baseline.eval_mask(everything, None) is everything["decoder_answers"]
 
 
 @pytest.mark.parametrize("train_on", ["answers", "all"])
 def test_padded_and_packed_rows_have_the_same_loss(train_on):
     h = objective(train_on=train_on)
     config = EVERY["gpt2"](layers=1)
-    model, _ = bound(config, h.loss.heads(config))
+    model, _ = bound(config, h.heads(config))
 
     @jax.jit
     def run(batch):
         sums, metrics = h.loss(model, batch | {"eval_mask": batch["decoder_answers"].astype(np.float32)})
-        return sums["dialogue"], *metrics["target_loss"], h.loss.weights(batch)["dialogue"]
+        return sums["dialogue"], *metrics["target_loss"], h.weights(batch)["dialogue"]
 
     ways = ((8, None), (16, np.array([0, 2, 3])))
     batches = alike(*(batch_of(length, packs, answers_only=train_on == "answers")[0] for length, packs in ways))

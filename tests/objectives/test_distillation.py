@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary
 from tests import families
 from tests.models.helpers import drawn
 
@@ -49,7 +49,7 @@ def measured(family, **objective):
         grads, (sums, metrics) = jax.grad(total, argnums=(0, 1), has_aux=True)(params, taught)
         sides = []
         for network, p in ((student, params), (teacher, taught)):
-            hidden = settings.objective.of.loss.output(network.bind(p), batch).hidden
+            hidden = settings.objective.of.output(network.bind(p), batch).hidden
             sides.append((hidden, network.bind(p).logits(hidden)))
         return sums, metrics, grads, sides
 
@@ -78,9 +78,9 @@ def test_the_loss_by_hand(family, options):
     np.testing.assert_allclose(sums["kl"], (kl * compared).sum(), rtol=1e-5)
     agree = (z_mine.argmax(-1) == z_theirs.argmax(-1)) * compared
     assert metrics["agreement"] == (agree.sum(), compared.sum())
-    weights = settings.objective.loss.weights(batch)
+    weights = settings.objective.weights(batch)
     assert weights["kl"] == compared.sum()
-    coefficients = settings.objective.loss.coefficients()
+    coefficients = settings.objective.coefficients()
     assert coefficients == {"kl": 5, TASKS[family]["kind"]: 2} | ({} if options else {"cosine": 1})
     assert set(sums) == set(weights) == set(coefficients)
     if not options:
@@ -88,7 +88,7 @@ def test_the_loss_by_hand(family, options):
         np.testing.assert_allclose(sums["cosine"], ((1 - cos) * real).sum(), rtol=1e-5)
         assert weights["cosine"] == real.sum()
         student = families.network(settings)
-        of_task = settings.objective.of.loss.loss_from_hidden
+        of_task = settings.objective.of.loss_from_hidden
         task, _ = jax.jit(lambda params: of_task(student.bind(params), mine, batch))(drawn(student))
         np.testing.assert_allclose(sums[TASKS[family]["kind"]], task[TASKS[family]["kind"]], rtol=1e-5)
 
@@ -133,7 +133,7 @@ def test_what_does_not_go_with_a_teacher_is_refused():
             if teacher is None:
                 checked.check(settings.model, 32, vocabulary)
             else:
-                checked.loss.check_teachers(settings.model, 32, {"teacher": teacher})
+                checked.check_teachers(settings.model, 32, {"teacher": teacher})
 
     def bert(**sizes):
         return families.network(families.config("bert", model=sizes))
@@ -145,7 +145,7 @@ def test_what_does_not_go_with_a_teacher_is_refused():
     refused("has 16 positions, but data.length is 32", bert(max_positions=16))
     refused("width 48, but model.embed_dim is 32; .* objective.cosine_weight=0", bert(embed_dim=48))
     refused("has no masked-LM head, so it has no", dataclasses.replace(bert(), heads={}))
-    config("bert", cosine_weight=0).objective.loss.check_teachers(settings.model, 32, {"teacher": bert(embed_dim=48)})
+    config("bert", cosine_weight=0).objective.check_teachers(settings.model, 32, {"teacher": bert(embed_dim=48)})
     refused("replaced_token cannot be distilled", objective=config("bert", of={"kind": "replaced_token"}).objective)
     refused("objective.of.z_loss", objective=config("bert", z_loss=1e-4).objective)
     settings.objective.check(settings.model, 32, vocabulary)

@@ -81,22 +81,22 @@ def test_packed_rows_and_single_sequences_have_the_same_loss(kind, is_symmetric)
     the tokens after the first of each sequence, and the mean of these over sequences."""
     h, records = made(kind, is_symmetric, examples=4)
     config = EVERY["gpt2"](vocab_size=GROWN.size, layers=1)
-    network = Network(config.build(), h.loss.heads(config))
+    network = Network(config.build(), h.heads(config))
     params = drawn(network)
     most = len(records)
     ways = None, np.array([0, most - 1, most])
-    padded, packed = alike(*(features_of(h, records, most * h.batches.longest(LENGTH), packs) for packs in ways))
+    padded, packed = alike(*(features_of(h, records, most * h.row_length(LENGTH), packs) for packs in ways))
 
     def total(params, batch):
         sums, _ = h.loss(network.bind(params), batch)
-        weights, coefficients = h.loss.weights(batch), h.loss.coefficients()
+        weights, coefficients = h.weights(batch), h.coefficients()
         parts = {name: sums[name] / weights[name] for name in coefficients}
-        outputs = h.loss.predict(network.bind(params), batch)
+        outputs = h.predict(network.bind(params), batch)
         return sum(parts[name] * coefficient for name, coefficient in coefficients.items()), (parts, outputs)
 
     step = jax.jit(jax.grad(total, has_aux=True))
     (g_one, (one, outputs)), (g_two, (two, _)) = step(params, padded), step(params, packed)
-    assert set(one) == {h.kind, "lm"} and h.loss.coefficients()["lm"] == 0.5
+    assert set(one) == {h.kind, "lm"} and h.coefficients()["lm"] == 0.5
     for name in one:
         np.testing.assert_allclose(one[name], two[name], rtol=1e-5)
     for a, b in zip(jax.tree.leaves(g_one), jax.tree.leaves(g_two)):
@@ -185,8 +185,8 @@ def test_the_step_is_that_of_transformers(kind, tmp_path):
 
     def total(params):
         sums, _ = h.loss(network.bind(params), batch)
-        weights = h.loss.weights(batch)
-        return sum(c * sums[name] / weights[name] for name, c in h.loss.coefficients().items())
+        weights = h.weights(batch)
+        return sum(c * sums[name] / weights[name] for name, c in h.coefficients().items())
 
     value, gradients = jax.jit(jax.value_and_grad(total))(params)
     wanted = []
@@ -221,15 +221,15 @@ def test_multiple_choice_is_that_of_the_double_heads_model(tmp_path):
     transformers_lm.save_pretrained(tmp_path)
     backbone, loaded = hf.load(tmp_path)
     h = objective_of("multiple_choice", backbone.config, extract=True, lm_loss=0.5)
-    network = Network(backbone.model, h.loss.heads(backbone.config))
+    network = Network(backbone.model, h.heads(backbone.config))
     kernel = theirs.multiple_choice_head.summary.weight.detach().numpy().T
     params = {"model": loaded["model"], "heads": {"choice": {"dense": {"kernel": kernel}}}}
     records = records_of(h, rows_of("multiple_choice", h.layout(GROWN), is_full=True))
     assert (np.stack([record["sizes"] for record in records]) == LENGTH).all()
-    batch = features_of(h, records, h.batches.longest(LENGTH))
+    batch = features_of(h, records, h.row_length(LENGTH))
     sums, _ = jax.jit(lambda params: h.loss(network.bind(params), batch))(params)
-    weights = h.loss.weights(batch)
-    value = sum(c * sums[name] / weights[name] for name, c in h.loss.coefficients().items())
+    weights = h.weights(batch)
+    value = sum(c * sums[name] / weights[name] for name, c in h.coefficients().items())
     ids = torch.tensor(np.stack([record["tokens"].reshape(2, -1) for record in records])).long()
     got = theirs(
         input_ids=ids, mc_token_ids=torch.full((len(records), 2), LENGTH - 1), labels=ids,

@@ -10,7 +10,7 @@ from jaxpt.errors import UserError
 from jaxpt.objectives import formats
 from jaxpt.objectives.bart import Bart
 from jaxpt.objectives.distillation import Distillation
-from jaxpt.objectives.formats import Format, text_format
+from jaxpt.objectives.formats import Format
 from jaxpt.objectives.mass import Mass
 from jaxpt.objectives.mbart import MBart
 from jaxpt.objectives.prefix_lm import PrefixLM
@@ -38,7 +38,7 @@ def test_inputs_of_a_batch_have_the_format(name):
     vocabulary = Vocabulary(**vars(trained.VOCABULARY) | {"languages": languages})
     given = {"language": LANGUAGE} if languages else {}
     modes = ("NLU", "NLG", "S2S") if name == "ul2" else (None,)
-    formats = [text_format(objective, EVERY["t5"](), vocabulary, mode=mode, **given) for mode in modes]
+    formats = [objective.text_format(EVERY["t5"](), vocabulary, mode=mode, **given) for mode in modes]
     _, batch = trained.made(name)
     found = set()
     for b, (row, segments) in enumerate(zip(batch["encoder_input_tokens"], batch["encoder_segment_ids"])):
@@ -72,30 +72,30 @@ def test_inputs_of_a_batch_have_the_format(name):
         ("bart", Bart(), Format((3,), (1,), (1, 3), "mask")),
         ("bart", Mass(), Format((1,), (1,), (1,))),
         ("t5", Seq2Seq(), Format(after=(1,), decoder_start=(0,))),
-        ("t5", UL2(), Format(after=(1,), decoder_start=(0,), blank="sentinels")),
+        ("t5", UL2(), Format(after=(1,), decoder_start=(0,), blank="sentinels", modes=(185, 184, 183))),
     ],
 )
 def test_formats_by_objective(model, objective, wanted):
     config = EVERY[model]()
-    assert text_format(objective, config, VOCABULARIES[config.family]) == wanted
+    assert objective.text_format(config, VOCABULARIES[config.family]) == wanted
 
 
 @pytest.mark.parametrize("eos, wanted", [(True, Format((), (1, 7), (7,))), (False, Format((3,), (7,), (7, 3)))])
 def test_mbarts_language_stands_after_eos_or_in_its_place(eos, wanted):
     vocabulary = Vocabulary(203, bos=3, eos=1, mask=4, languages=(7, 9))
-    found = text_format(MBart(eos=eos), EVERY["bart"](), vocabulary, language=7)
+    found = MBart(eos=eos).text_format(EVERY["bart"](), vocabulary, language=7)
     assert (found.before, found.after, found.decoder_start) == (wanted.before, wanted.after, wanted.decoder_start)
 
 
 def test_bos_that_is_also_eos_is_not_put_before():
     """GPT-2's vocabulary has one token for both."""
     vocabulary = Vocabulary(203, bos=1, eos=1, mask=4)
-    assert text_format(Bart(), EVERY["bart"](), vocabulary) == Format((), (1,), (1,), "mask")
+    assert Bart().text_format(EVERY["bart"](), vocabulary) == Format((), (1,), (1,), "mask")
 
 
 def test_without_sentinels_no_span_is_filled():
     vocabulary = Vocabulary(203, eos=1)
-    assert text_format(SpanCorruption(), EVERY["t5"](), vocabulary) == Format(after=(1,), decoder_start=(0,))
+    assert SpanCorruption().text_format(EVERY["t5"](), vocabulary) == Format(after=(1,), decoder_start=(0,))
 
 
 def test_wrapped_texts_and_their_types():
@@ -107,9 +107,9 @@ def test_wrapped_texts_and_their_types():
 
 def test_bad_input_is_one_line():
     with pytest.raises(UserError, match=r"language: None is not the token of a language; ids of them: \(7, 9\)"):
-        text_format(MBart(), EVERY["bart"](), Vocabulary(203, eos=1, mask=4, languages=(7, 9)))
+        MBart().text_format(EVERY["bart"](), Vocabulary(203, eos=1, mask=4, languages=(7, 9)))
     with pytest.raises(UserError, match=r"model.kind: bert needs a vocabulary with \[CLS\]"):
-        text_format(MLM, EVERY["bert"](), Vocabulary(203))
+        MLM.text_format(EVERY["bert"](), Vocabulary(203))
 
 
 def test_examples_in_docstrings():

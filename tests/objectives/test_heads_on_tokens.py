@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled import rows
 from jaxpt.data.tasks.question_answering import QuestionAnsweringTask
 from jaxpt.data.tasks.regression import RegressionTask
 from jaxpt.data.tasks.tagging import TaggingTask
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.question_answering import QuestionAnswering
 from jaxpt.objectives.tagging import Tagging
 from tests import families
@@ -46,31 +46,30 @@ def records(kind, lengths=(7, 9, 16, 10, 12, 5), seed=0, highest=200, types=2):
 
 def laid(own, made, length=LENGTH, packs=None):
     """Features of a batch."""
-    batches = own.batches
     lay = rows.texts if own.kind == "tagging" else rows.spans
-    most = length if own.kind == "tagging" else batches.examples_of(length)
-    return lay(rows.together(made), length, most, batches.h.side, batches.start(VOCABULARY), packs)
+    most = length if own.kind == "tagging" else own.examples_of(length)
+    return lay(rows.together(made), length, most, own.side, own.start_id(VOCABULARY), packs)
 
 
 @pytest.mark.parametrize("kind", ["tagging", "question_answering"])
 @pytest.mark.parametrize("family", [pytest.param(f, marks=[] if f == "bert" else pytest.mark.slow) for f in LAYOUTS])
 def test_packed_records_have_the_losses_and_gradients_of_separate_ones(family, kind):
     own = objective(kind, LAYOUTS[family])
-    network = own.loss.network(families.config(family, model={"layers": 1}).model)
+    network = own.network(families.config(family, model={"layers": 1}).model)
     params = drawn(network)
     made = records(kind)
     packs = np.array([0, 3, 5, 6])
     alone, together = laid(own, made), laid(own, made, packs=packs)
     together = {name: np.pad(x, [(0, 3)] + [(0, 0)] * (x.ndim - 1)) for name, x in together.items()}
-    for name, (shape, dtype) in own.batches.features(LENGTH).items():
+    for name, (shape, dtype) in own.data_spec(LENGTH).features.items():
         assert alone[name].shape[1:] == shape and alone[name].dtype == dtype, name
-    assert set(alone) == set(own.batches.features(LENGTH))
+    assert set(alone) == set(own.data_spec(LENGTH).features)
 
     @jax.jit
     def step(batch):
         def total(params):
             sums, metrics = own.loss(network.bind(params), batch)
-            return sum(sums.values()), (sums, metrics, own.loss.weights(batch))
+            return sum(sums.values()), (sums, metrics, own.weights(batch))
 
         return jax.grad(total, has_aux=True)(params)
 
@@ -86,13 +85,13 @@ def test_packed_records_have_the_losses_and_gradients_of_separate_ones(family, k
 def test_loss_by_hand(kind):
     """From the logits alone, record by record; padding takes no part."""
     own = objective(kind, "bert")
-    network = own.loss.network(families.config("bert", model={"layers": 1}).model)
+    network = own.network(families.config("bert", model={"layers": 1}).model)
     params, made = drawn(network), records(kind)
     batch = laid(own, made)
     sums, metrics = jax.jit(lambda batch: own.loss(network.bind(params), batch))(
         batch | {"eval_mask": batch["label_weights"]}
     )
-    outputs = np.asarray(jax.jit(lambda batch: own.loss.predict(network.bind(params), batch))(batch), np.float64)
+    outputs = np.asarray(jax.jit(lambda batch: own.predict(network.bind(params), batch))(batch), np.float64)
     total = count = 0
     for record, logits in zip(made, outputs):
         if kind == "tagging":
@@ -106,18 +105,18 @@ def test_loss_by_hand(kind):
             count += 1
     np.testing.assert_allclose(sums[kind], total, rtol=1e-5)
     np.testing.assert_allclose(metrics["target_loss"], (total, count), rtol=1e-5)
-    np.testing.assert_allclose(own.loss.weights(batch)[kind], count)
+    np.testing.assert_allclose(own.weights(batch)[kind], count)
 
 
 def test_trivial_predictors():
     qa, tags = objective("question_answering", "bert"), objective("tagging", "bert")
     batch = laid(qa, records("question_answering", (8, 16)))
-    mask = {"eval_mask": qa.judge.eval_mask(batch, VOCABULARY)}
-    np.testing.assert_allclose(qa.judge.baseline_loss([batch | mask]), (np.log(8) + np.log(16)) / 2)
+    mask = {"eval_mask": qa.baseline.eval_mask(batch, VOCABULARY)}
+    np.testing.assert_allclose(qa.baseline.loss([batch | mask]), (np.log(8) + np.log(16)) / 2)
     batch = laid(tags, records("tagging"))
     p = np.bincount(batch["labels"][batch["label_weights"] > 0]) / batch["label_weights"].sum()
-    mask = {"eval_mask": tags.judge.eval_mask(batch, VOCABULARY)}
-    np.testing.assert_allclose(tags.judge.baseline_loss([batch | mask]), -(p * np.log(p)).sum())
+    mask = {"eval_mask": tags.baseline.eval_mask(batch, VOCABULARY)}
+    np.testing.assert_allclose(tags.baseline.loss([batch | mask]), -(p * np.log(p)).sum())
 
 
 def test_the_null_token_and_the_order_of_the_texts():
@@ -125,7 +124,7 @@ def test_the_null_token_and_the_order_of_the_texts():
     expected = {"bert": (True, False), "roberta": (True, False), "bart": (True, False), "xlnet": (False, True),
                 "t5": (False, False), "decoder": (False, False)}  # fmt: skip
     for layout, (null_first, context_first) in expected.items():
-        encoder = objective("question_answering", layout).batches.encoder(LENGTH, v)
+        encoder = objective("question_answering", layout).encoder(LENGTH, v)
         assert (encoder.null_first, encoder.context_first) == (null_first, context_first), layout
 
 

@@ -10,6 +10,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.seqio_tasks import arguments, bind, resolve
@@ -17,7 +18,6 @@ from jaxpt.errors import UserError
 from jaxpt.models import layers
 from jaxpt.models.heads.masked_lm import MaskedLMHead
 from jaxpt.objectives import masked_lm
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import MaskedLM
 from tests import families
 from tests.models.helpers import drawn
@@ -75,11 +75,11 @@ def test_the_transforms_give_the_declared_features(options):
     pair = objective.pair_loss
     texts = ["One sentence. Another one. And a third that is long.", "x", "Second text. Its end."]
     ds = tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([3, 2], np.int64)})
-    transforms = objective.batches.transforms(length, VOCABULARY, seed=0)
+    transforms = objective.data_spec(length).transforms(VOCABULARY, 0)
     with seqio.map_seed_manager(0):
         for call in (*transforms.offline, *transforms.online):
             ds = bind(call, Bytes())(ds)
-    declared = objective.batches.features(length)
+    declared = objective.data_spec(length).features
     assert {name: (tuple(s.shape), s.dtype.name) for name, s in ds.element_spec.items()} == declared
     examples = list(ds.as_numpy_iterator())
     assert len(examples) >= 2
@@ -112,7 +112,7 @@ def test_the_losses_are_of_the_chosen_positions_and_of_the_label(losses):
     batch, objective, parts = losses
     before = parts(batch)
     names = {"masked_lm", "sentence_order"}
-    assert set(before) == set(objective.loss.coefficients()) == set(objective.loss.weights(batch)) == names
+    assert set(before) == set(objective.coefficients()) == set(objective.weights(batch)) == names
     weights = batch["masked_weights"]
     unseen = batch | {"masked_targets": np.where(weights > 0, batch["masked_targets"], 7)}
     for name, value in parts(unseen).items():
@@ -146,7 +146,7 @@ def hidden(options, rows=4):
     rng = np.random.default_rng(0)
     texts = np.stack([[2, *(50 + rng.permutation(150)[:29]), 3] for _ in range(rows)]).astype(np.int32)
     small = Vocabulary(size=50, pad=0, cls=2, sep=3, mask=4)
-    mask, last = MaskedLM(next_sentence=False, mask_rate=0.25, **options).batches.transforms(32, small, 0).online
+    mask, last = MaskedLM(next_sentence=False, mask_rate=0.25, **options).data_spec(32).transforms(small, 0).online
     tokens = tf.RaggedTensor.from_tensor(texts, row_splits_dtype=tf.int64)
     batch = {"tokens": tokens, "token_types": tf.zeros_like(tokens)}
     bound = arguments(resolve(mask.name), mask, Words())

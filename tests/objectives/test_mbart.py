@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import datasets, tokenizers
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.preprocessors import bart, features, mbart
 from jaxpt.data.records.shard import Ragged
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.mbart import MBart
 from tests import families
 from tests.data.preprocessors import corpus
@@ -30,7 +30,7 @@ def made():
     """(texts, their languages, the batch) of real texts."""
     texts, languages = corpus.texts(COUNT), np.resize(LANGUAGES, COUNT).astype(np.int32)
     vocabulary = Vocabulary(size=SIZE, eos=EOS, mask=MASK, bos=5, languages=LANGUAGES)
-    noise, language, last = MBart().batches.transforms(66, vocabulary, seed=0).online
+    noise, language, last = MBart().data_spec(66).transforms(vocabulary, 0).online
     batch = {"tokens": corpus.ragged(texts), "language": tf.constant(languages)}
     batch = bart.noise.batched(batch, corpus.keys(COUNT), seqio.ByteVocabulary(SIZE - 259), **noise.kwargs)
     batch = mbart.add_language.batched(batch, **language.kwargs)
@@ -61,7 +61,7 @@ def test_fairseqs_sides_begin_with_bos_and_have_no_eos():
     texts = [np.arange(70, 79, dtype=np.int32), np.arange(80, 84, dtype=np.int32)]
     vocabulary = Vocabulary(size=SIZE, eos=EOS, mask=MASK, bos=5, languages=LANGUAGES)
     objective = MBart(eos=False, mask_rate=0.0)
-    noise, language, _ = objective.batches.transforms(12, vocabulary, seed=0).online
+    noise, language, _ = objective.data_spec(12).transforms(vocabulary, 0).online
     batch = {"tokens": corpus.ragged(texts), "language": tf.constant(LANGUAGES[:2])}
     batch = bart.noise.batched(batch, corpus.keys(2), seqio.ByteVocabulary(SIZE - 259), **noise.kwargs)
     batch = mbart.add_language.batched(batch, **language.kwargs)
@@ -120,7 +120,7 @@ def test_a_run_of_three_languages(tmp_path):
     for name, stream in data.train.each().items():
         batch = next(stream.batches())
         assert set(batch["decoder_input_tokens"][:, 0]) == {names[name]}
-        probe = MBart().judge.eval_mask(batch, data.vocabulary)
+        probe = MBart().baseline.eval_mask(batch, data.vocabulary)
         assert not np.isin(batch["decoder_target_tokens"][probe > 0], list(names.values())).any()
     packed = datasets.prepare(config(tmp_path, packing=True)).train
     batch = next(packed.batches())

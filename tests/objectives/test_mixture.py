@@ -46,7 +46,7 @@ def made(model, kinds):
         features = functools.partial(features_of, part, records)
         packs = np.array([0, len(records)])
         placed = [
-            found.batches.placed(kind, one, LENGTH)()
+            found.data_spec(LENGTH).wrap_for_mixture(kind, one)()
             for one in (features, functools.partial(features, LENGTH * len(records), packs))
         ]
         batches[kind] = (*placed, records)
@@ -69,7 +69,7 @@ def together(batches):
 def test_the_loss_is_that_of_each_tasks_own_objective(name, kinds):
     model = model_of(name)
     objective, batches = made(model, kinds)
-    network = objective.loss.network(model)
+    network = objective.network(model)
     params = drawn(network)
     heads = {part.task.head for part in objective.parts.values()}
     assert set(params["heads"]) - {"pooler"} == {f"{objective.parts[kind].task.head}_{kind}" for kind in kinds}
@@ -82,16 +82,16 @@ def test_the_loss_is_that_of_each_tasks_own_objective(name, kinds):
         rows["label_weights"] = mixture.shared_weights(rows, own.side)
         head = own.task.head
         mine = {head: params["heads"][classes.called(head, kind)]}
-        mine |= {"pooler": params["heads"]["pooler"]} if "pooler" in own.loss.heads(model) else {}
-        sums, _ = own.loss(own.loss.network(model).bind({"model": params["model"], "heads": mine}), rows)
-        return sums[own.kind], own.loss.weights(rows)[own.kind]
+        mine |= {"pooler": params["heads"]["pooler"]} if "pooler" in own.heads(model) else {}
+        sums, _ = own.loss(own.network(model).bind({"model": params["model"], "heads": mine}), rows)
+        return sums[own.kind], own.weights(rows)[own.kind]
 
     batch = together([batches[kind][0] for kind in kinds])
 
     @jax.jit
     def run(params):
         of_tasks = [alone(kind, params) for kind in kinds]
-        return of_tasks, *objective.loss(network.bind(params), batch), objective.loss.weights(batch)
+        return of_tasks, *objective.loss(network.bind(params), batch), objective.weights(batch)
 
     of_tasks, sums, metrics, weights = run(params)
     total, weight = (sum(map(float, x)) for x in zip(*of_tasks))
@@ -107,7 +107,7 @@ def test_the_loss_is_that_of_each_tasks_own_objective(name, kinds):
 def test_packed_rows_and_microbatches_change_nothing():
     model, kinds = model_of("bert"), ("classification", "tagging")
     objective, batches = made(model, kinds)
-    network = objective.loss.network(model)
+    network = objective.network(model)
     params = drawn(network)
 
     @functools.partial(jax.jit, static_argnames="accumulation")

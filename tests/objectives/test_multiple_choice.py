@@ -44,7 +44,7 @@ def made(seed=0):
 
 
 def batch_of(h, records, line, packs=None):
-    keys = h.batches.rows(line, VOCABULARY).kwargs
+    keys = h.to_features(line, VOCABULARY).kwargs
     return rows_of_choices(rows.together(records), **keys, packs=packs)
 
 
@@ -52,14 +52,14 @@ def batch_of(h, records, line, packs=None):
 def test_padded_and_packed_rows_have_the_same_loss(name):
     model = EVERY[name](layers=1)
     h, records = objective(model), made()
-    network, _ = bound(model, h.loss.heads(model))
+    network, _ = bound(model, h.heads(model))
     padded, packed = alike(batch_of(h, records, 24), batch_of(h, records, 24, np.array([0, 2, 3])))
 
     @jax.jit
     def run(batch):
         sums, metrics = h.loss(network, batch)
-        found = sums["multiple_choice"], metrics["accuracy"][0], h.loss.weights(batch)["multiple_choice"]
-        return jax.numpy.stack(found), h.loss.predict(network, batch)
+        found = sums["multiple_choice"], metrics["accuracy"][0], h.weights(batch)["multiple_choice"]
+        return jax.numpy.stack(found), h.predict(network, batch)
 
     found, outputs = zip(*map(jax.device_get, map(run, (padded, packed))))
     logits, batch = outputs[0][:, 0], padded
@@ -70,8 +70,8 @@ def test_padded_and_packed_rows_have_the_same_loss(name):
     p /= p.sum(-1, keepdims=True)
     assert found[0][0] == pytest.approx(-np.log(p[range(3), targets]).sum(), rel=1e-5)
     assert found[0][1] == (logits.argmax(-1) == targets).sum() and found[0][2] == 3
-    assert [len(one[0]) for one in h.batches.split(logits[:, None], records)] == [3, 2, 3]
-    assert h.judge.baseline_loss([batch | {"eval_mask": batch["label_weights"]}]) == pytest.approx(
+    assert [len(one[0]) for one in h.split_outputs(logits[:, None], records)] == [3, 2, 3]
+    assert h.baseline.loss([batch | {"eval_mask": batch["label_weights"]}]) == pytest.approx(
         (2 * np.log(3) + np.log(2)) / 3
     )
 
@@ -110,7 +110,7 @@ def test_transformers_has_the_same_loss_and_gradients(name, tmp_path):
     got = theirs(input_ids=torch.tensor(ids).long(), attention_mask=torch.tensor(mask).long(), labels=labels)
     got.loss.backward()
     np.testing.assert_allclose(value, got.loss.item(), rtol=1e-5)
-    np.testing.assert_allclose(h.loss.predict(network.bind(params), batch)[:, 0], got.logits.detach(), atol=1e-5)
+    np.testing.assert_allclose(h.predict(network.bind(params), batch)[:, 0], got.logits.detach(), atol=1e-5)
     weight = theirs.classifier.weight.grad.numpy()
     mine = np.asarray(gradients["heads"]["choice"]["dense"]["kernel"]).T
     np.testing.assert_allclose(mine, weight, atol=1e-4 * np.abs(weight).max())

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.seqio_tasks import arguments, resolve
@@ -21,7 +22,6 @@ from jaxpt.data.stream.packing import plan
 from jaxpt.errors import UserError
 from jaxpt.objectives import replaced_token
 from jaxpt.objectives.bart import Bart
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.causal_lm import CausalLM
 from jaxpt.objectives.denoising import Denoising
 from jaxpt.objectives.fill_in_the_middle import FillInTheMiddle
@@ -124,7 +124,7 @@ def presented(family, objective):
         else tf.constant(rows)
         for name, rows in columns.items()
     }
-    *drawn_, last = objective.batches.transforms(LENGTH, VOCABULARY, 0).online
+    *drawn_, last = objective.data_spec(LENGTH).transforms(VOCABULARY, 0).online
     keys = tf.constant(fold_in(np.arange(RECORDS, dtype=np.uint64), 3))
     for call in drawn_:
         function = resolve(call.name)
@@ -135,8 +135,8 @@ def presented(family, objective):
         name: Ragged(x.values.numpy(), x.row_lengths().numpy()) if isinstance(x, tf.RaggedTensor) else x.numpy()
         for name, x in batch.items()
     }
-    room = {name: shape[0] for name, (shape, _) in objective.batches.features(LENGTH).items() if shape}
-    sizes, packs, used = objective.batches.max_packed_lengths(lengths), [0], {}
+    room = {name: shape[0] for name, (shape, _) in objective.data_spec(LENGTH).features.items() if shape}
+    sizes, packs, used = objective.data_spec(LENGTH).max_packed_lengths(lengths), [0], {}
     for record in range(RECORDS):
         used = {name: used.get(name, 0) + size[record] for name, size in sizes.items()}
         if any(used[name] > room[name] for name in used):
@@ -156,7 +156,7 @@ def test_losses_and_gradients_of_packed_records_are_those_of_separate_ones(famil
         monkeypatch.setattr(replaced_token, "sample", likeliest)
     of = "bert" if family in ("electra", "unilm") else family
     shared = PrefixLM() if family == "gpt2" else next(iter(OBJECTIVES[family].values()))
-    network = shared.loss.network(families.config(of, model={"layers": 1} | MODELS.get(family, {})).model)
+    network = shared.network(families.config(of, model={"layers": 1} | MODELS.get(family, {})).model)
     params = drawn(network)
 
     @jax.jit
@@ -199,9 +199,11 @@ def test_nothing_is_lost_in_planned_rows(tmp_path):
     store = build(
         lambda: tf.data.Dataset.from_generator(lambda: records("bert"), output_signature=spec), tmp_path / "store"
     )
-    features = objective.batches.features(LENGTH)
-    calls = objective.batches.transforms(LENGTH, VOCABULARY, 0).online
-    sizes = objective.batches.max_packed_lengths({name: store.lengths(name) for name in spec if name != "origin"})
+    features = objective.data_spec(LENGTH).features
+    calls = objective.data_spec(LENGTH).transforms(VOCABULARY, 0).online
+    sizes = objective.data_spec(LENGTH).max_packed_lengths(
+        {name: store.lengths(name) for name in spec if name != "origin"}
+    )
     packs = plan(sizes, {name: features[name][0][0] for name in sizes})
     separate, packed = (
         Stream([Task("t", store, compile_online(calls, None, spec, features, p is not None), 7, p)], features, 8)
@@ -221,4 +223,4 @@ def test_nothing_is_lost_in_planned_rows(tmp_path):
 def test_pairs_of_sentences_cannot_share_a_row():
     objective = families.config("bert").objective
     with pytest.raises(UserError, match="next_sentence: false"):
-        objective.batches.check_packing()
+        objective.data_spec(LENGTH).check_packing(objective.kind)

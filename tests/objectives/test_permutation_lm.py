@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jaxpt import config as configs
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.models.layers import Embed
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.permutation_lm import PermutationLM
 from jaxpt.parallel import mesh as meshes
 from jaxpt.train import state, step
@@ -27,7 +27,7 @@ def test_documents_end_with_eod_or_else_with_eos(inputs):
     """XLNet's data_utils.py, `use_eod`."""
     for ids, separator in (({"eos": 3, "eod": 7}, 7), ({"eos": 3}, 3), ({}, None)):
         vocabulary = Vocabulary(size=SIZE, cls=1, sep=2, **ids)
-        _, call, *_ = PermutationLM(inputs=inputs).batches.transforms(64, vocabulary, seed=0).offline
+        _, call, *_ = PermutationLM(inputs=inputs).data_spec(64).transforms(vocabulary, 0).offline
         assert call.kwargs["separator"] == separator
 
 
@@ -83,13 +83,13 @@ def carried(seed=3):
     config, network, _ = made()
     rng = np.random.default_rng(seed)
     return jax.tree.map(
-        lambda x: rng.normal(size=x.shape).astype(x.dtype), config.objective.loss.carry(network, ROWS)
+        lambda x: rng.normal(size=x.shape).astype(x.dtype), config.objective.carry_shapes(network, ROWS)
     )  # fmt: skip
 
 
 def test_features_are_as_declared():
     config, *_ = made()
-    declared = config.objective.batches.features(LENGTH)
+    declared = config.objective.data_spec(LENGTH).features
     assert {n: (x.shape[1:], x.dtype.name) for n, x in batch().items()} == declared
     of_xlnet = PermutationLM()
     assert (of_xlnet.predictions(512), of_xlnet.reused(512), of_xlnet.permuted(512)) == (85, 256, 256)
@@ -141,7 +141,7 @@ def test_loss_falls_on_the_weighted_targets_and_memory_gets_no_gradient():
     kept, scores = read(params, memory)
     said = -np.take_along_axis(np.asarray(scores), rows["masked_targets"][..., None], -1)[..., 0]
     np.testing.assert_allclose(total, said[:, :-1].sum(), rtol=1e-5)
-    assert float(config.objective.loss.weights(rows)["permutation_lm"]) == ROWS * 5
+    assert float(config.objective.weights(rows)["permutation_lm"]) == ROWS * 5
     assert float(metrics["token_loss"][1]) == ROWS * 5
     assert all(float(jnp.abs(g).max()) > 0 for g in jax.tree.leaves(gradients))
     # What goes on: of each layer the last 6 of old memory and the first 8 tokens; nothing passes back through it.
@@ -236,7 +236,7 @@ def test_check():
             config.objective.check(config.model, length, VOCABULARY)
     without = recipe({"memory": False}, memory_length=None, reuse_length=None)
     without.objective.check(without.model, LENGTH, VOCABULARY)
-    assert without.objective.loss.carry(without.model.build(), ROWS) is None and not without.objective.loss.carries
+    assert without.objective.carry_shapes(without.model.build(), ROWS) is None and not without.objective.carries
     bert = families.config("bert", objective={"kind": "permutation_lm"})
     with pytest.raises(UserError, match="bert has one stream"):
         bert.objective.check(bert.model, 32, VOCABULARY)
@@ -245,4 +245,4 @@ def test_check():
     with pytest.raises(UserError, match="SEP"):
         config.objective.check(config.model, LENGTH, Vocabulary(size=SIZE, cls=1))
     with pytest.raises(UserError, match="fills every row"):
-        PermutationLM().batches.check_packing()
+        PermutationLM().data_spec(LENGTH).check_packing("permutation_lm")

@@ -13,12 +13,12 @@ from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt import hf
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.hf import convert
 from jaxpt.models.bert import Bert
 from jaxpt.models.heads.replaced_token import ReplacedTokenHead
 from jaxpt.objectives import replaced_token
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.replaced_token import ReplacedToken
 from tests import families
 from tests.models.helpers import drawn
@@ -199,8 +199,8 @@ def test_the_discriminator_sees_the_samples_and_not_the_targets():
     found = {name: float(x) / float(w) for name, (x, w) in metrics.items()}
     np.testing.assert_allclose(found["discriminator_accuracy"], ((scores > 0) == labels)[real].mean(), rtol=1e-6)
     np.testing.assert_allclose(found["replaced_share"], labels[real].mean(), rtol=1e-6)
-    assert float(config.objective.loss.weights(batch)["replaced_token"]) == real.sum()
-    assert config.objective.loss.coefficients() == {"masked_lm": 1, "replaced_token": 50}
+    assert float(config.objective.weights(batch)["replaced_token"]) == real.sum()
+    assert config.objective.coefficients() == {"masked_lm": 1, "replaced_token": 50}
 
 
 @pytest.mark.parametrize("sharing", ["shared", "disentangled"])
@@ -234,10 +234,10 @@ def test_sizes_of_the_published_generators(recipe, expected):
 
 def test_the_discriminator_beside_a_constant():
     means = {"replaced_share": 0.1, "replaced_token": 0.2, "discriminator_accuracy": 0.95}
-    (line,) = ReplacedToken().judge.report_lines(means)
+    (line,) = ReplacedToken().baseline.report_lines(means)
     assert "discriminator 0.200 nats, constant prediction 0.325: 0.125 nats below it" in line
     assert "accuracy 95.0%, constant prediction 90.0%" in line
-    assert "ABOVE" in ReplacedToken().judge.report_lines(means | {"replaced_token": 0.33})[0]
+    assert "ABOVE" in ReplacedToken().baseline.report_lines(means | {"replaced_token": 0.33})[0]
 
 
 def test_check():

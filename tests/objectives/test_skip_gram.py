@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.objectives import skip_gram
-from jaxpt.objectives.base import Vocabulary
 from tests import families
 from tests.models.helpers import drawn
 
@@ -53,7 +53,7 @@ def test_the_loss_is_that_of_a_loop_over_pairs(family):
                 total += weight * (near + h.negatives * np.log1p(np.exp(score_VxV[tokens[i], noise])).mean())
                 pairs += weight
     np.testing.assert_allclose(found, total, rtol=1e-5)
-    np.testing.assert_allclose(h.loss.weights(batch)["skip_gram"], pairs, rtol=1e-6)
+    np.testing.assert_allclose(h.weights(batch)["skip_gram"], pairs, rtol=1e-6)
     np.testing.assert_allclose(metrics["target_loss"], (total, pairs), rtol=1e-5)
 
 
@@ -72,7 +72,7 @@ def test_zero_contexts_have_the_baseline():
     h, _, params, batch, step = case("bert")
     heads = params["heads"] | {"contexts": {"table": 0 * params["heads"]["contexts"]["table"]}}
     (total, _), _ = step(params | {"heads": heads}, batch)
-    np.testing.assert_allclose(total / h.loss.weights(batch)["skip_gram"], h.judge.baseline_loss(()), rtol=1e-6)
+    np.testing.assert_allclose(total / h.weights(batch)["skip_gram"], h.baseline.loss(()), rtol=1e-6)
 
 
 def test_a_window_as_long_as_a_row_is_refused():

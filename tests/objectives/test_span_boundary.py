@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.hf import convert
 from jaxpt.objectives import span_boundary
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.span_boundary import SpanBoundary, boundaries
 from tests import families
 from tests.models.helpers import EVERY, drawn
@@ -82,7 +82,7 @@ def test_the_losses_and_what_they_see(case, run):
     for row, beside, chosen in ((0, {2, 8, 11, 13}, {3, 4, 5, 6, 7, 12}), (1, {4, 6, 19, 22}, {5, 20, 21})):
         assert set(np.flatnonzero(seen["span_boundary"][row])) == beside
         assert set(np.flatnonzero(seen["masked_lm"][row])) == chosen
-    weights = CONFIG.objective.loss.weights(batch)
+    weights = CONFIG.objective.weights(batch)
     assert {k: float(v) for k, v in weights.items()} == {"masked_lm": 9, "span_boundary": 7}
     far = batch["masked_targets"].copy()
     far[0, 3:5] = (far[0, 3:5] + 1) % 200  # the fourth and the fifth token of the first span
@@ -99,7 +99,7 @@ def test_spans_at_the_ends_have_no_boundary_loss(case):
     batch["masked_weights"] = np.float32(positions > 0)
     expected = [[0, 0, 1, 0, 0, 0, 0, 0], [1, 0, 0, 1, 1, 1, 0, 0]]  # texts 0–9 and 10–21 between [CLS] and [SEP]
     everywhere = CONFIG.objective.model_copy(update={"edge_spans": True})
-    found = jax.jit(lambda batch: [h.loss.boundary_targets(batch)[3] for h in (CONFIG.objective, everywhere)])(batch)
+    found = jax.jit(lambda batch: [h.boundary_targets(batch)[3] for h in (CONFIG.objective, everywhere)])(batch)
     assert [weights.tolist() for weights in found] == [expected, batch["masked_weights"].tolist()]
 
 

@@ -7,10 +7,10 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.seqio_tasks import bind
 from jaxpt.errors import UserError
 from jaxpt.objectives import span_corruption
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.span_corruption import SpanCorruption, lengths, noise_counts
 from tests import grids
 
@@ -78,11 +78,11 @@ def test_the_transforms_give_the_declared_features(settings):
     objective, length = SpanCorruption(**settings), 24
     texts = ["a" * 100, "bc", "d"]
     ds = tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([3, 2], np.int64)})
-    transforms = objective.batches.transforms(length, VOCABULARY, seed=0)
+    transforms = objective.data_spec(length).transforms(VOCABULARY, 0)
     with seqio.map_seed_manager(0):
         for call in (*transforms.offline, *transforms.online):
             ds = bind(call, seqio.ByteVocabulary())(ds)
-    declared = objective.batches.features(length)
+    declared = objective.data_spec(length).features
     assert {name: (tuple(s.shape), s.dtype.name) for name, s in ds.element_spec.items()} == declared
     examples = list(ds.as_numpy_iterator())
     text, targets = lengths(length, objective.density, objective.mean_span)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.preprocessors.batched import fold_in
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.seqio_tasks import arguments, bind, resolve
@@ -24,7 +25,7 @@ from jaxpt.errors import UserError
 from jaxpt.models import layers
 from jaxpt.models.network import Network
 from jaxpt.objectives.bart import Bart
-from jaxpt.objectives.base import Vocabulary
+from jaxpt.objectives.base import NextToken
 from jaxpt.objectives.causal_lm import CausalLM
 from jaxpt.objectives.denoising import Denoising
 from jaxpt.objectives.fill_in_the_middle import FillInTheMiddle
@@ -32,7 +33,6 @@ from jaxpt.objectives.mass import Mass
 from jaxpt.objectives.mbart import MBart
 from jaxpt.objectives.prefix_lm import PrefixLM
 from jaxpt.objectives.salient_spans import SalientSpans
-from jaxpt.objectives.seq2seq import EncoderDecoderLoss
 from jaxpt.objectives.span_corruption import SpanCorruption
 from jaxpt.objectives.ul2 import UL2, Denoiser
 from tests import families
@@ -87,7 +87,7 @@ def records_of(calls):
 @functools.cache
 def made(name):
     """(lengths of the records, batch) of some documents."""
-    transforms = OBJECTIVES[name].batches.transforms(LENGTH, VOCABULARY, seed=0)
+    transforms = OBJECTIVES[name].data_spec(LENGTH).transforms(VOCABULARY, 0)
     vocabulary = seqio.ByteVocabulary(SENTINELS)
     records = records_of(transforms.offline)
     batch = {
@@ -116,9 +116,9 @@ def made(name):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_features_are_as_declared_and_packing_plans_for_enough(name):
     lengths, batch = made(name)
-    features = OBJECTIVES[name].batches.features(LENGTH)
+    features = OBJECTIVES[name].data_spec(LENGTH).features
     assert {n: (x.shape[1:], x.dtype.name) for n, x in batch.items()} == features
-    for feature, places in OBJECTIVES[name].batches.max_packed_lengths(lengths).items():
+    for feature, places in OBJECTIVES[name].data_spec(LENGTH).max_packed_lengths(lengths).items():
         real = (batch[f"{feature.partition('_')[0]}_segment_ids"] > 0).sum(1)
         assert (real <= places).all() and (places <= features[feature][0][0]).all()
 
@@ -130,7 +130,7 @@ def test_loss_falls_on_real_targets_and_the_probe_on_text(name):
     assert set(np.unique(weights)) <= {0.0, 1.0} and not weights[~real].any() and weights.sum() > 0
     if name in ENCODER_DECODERS:
         np.testing.assert_array_equal(weights > 0, real)
-        probe = OBJECTIVES[name].judge.eval_mask(batch, VOCABULARY)
+        probe = OBJECTIVES[name].baseline.eval_mask(batch, VOCABULARY)
         assert ((probe > 0) <= (weights > 0)).all() and probe.sum() > 0
         assert (batch["decoder_target_tokens"][probe > 0] < 259).all()
 
@@ -171,7 +171,7 @@ def test_a_target_is_predicted_from_the_targets_before_it_alone():
         feature: np.concatenate([fitted(b[feature][-3:], places, feature) for b in batches.values()])
         for feature in batches["span_corruption"]
     }
-    assert {type(objective.loss) for objective in ENCODER_DECODERS.values()} == {EncoderDecoderLoss}
+    assert {type(objective).loss_from_hidden for objective in ENCODER_DECODERS.values()} == {NextToken.loss_from_hidden}
     real = joined["decoder_loss_weights"] > 0
     read, said = joined["decoder_input_tokens"], joined["decoder_target_tokens"]
     np.testing.assert_array_equal(read[:, 1:][real[:, 1:]], said[:, :-1][real[:, 1:]])
@@ -206,7 +206,7 @@ HIDES = (
 def test_what_is_asked_is_not_in_the_inputs(name):
     """Of texts in which no id stands twice: each id is in the inputs or asked for, and of a whole text not all are."""
     rows = 100 + np.argsort(np.random.default_rng(0).random((200, 150)))[:, :18]
-    call, *_ = OBJECTIVES[name].batches.transforms(LENGTH, VOCABULARY, seed=0).online
+    call, *_ = OBJECTIVES[name].data_spec(LENGTH).transforms(VOCABULARY, 0).online
     function, keys = resolve(call.name), tf.constant(fold_in(np.arange(200, dtype=np.uint64), 3))
     batch = {"tokens": tf.RaggedTensor.from_tensor(rows.astype(np.int32), row_splits_dtype=tf.int64)}
     made = function.batched(batch, keys=keys, **arguments(function, call, Words(SENTINELS)))
@@ -270,15 +270,14 @@ def fitted(x, places, feature):
 def test_windows_and_targets_are_those_of_t5():
     """t5/data/preprocessors.py and t5/models/gin/objectives: what is joined, in which groups, and lengths at 512."""
     for noise in ("replace_spans", "drop", "bert_style", "mass_style", "deshuffle", "prefix_lm"):
-        batches = Denoising(noise=noise).batches
-        cut = dict(batches.transforms(512, VOCABULARY, seed=0).offline[-1].kwargs)
+        cut = dict(Denoising(noise=noise).data_spec(512).transforms(VOCABULARY, 0).offline[-1].kwargs)
         assert (cut["length"], cut["join"], cut["group"]) == (511, noise not in ("deshuffle", "prefix_lm"), 128)
     assert Denoising(noise="deshuffle", join_documents=True).join_documents
     for noise, targets in (("replace_spans", 192), ("drop", 104)):
-        features = Denoising(noise=noise, targets_length=targets).batches.features(512)
+        features = Denoising(noise=noise, targets_length=targets).data_spec(512).features
         assert features["decoder_target_tokens"][0] == (targets,)
     for objective, group in ((SpanCorruption(), 128), (PrefixLM(), 128), (Bart(), None), (UL2(), None)):
-        assert dict(objective.batches.transforms(64, VOCABULARY, seed=0).offline[-1].kwargs)["group"] == group
+        assert dict(objective.data_spec(64).transforms(VOCABULARY, 0).offline[-1].kwargs)["group"] == group
 
 
 def test_settings_that_cannot_be_right_are_refused():

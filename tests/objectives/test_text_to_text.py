@@ -6,7 +6,7 @@ import pytest
 
 from jaxpt.data.labelled.rows import Ragged
 from jaxpt.errors import UserError
-from jaxpt.objectives.formats import Format, check_writes, text_format
+from jaxpt.objectives.formats import Format
 from tests import families
 from tests.models.helpers import drawn
 from tests.text_pairs import LABELS, TEXTS, Words, config, ids, records, rows
@@ -25,10 +25,9 @@ def features(model, row=ROW, **keys):
         name: Ragged(x, np.array([len(x)])) if np.ndim(x) == 1 and name != "origin" else x[None]
         for name, x in record.items()
     }
-    batches = made.objective.batches
-    call = batches.rows(made.data.length, WORDS.vocabulary)
+    call = made.objective.to_features(made.data.length, WORDS.vocabulary)
     found = resolve(call.name).rows(batch, **call.kwargs)
-    return {name: found[name][0] for name in batches.features(made.data.length)}
+    return {name: found[name][0] for name in made.objective.data_spec(made.data.length).features}
 
 
 def padded(text, length):
@@ -91,14 +90,14 @@ def test_what_the_model_reads_first_is_known_to_generation():
         ("t5", Format((), (1,), (0,))), ("bart", Format((2,), (1,), (1, 2))), ("gpt2", Format()),
     ):  # fmt: skip
         made = config(model)
-        assert text_format(made.objective, made.model, WORDS.vocabulary) == wanted
-        check_writes(made.objective, "runs/x")
+        assert made.objective.text_format(made.model, WORDS.vocabulary) == wanted
+        made.objective.check_writes("runs/x")
 
 
 def test_a_model_with_a_head_writes_no_text():
     made = config("gpt2", LABELS, kind="classification")
     with pytest.raises(UserError, match=r"runs/x: was fine-tuned with .*classification.*; use jaxpt predict runs/x"):
-        check_writes(made.objective, "runs/x")
+        made.objective.check_writes("runs/x")
 
 
 @pytest.mark.parametrize(

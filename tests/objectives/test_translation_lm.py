@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jaxpt.data import datasets
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.models.layers import Embed
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.translation_lm import TranslationLM
 from tests import families
 from tests.models.helpers import drawn

@@ -10,6 +10,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.preprocessors import features
 from jaxpt.data.records.shard import Ragged
 from jaxpt.data.seqio_tasks import bind
@@ -17,7 +18,6 @@ from jaxpt.errors import UserError
 from jaxpt.models import mask
 from jaxpt.models.layers import Embed
 from jaxpt.objectives import unilm
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.unilm import KINDS, UniLM
 from tests import families
 from tests.models.helpers import drawn
@@ -81,7 +81,7 @@ def test_losses_apart_add_up_and_only_bidirectional_pairs_have_a_label(batch):
     parts = [metrics[f"{name}_loss"] for name in KINDS]
     np.testing.assert_allclose(sum(x for x, _ in parts), metrics["token_loss"][0], rtol=1e-5)
     assert [float(weight) for _, weight in parts] == [8, 8, 8, 8]
-    assert {k: float(v) for k, v in objective.loss.weights(batch).items()} == {"masked_lm": 32, "next_sentence": 1}
+    assert {k: float(v) for k, v in objective.weights(batch).items()} == {"masked_lm": 32, "next_sentence": 1}
     alone = run(dict(batch, masked_weights=batch["masked_weights"] * (batch["masked_kinds"] == 2)))
     np.testing.assert_allclose(alone["token_loss"][0], metrics["left_to_right_loss"][0], rtol=1e-5)
     assert float(alone["bidirectional_loss"][1]) == 0
@@ -93,19 +93,19 @@ def test_the_transforms_give_the_declared_features_and_packs():
     ds = tf.data.Dataset.from_tensor_slices({"text": texts, "origin": np.zeros([3, 2], np.int64)})
     for labelled in (True, False):
         objective = UniLM(next_sentence=labelled, dupe_factor=2)
-        transforms, made = objective.batches.transforms(32, VOCABULARY, seed=0), ds
+        transforms, made = objective.data_spec(32).transforms(VOCABULARY, 0), ds
         with seqio.map_seed_manager(0):
             for call in (*transforms.offline, *transforms.online):
                 made = bind(call, seqio.ByteVocabulary())(made)
         examples = list(made.as_numpy_iterator())
         assert len(examples) > 4
         for ex in examples:
-            assert {n: (x.shape, x.dtype.name) for n, x in ex.items()} == objective.batches.features(32)
-    objective.batches.check_packing()
+            assert {n: (x.shape, x.dtype.name) for n, x in ex.items()} == objective.data_spec(32).features
+    objective.data_spec(32).check_packing("unilm")
     with pytest.raises(UserError, match="a packed row would need several next-sentence labels"):
-        UniLM().batches.check_packing()
+        UniLM().data_spec(32).check_packing("unilm")
     tokens = np.arange(5, 33)
-    places = objective.batches.max_packed_lengths({"tokens": tokens})["masked_positions"]
+    places = objective.data_spec(32).max_packed_lengths({"tokens": tokens})["masked_positions"]
     assert (places == np.minimum(np.maximum(np.round(0.15 * tokens), 1), tokens - 2)).all()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxpt.objectives.base import Vocabulary
+from jaxpt.data.calls import Vocabulary
 from jaxpt.report import alignment, html, inspect, text
 from jaxpt.report.batches import LEGEND, Shown, Span, segments
 from jaxpt.report.facts import facts, of_vocabulary, statistics

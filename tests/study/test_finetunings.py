@@ -195,7 +195,7 @@ def test_the_model_of_every_smoke_recipe_can_be_fine_tuned(monkeypatch, tmp_path
         row = rows[name.partition("/")[0]]
         assert config.model == row.model and config.data.length == 32
         assert config.data.tokenizer.kind == row.data.tokenizer.kind
-        assert config.task.kind == "classification" and set(config.objective.loss.heads(config.model)) >= {"classes"}
+        assert config.task.kind == "classification" and set(config.objective.heads(config.model)) >= {"classes"}
         assert (config.task.pair is None) == (recipe == "classify_tiny")
 
 

@@ -14,7 +14,7 @@ from jaxpt.models.layers import Dropout, Embed, LayerNorm
 from jaxpt.models.network import Network
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Stack
-from jaxpt.objectives.base import tokens
+from jaxpt.objectives.base import num_tokens
 from jaxpt.train import state, step
 from tests import families
 from tests.models.helpers import drawn
@@ -62,7 +62,7 @@ def test_a_penalty_counts_as_it_is(case):
 
     (loss, penalty), wanted = jax.jit(jax.value_and_grad(by_hand, has_aux=True))(params)
     grads, metrics, _ = one
-    assert penalty > 1e-3 and tokens(batch) == (batch["decoder_segment_ids"] > 0).sum()
+    assert penalty > 1e-3 and num_tokens(batch) == (batch["decoder_segment_ids"] > 0).sum()
     np.testing.assert_allclose([metrics["loss"], metrics["penalty"]], [loss, penalty], rtol=1e-5)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), grads, wanted)
 
@@ -73,4 +73,4 @@ def test_an_evaluation_tells_it_beside_the_objective_s_loss(case):
     with setup.use():
         found, _ = step.make_eval_step(setup, config.objective)(params, step.put(batch, setup), None)
     total, weight = found["penalty"]
-    assert total > 0 and weight == tokens(batch)
+    assert total > 0 and weight == num_tokens(batch)

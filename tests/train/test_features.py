@@ -142,7 +142,7 @@ def test_packed_rows_have_the_loss_of_padded_ones(name, kind, features):
     model = EVERY[name](vocab_size=128)
     options = {"tagging": {}, "multiple_choice": {"examples": 2}}.get(kind, {"examples": 4})
     objective = objective_of(kind, model, features=FeaturesConfig(**features, frozen=False), **options)
-    network = objective.loss.network(model)
+    network = objective.network(model)
     params = drawn(network)
     records = records_of(objective, rows_of(kind, objective.layout(VOCABULARY), is_full=False))
 

@@ -43,7 +43,7 @@ def test_packed_rows_and_microbatches_change_nothing(model, kind):
     lengths = {"targets_length": 32} if model.family == "encoder_decoder" else {}  # a feature of its own
     options = {"text_to_text": lengths, "tagging": {}}.get(kind, {"examples": 4})
     objective = objective_of(kind, model, **options)
-    network = objective.loss.network(model)
+    network = objective.network(model)
     params = drawn(network)
     records = records_of(objective, rows_of(kind, objective.layout(VOCABULARY), is_full=False))
 

@@ -317,7 +317,7 @@ def test_a_step_is_that_of_transformers(model, kind, tmp_path):
     torch_model = made(model, kind)
     source, params = read(torch_model, tmp_path)
     objective = objective_of(kind, source.network.config, **OPTIONS.get(kind, {}))
-    network = objective.loss.network(source.network.config)
+    network = objective.network(source.network.config)
     table = source.family.table_of(network)
     update = our_step(objective, network)
     to_theirs = functools.partial(to_hf, table=table, network=network)

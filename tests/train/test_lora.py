@@ -202,7 +202,7 @@ def test_a_start_from_other_weights_gets_a_fresh_adapter(folder):
 def test_an_adapter_leaves_in_pefts_layout_and_comes_back(folder):
     """Averages, of some layers, beside a norm that was trained: on the frozen weights the import is the run."""
     run, last = folder / "run", final(folder / "run", 4)
-    network = configs.load(run).objective.loss.network(configs.load(run).model)
+    network = configs.load(run).objective.network(configs.load(run).model)
     base = parts.join({p: x for p, x in flat(last.params).items() if not p.startswith("adapter/")}, np.concatenate)
     hf.save(folder / "base", network, traverse_util.unflatten_dict(base, sep="/"))
     assert cli.main(["export", str(run), str(folder / "peft"), "--adapter"]) == 0

@@ -103,8 +103,8 @@ def test_tasks_with_the_same_head_share_a_program_that_gives_each_its_own_output
         with compilations.seen() as programs:
             outputs = predictor(params, rows[name])
         assert not programs
-        features = one.objective.batches.rows_of(data.vocabulary)(rows[name], 32)
-        wanted = one.objective.loss.predict(setup.network.bind(jax.device_get(params)), features)  # without a mesh
+        features = one.objective.collate_fn(data.vocabulary)(rows[name], 32)
+        wanted = one.objective.predict(setup.network.bind(jax.device_get(params)), features)  # without a mesh
         np.testing.assert_allclose(np.stack(outputs), wanted, atol=1e-5)
 
 

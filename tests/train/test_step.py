@@ -175,7 +175,7 @@ def test_parts_are_divided_by_their_own_weights(family):
 
     @jax.jit
     def figures(b):
-        return setup.config.objective.loss(setup.network.bind(params), b)[0], setup.config.objective.loss.weights(b)
+        return setup.config.objective.loss(setup.network.bind(params), b)[0], setup.config.objective.weights(b)
 
     (once, weights), (twice, weights_twice) = figures(batch), figures(double)
     for name in once:

@@ -37,7 +37,7 @@ class Ours(worker.Side):
         self._state, self._batch = setup.init(), step.put(batch, setup)
         with setup.use():
             found, _ = step.make_eval_step(setup, objective)(self._state.params, self._batch, self._state.carry)
-        (total, weight), *_ = (found[part] for part in found if part in objective.loss.weights(batch))
+        (total, weight), *_ = (found[part] for part in found if part in objective.weights(batch))
         return {
             "loss": float(total / weight),
             "compile_seconds": compiled,

@@ -90,9 +90,9 @@ def _tokenizer(config: Config, directory: Path, manifest: Manifest, save: bool) 
 def _check_same(config: Config, phase: int, directory: Path, saved_phase: Phase, tokenizer: Tokenizer) -> None:
     """Raises UserError where the recipe would make other batches now."""
     was, data = saved_phase.fingerprint, config.data
-    of_part = {part.name: part.config.objective for part in parts.parts(config)}
+    part_configs = {part.name: part.config for part in parts.parts(config)}
     names = list(was["mixture"])
-    objectives = [of_part.get(name, config.objective) for name in names]  # tasks of a SeqIO Mixture have the recipe's
+    configs = [part_configs.get(name, config) for name in names]  # tasks of a SeqIO Mixture have the recipe's
     now = as_json(
         fingerprint(
             config,
@@ -100,11 +100,11 @@ def _check_same(config: Config, phase: int, directory: Path, saved_phase: Phase,
             was["source"] if len(names) > 1 else {names[0]: was["source"]},
             tokenizer.digest(),
             was["records"],
-            [transforms_of(objective, data.length, tokenizer.vocabulary, config.seed) for objective in objectives],
+            [transforms_of(part_config, tokenizer.vocabulary) for part_config in configs],
             [was["mixture"][name] for name in names],
         )
     )
-    features = as_json({name: list(spec) for name, spec in config.objective.batches.features(data.length).items()})
+    features = as_json({name: list(spec) for name, spec in config.objective.data_spec(data.length).features.items()})
     before = {"features": as_json({name: list(spec) for name, spec in saved_phase.features.items()}), **was}
     if different := changes(before, {"features": features, **now}):
         key, (old, new) = min(different.items(), key=lambda item: item[0].startswith("features"))  # arguments say why

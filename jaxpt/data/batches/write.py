@@ -95,7 +95,7 @@ def _phase(
         count = len(stream) if limit is None else min(max(limit, LEAST), len(stream))
         rows = (stream.rows(np.arange(first, min(first + size, count))) for first in range(0, count, size))
         validation[name] = _write(folder, f"validation-{name}", rows, size, len(stream))
-    has_bigrams = config.objective.judge.baseline == "bigram" and any(
+    has_bigrams = config.objective.baseline.name == "bigram" and any(
         evaluator.kind == "baseline" for evaluator in config.evals
     )
     return Phase(

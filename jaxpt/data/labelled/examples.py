@@ -34,7 +34,7 @@ def examples(config: Config, tokenizer: Tokenizer, rows: Sequence[LocatedRow], h
     Raises:
       UserError: names the row that is not as it should be.
     """
-    encoder = config.objective.batches.encoder(config.data.length, tokenizer.vocabulary)
+    encoder = config.objective.encoder(config.data.length, tokenizer.vocabulary)
     number = {row.origin: index for index, row in enumerate(rows)}
     records = list(encoder(rows, tokenizer, has_targets, train=False))
     return Examples(list(rows), records, [number[tuple(record["origin"].tolist())] for record in records])

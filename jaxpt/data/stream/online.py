@@ -170,23 +170,21 @@ def _check(records: Records, features: Features) -> None:
     """Compares what the preprocessors give with what the objective declares; names the first feature that differs."""
     if not isinstance(features, Mapping):
         raise UserError(
-            f"objective.batches.features must return {{name: (shape, dtype)}}, it returns {shown(features)}"
+            f"the features of objective.data_spec must be {{name: (shape, dtype)}}, they are {shown(features)}"
         )
     for name, declared in features.items():
         if not isinstance(declared, tuple) or len(declared) != 2 or not isinstance(declared[0], Sequence):
             raise UserError(
-                f'objective.batches.features must declare {name} as (shape, "int32" or "float32"), such as '
+                f'the features of objective.data_spec must declare {name} as (shape, "int32" or "float32"), such as '
                 f'((128,), "int32"); it is {shown(declared)}'
             )
         shape, dtype = declared
         if name not in records:
-            raise UserError(
-                f"objective.batches.features declares {name}, its preprocessors give {', '.join(sorted(records))}"
-            )
+            raise UserError(f"objective.data_spec declares {name}, its preprocessors give {', '.join(sorted(records))}")
         x = records[name]
         got = ((None,), x.values.dtype.name) if isinstance(x, Ragged) else (x.shape[1:], x.dtype.name)
         if got != (tuple(shape), dtype):
             raise UserError(
-                f"objective.batches.features declares {name} as {dtype}{list(shape)}, "
+                f"objective.data_spec declares {name} as {dtype}{list(shape)}, "
                 f"its preprocessors give {got[1]}{list(got[0])}"
             )

@@ -26,7 +26,6 @@ from jaxpt.errors import UserError
 from jaxpt.evals.few_shot.scoring import LoglikelihoodResult
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.models.network import Network
-from jaxpt.objectives.formats import check_writes
 
 BLOCK = {"encoder": (64, 0), "encoder_decoder": (32, 224), "decoder": (2048, 1)}
 """Family → (tokens that are scored together, tokens before them) of a long text, as far as the model's positions go."""
@@ -106,7 +105,7 @@ class NetworkModel:
         """Raises UserError for a task that this model cannot answer."""
         if task.form == "similarity":
             return
-        check_writes(self._reader.objective, self._network.config.kind)
+        self._reader.objective.check_writes(self._network.config.kind)
         if task.form != "generate_until":
             return
         if self._complete is None or self._network.config.family == "encoder":
@@ -161,7 +160,7 @@ class NetworkModel:
 
     def _scored(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
         reader, starts = self._reader, None
-        check_writes(reader.objective, self._network.config.kind)
+        reader.objective.check_writes(self._network.config.kind)
         if not pairs:
             return []
         if self._network.config.family == "encoder" and self._unit == "word":

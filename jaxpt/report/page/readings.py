@@ -55,7 +55,7 @@ class Reading:
     @property
     def losses(self) -> list[str]:
         """The names of the loss's parts."""
-        return [] if self.objective is None else list(self.objective.loss.coefficients())
+        return [] if self.objective is None else list(self.objective.coefficients())
 
     @property
     def loss_parts(self) -> list[str]:

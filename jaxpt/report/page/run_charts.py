@@ -73,7 +73,7 @@ def _losses(runs: Sequence[Reading], kind: str) -> Iterator[Chart]:
     if levels and not is_same and any(len(run.curve("validation/target_loss")[0]) > 1 for run in runs):
         curves = [Series("model" if alone else run.name, *run.curve("validation/target_loss", over_tokens), run.colour)
                for run in runs]  # fmt: skip
-        where = "" if runs[0].objective is None else f" at {runs[0].objective.judge.target_name}"
+        where = "" if runs[0].objective is None else f" at {runs[0].objective.baseline.target_name}"
         yield Chart(f"{prefix}held-out loss{where}, nats", x, [*curves, *levels], below)
     yield from _parts(runs, prefix, over_tokens, x)
 
@@ -91,7 +91,7 @@ def _is_target_loss(run: Reading) -> bool:
 
 
 def _baseline_name(run: Reading) -> str:
-    return "" if run.objective is None else run.objective.judge.baseline
+    return "" if run.objective is None else run.objective.baseline.name
 
 
 def baseline(one: Reading) -> float | None:

@@ -157,10 +157,10 @@ def baselines(runs: Sequence[Reading]) -> str:
     for run, name in zip(runs, named(runs)):
         level, reached = run_charts.baseline(run), run.last.get("validation/target_loss")
         if level is not None:
-            judge = None if run.objective is None else run.objective.judge
+            trivial = None if run.objective is None else run.objective.baseline
             margin = "" if reached is None else f"{level - reached:+.4f}"
             description = (
-                f"loss at {judge.target_name}, nats; {judge.baseline} baseline" if judge else "loss, nats; baseline"
+                f"loss at {trivial.target_name}, nats; {trivial.name} baseline" if trivial else "loss, nats; baseline"
             )
             rows.append(
                 [name, escape(description), "" if reached is None else f"{reached:.4f}", f"{level:.4f}", margin]
@@ -259,7 +259,9 @@ def _splits(run: Reading) -> Iterator[list[str]]:
     size = f"{config.data.length:,} × {config.data.batch_size:,}" + (", packed" if config.data.packing else "")
     size += " (last phase)" if phases > 1 else ""
     trains = [stats for name, stats in summary.items() if name.rpartition("/")[2] == "train"]
-    tokens = sum(train.get("tokens", 0) for train in trains) / (run.objective.batches.passes() if run.objective else 1)
+    tokens = sum(train.get("tokens", 0) for train in trains) / (
+        run.objective.data_spec(config.data.length).num_passes if run.objective else 1
+    )
     for name, stats in summary.items():
         epochs = few(run.text_tokens / tokens) if name == "train" and tokens and run.text_tokens else ""
         if name.rpartition("/")[2] == "train" and len(trains) > 1 and stats is trains[0] and tokens:

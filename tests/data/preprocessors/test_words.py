@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.preprocessors import bart, units, words
 from jaxpt.data.vocabularies import to_seqio
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.masked_lm import MaskedLM
 from jaxpt.objectives.mbart import MBart
 from tests.data.preprocessors import corpus
@@ -117,7 +117,7 @@ def windows(texts, length=32):
 def test_mbart_corrupts_every_window(texts):
     tokenizer, rows = trained("sentencepiece"), windows(texts)
     v = Vocabulary(size=tokenizer.vocabulary.size, eos=1, unk=2, sentinels=2, languages=(5,))
-    noise = MBart(permute_sentences=0.0).batches.transforms(66, v, seed=0).online[0]
+    noise = MBart(permute_sentences=0.0).data_spec(66).transforms(v, 0).online[0]
     made = corpus.run(bart.noise, rows, vocabulary=to_seqio(tokenizer), **noise.kwargs)
     kept = [np.isin(row, text).sum() / len(text) for row, text in zip(made["inputs"], rows)]
     assert not any(np.array_equal(x, y) for x, y in zip(made["inputs"], made["targets"]))

@@ -283,7 +283,7 @@ def test_an_undeclared_shape_is_named(store):
         ({"y": ((4,), "int32")}, "declares y, its preprocessors give"),
         ({"x": ((5,), "int32")}, r"declares x as int32\[5\], its preprocessors give int32\[4\]"),
         ({"x": ((4,), "float32")}, r"declares x as float32\[4\], its preprocessors give int32\[4\]"),
-        (["x"], r"features must return {name: \(shape, dtype\)}, it returns \['x'\]"),
+        (["x"], r"features of objective.data_spec must be {name: \(shape, dtype\)}, they are \['x'\]"),
         ({"x": (4, "int32")}, r"must declare x as \(shape, .*; it is \(4, 'int32'\)"),
     ):
         with pytest.raises(UserError, match=words):

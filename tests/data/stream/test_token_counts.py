@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.records import store as stores
 from jaxpt.data.stream.online import compile_online
-from jaxpt.objectives.base import Vocabulary
 from jaxpt.objectives.span_boundary import SpanBoundary
 from tests.stores import build
 
@@ -20,9 +20,9 @@ def test_random_tokens_are_those_of_the_records(tmp_path, monkeypatch):
     assert store.token_counts(10).tolist() == [0, 0, 60, 60, 0, 0, 0, 1200, 480, 0]
     objective = SpanBoundary(mask_probability=0.0, random_probability=1.0, unit="piece", rounding="nearest")
     vocabulary = Vocabulary(size=10, cls=2, sep=3, mask=4)
-    calls = objective.batches.transforms(30, vocabulary, 0).online
+    calls = objective.data_spec(30).transforms(vocabulary, 0).online
     counts = lambda: store.token_counts(10)  # noqa: E731
-    made = compile_online(calls, None, store.spec, objective.batches.features(30), False, counts)
+    made = compile_online(calls, None, store.spec, objective.data_spec(30).features, False, counts)
     features = made(store.fetch(np.arange(60)), np.arange(60, dtype=np.uint64), np.arange(61))
     at, real = features["masked_positions"], features["masked_weights"] > 0
     shown = np.take_along_axis(features["encoder_input_tokens"], at, axis=1)[real]

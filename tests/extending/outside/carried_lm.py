@@ -6,6 +6,7 @@ The state of a row is carried on; where an epoch ends and a row begins elsewhere
 replaces words of the inputs, never of the targets, in validation as well. Paper: https://arxiv.org/abs/1511.06349
 """
 
+import dataclasses
 from typing import Literal
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jaxpt.config import Fraction
 from jaxpt.data.calls import Call, Transforms
 from jaxpt.errors import UserError
-from jaxpt.objectives.causal_lm import CausalLM, CausalLMBatches, DecoderLMLoss
+from jaxpt.objectives.causal_lm import CausalLM
 
 LAB = "tests.extending.outside"
 
@@ -28,43 +29,25 @@ class CarriedLM(CausalLM):
     word_dropout: Fraction = 0.0
     """Share of the inputs that become the unknown word."""
 
-    @property
-    def batches(self):
-        return CarriedLMBatches(self)
+    def data_spec(self, length):
+        """Windows of running text, their inputs noisy."""
+        plain = super().data_spec(length)
 
-    @property
-    def loss(self):
-        return CarriedLMLoss(self)
+        def transforms(vocabulary, seed):
+            windows = plain.transforms(vocabulary, seed)
+            if not self.word_dropout:
+                return windows
+            drop = Call(f"{LAB}.preprocessors.word_dropout", {"rate": self.word_dropout, "unk": vocabulary.unk})
+            return Transforms(windows.offline, (drop, Call(f"{LAB}.preprocessors.noisy_decoder", {"length": length})))
 
-    def check(self, model, length, vocabulary):
-        super().check(model, length, vocabulary)
-        if self.word_dropout and vocabulary.unk is None:
-            raise UserError("objective.word_dropout needs a vocabulary with an unknown word; bpe has none")
-        if self.carry and self.loss.carry(self.loss.network(model), 1) is None:
-            raise UserError(f"objective.carry: model.kind: {model.kind} has no memory; set objective.carry: false")
+        packing = plain.max_packed_lengths if not self.carry else None
+        reason = "carries its rows on from batch to batch; set objective.carry: false"
+        return dataclasses.replace(plain, transforms=transforms, max_packed_lengths=packing, no_packing=reason)
 
-
-class CarriedLMBatches(CausalLMBatches):
-    """Windows of running text, their inputs noisy."""
-
-    def transforms(self, length, vocabulary, seed):
-        plain = super().transforms(length, vocabulary, seed)
-        if not self.h.word_dropout:
-            return plain
-        drop = Call(f"{LAB}.preprocessors.word_dropout", {"rate": self.h.word_dropout, "unk": vocabulary.unk})
-        return Transforms(plain.offline, (drop, Call(f"{LAB}.preprocessors.noisy_decoder", {"length": length})))
-
-    def check_packing(self):
-        if self.h.carry:
-            raise UserError("data.packing: rows go on from batch to batch; set objective.carry: false")
-
-
-class CarriedLMLoss(DecoderLMLoss):
-    """The cross-entropy of the next tokens, from the state that the batch before left."""
-
-    def __call__(self, model, batch, carry=None):
+    def loss(self, model, batch, carry=None):
+        """The cross-entropy of the next tokens, from the state that the batch before left."""
         if carry is None:
-            return super().__call__(model, batch)
+            return super().loss(model, batch)
         tokens, ids = batch["decoder_input_tokens"], batch["decoder_segment_ids"]
         output = model.decode(tokens, segment_ids=ids, memory=_turned(carry))
         sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
@@ -72,13 +55,20 @@ class CarriedLMLoss(DecoderLMLoss):
 
     @property
     def carries(self):
-        return self.h.carry
+        return self.carry
 
-    def carry(self, network, rows):
-        if not self.h.carry:
+    def carry_shapes(self, network, rows):
+        if not self.carry:
             return None
         tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
         return jax.eval_shape(lambda p, x: _turned(network.bind(p).decode(x).memory), network.shapes(), tokens)
+
+    def check(self, model, length, vocabulary):
+        super().check(model, length, vocabulary)
+        if self.word_dropout and vocabulary.unk is None:
+            raise UserError("objective.word_dropout needs a vocabulary with an unknown word; bpe has none")
+        if self.carry and self.carry_shapes(self.network(model), 1) is None:
+            raise UserError(f"objective.carry: model.kind: {model.kind} has no memory; set objective.carry: false")
 
 
 def _turned(memory):

@@ -20,58 +20,14 @@ import numpy as np
 
 from jaxpt.config import PositiveFloat
 from jaxpt.data.calls import Call, Transforms, preprocessors
+from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.layers import Dense
 from jaxpt.models.network import Head
-from jaxpt.objectives.base import Batches, Judge, Loss, Objective
+from jaxpt.objectives.base import Baseline, Objective
 from jaxpt.objectives.losses import cross_entropy
 from jaxpt.objectives.masked_lm import encode_batch
-
-
-class SimCSE(Objective):
-    """Hyperparameters of SimCSE."""
-
-    family: ClassVar[str] = "encoder"
-
-    kind: Literal["tests.extending.outside.simcse"] = "tests.extending.outside.simcse"
-    temperature: PositiveFloat = 0.05
-    """τ."""
-
-    @property
-    def batches(self):
-        return SimCSEBatches(self)
-
-    @property
-    def loss(self):
-        return SimCSELoss(self)
-
-    @property
-    def judge(self):
-        return SimCSEJudge(self)
-
-    def check(self, model, length, vocabulary):
-        if vocabulary.cls is None or vocabulary.sep is None:
-            raise UserError("simcse needs a vocabulary with [CLS] and [SEP]; data.tokenizer.kind: wordpiece has them")
-        if not model.dropout:
-            raise UserError("model.dropout: 0 makes both passes of simcse alike; the paper has 0.1")
-
-
-class SimCSEBatches(Batches):
-    """[CLS] text [SEP], a document in a row; of a longer one several rows."""
-
-    def features(self, length):
-        names = ("input_tokens", "token_types", "segment_ids", "positions")
-        return {f"encoder_{name}": ((length,), "int32") for name in names}
-
-    def transforms(self, length, vocabulary, seed):
-        cut = Call(preprocessors.windows.cut, {"length": length - 2, "join": False})
-        enclose = Call(preprocessors.windows.enclose, {"cls": vocabulary.cls, "sep": vocabulary.sep})
-        rows = Call("tests.extending.outside.preprocessors.encoder", {"length": length})
-        return Transforms(offline=(Call(preprocessors.documents.tokenize), cut, enclose), online=(rows,))
-
-    def text_tokens(self, records, tokens):
-        return tokens - 2 * records
 
 
 class Projection(nn.Module):
@@ -85,8 +41,27 @@ class Projection(nn.Module):
         return jnp.tanh(Dense(x_BxD.shape[-1], ("embed", "norm"), init, dtype, name="dense")(x_BxD))
 
 
-class SimCSELoss(Loss):
-    """The cross-entropy of finding a sentence's second pass among those of its batch."""
+class SimCSE(Objective):
+    """Hyperparameters of SimCSE."""
+
+    family: ClassVar[str] = "encoder"
+
+    kind: Literal["tests.extending.outside.simcse"] = "tests.extending.outside.simcse"
+    temperature: PositiveFloat = 0.05
+    """τ."""
+
+    def data_spec(self, length):
+        """[CLS] text [SEP], a document in a row; of a longer one several rows."""
+        names = ("input_tokens", "token_types", "segment_ids", "positions")
+
+        def transforms(vocabulary, seed):
+            cut = Call(preprocessors.windows.cut, {"length": length - 2, "join": False})
+            enclose = Call(preprocessors.windows.enclose, {"cls": vocabulary.cls, "sep": vocabulary.sep})
+            rows = Call("tests.extending.outside.preprocessors.encoder", {"length": length})
+            return Transforms(offline=(Call(preprocessors.documents.tokenize), cut, enclose), online=(rows,))
+
+        features = {f"encoder_{name}": ((length,), "int32") for name in names}
+        return DataSpec(features, transforms, overhead_tokens=2)
 
     def heads(self, model):
         state = jax.ShapeDtypeStruct((1, model.embed_dim), jnp.float32)
@@ -106,7 +81,7 @@ class SimCSELoss(Loss):
         z /= jnp.maximum(jnp.linalg.norm(z, axis=-1, keepdims=True), 1e-6)
         cosine_BxB = z[::2] @ z[1::2].T
         real_B, own_B = _real(batch), jnp.arange(len(cosine_BxB))
-        logits_BxB = jnp.where(real_B, cosine_BxB / self.h.temperature, -1e9)
+        logits_BxB = jnp.where(real_B, cosine_BxB / self.temperature, -1e9)
         loss_B = cross_entropy(logits_BxB, own_B)
         others_BxB = real_B & real_B[:, None] & (own_B != own_B[:, None])
         metrics = {
@@ -117,22 +92,29 @@ class SimCSELoss(Loss):
             metrics["target_loss"] = ((loss_B * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
         return {"simcse": (loss_B * real_B).sum()}, jax.lax.stop_gradient(metrics)
 
+    @property
+    def baseline(self):
+        """A uniform choice among the sentences of a batch, of which every one counts."""
 
-class SimCSEJudge(Judge):
-    """Every sentence counts, beside a uniform choice among those of its batch."""
+        def uniform_loss(validation):
+            sizes = np.array([_real(batch).sum() for batch in validation])
+            return float((sizes * np.log(np.maximum(sizes, 1))).sum() / max(sizes.sum(), 1))
 
-    baseline: ClassVar[str] = "uniform choice"
-    target_name: ClassVar[str] = "all sentences"
+        return Baseline(
+            "uniform choice",
+            "all sentences",
+            eval_mask=lambda batch, vocabulary: _real(batch).astype(np.float32),
+            loss=uniform_loss,
+            report_lines=lambda means: [
+                f"cosine of different sentences: {means['cosine_of_others']:.3f} (1: all alike)"
+            ],
+        )
 
-    def eval_mask(self, batch, vocabulary):
-        return _real(batch).astype(np.float32)
-
-    def baseline_loss(self, validation):
-        sizes = np.array([_real(batch).sum() for batch in validation])
-        return float((sizes * np.log(np.maximum(sizes, 1))).sum() / max(sizes.sum(), 1))
-
-    def report_lines(self, means):
-        return [f"cosine of different sentences: {means['cosine_of_others']:.3f} (1: all alike)"]
+    def check(self, model, length, vocabulary):
+        if vocabulary.cls is None or vocabulary.sep is None:
+            raise UserError("simcse needs a vocabulary with [CLS] and [SEP]; data.tokenizer.kind: wordpiece has them")
+        if not model.dropout:
+            raise UserError("model.dropout: 0 makes both passes of simcse alike; the paper has 0.1")
 
 
 def _real(batch):
