@@ -25,9 +25,8 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.logits import map_logits
 from jaxpt.models.network import Network
-from jaxpt.objectives.base import Objective
+from jaxpt.objectives.base import Objective, encode_batch
 from jaxpt.objectives.formats import Format
-from jaxpt.objectives.masked_lm import encode_batch
 
 
 def candidates(bound: Bound, batch: Mapping[str, jax.Array], k: int) -> tuple[jax.Array, jax.Array]:

@@ -30,7 +30,7 @@ from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
 from jaxpt.objectives.formats import Format
-from jaxpt.objectives.seq2seq import TextDenoising, copied_inputs, encoder_decoder_features, mask_id
+from jaxpt.objectives.seq2seq import TextDenoising, mask_id
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -63,17 +63,16 @@ class Bart(TextDenoising):
             return {"encoder_input_tokens": tokens + 2 + inserted, "decoder_input_tokens": tokens + 2}
 
         advice = "raise objective.mask_rate, or set objective.mask_length=subword if words are not found"
-        return DataSpec(
-            features=encoder_decoder_features(length, length),
-            transforms=functools.partial(self._transforms, length),
-            max_packed_lengths=max_packed_lengths,
-            untrainable_examples=copied_inputs(advice),
-        )
+        return self.pair_spec(length, length, functools.partial(self._transforms, length), max_packed_lengths, advice)
+
+    def start_id(self, vocabulary: Vocabulary) -> int:
+        return vocabulary.eos
 
     def text_format(self, model: ModelConfig, vocabulary: Vocabulary, **options: Any) -> Format:
         return dataclasses.replace(super().text_format(model, vocabulary, **options), blank="mask")
 
-    def _transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
+    def _transforms(self, length: int, vocabulary: Vocabulary) -> Transforms:
+        """From documents to windows, and their noise."""
         # If BOS and EOS are the same id (GPT-2), texts begin without BOS.
         bos = vocabulary.bos if vocabulary.bos != vocabulary.eos else None
         text = length - 2
@@ -89,17 +88,11 @@ class Bart(TextDenoising):
             "eos": vocabulary.eos,
         }
         noise = {name: getattr(self, name) for name in names} | ids
-        sizes = {"inputs_length": length, "targets_length": length, "start": vocabulary.eos}
-        return Transforms(
-            offline=self.windows(text, vocabulary),
-            online=(Call(preprocessors.bart.noise, noise), Call(preprocessors.features.encoder_decoder, sizes)),
-        )
+        return Transforms(self.windows(text, vocabulary), (Call(preprocessors.bart.noise, noise),))
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if vocabulary.eos is None:
-            raise UserError(f"{self.kind} needs a vocabulary with EOS; data.tokenizer.kind: sentencepiece has it")
-        if length < 8:
-            raise UserError(f"data.length: {length} is too short for {self.kind}, at least 8 is needed")
+        self.check_tokens(vocabulary, "eos")
+        self.check_length(length, 8)
         if not any((self.permute_sentences, self.mask_rate, self.insert_rate, self.rotate)):
             raise UserError(
                 f"objective: {self.kind} has no noise, so the inputs equal the targets; set objective.mask_rate: 0.3"

@@ -264,6 +264,18 @@ class Objective(ObjectiveConfig):
                 f"for it: objective.kind: {', '.join(fitting)}"
             )
 
+    def check_length(self, length: int, minimum: int) -> None:
+        """Raises UserError if `data.length` is less than the objective needs."""
+        if length < minimum:
+            raise UserError(f"data.length: {length} is too short for {self.kind}, at least {minimum} is needed")
+
+    def check_tokens(self, vocabulary: Vocabulary, *names: str) -> None:
+        """Raises UserError if a vocabulary has no such special token: cls, sep, mask or eos."""
+        for name in names:
+            if getattr(vocabulary, name) is None:
+                token, kind = ("EOS", "sentencepiece") if name == "eos" else (f"[{name.upper()}]", "wordpiece")
+                raise UserError(f"{self.kind} needs a vocabulary with {token}; data.tokenizer.kind: {kind} has it")
+
     def _undefined(self, name: str) -> UserError:
         """What is raised where someone's own subclass lacks something."""
         return UserError(
@@ -282,16 +294,7 @@ class NextToken(Objective):
         return {self.kind: batch["decoder_loss_weights"].sum()}
 
     def output(self, model: Bound, batch: Batch) -> Output:
-        inputs = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"]}
-        if "encoder_input_tokens" not in batch:
-            prefix = {"prefix": batch["decoder_prefix"] > 0} if "decoder_prefix" in batch else {}
-            return model.decode(batch["decoder_input_tokens"], **inputs, **prefix)
-        segment_ids = batch["encoder_segment_ids"]
-        encoded = model.encode(
-            batch["encoder_input_tokens"], segment_ids=segment_ids, positions=batch["encoder_positions"]
-        )
-        decoded = model.decode(batch["decoder_input_tokens"], encoded.hidden, encoder_segment_ids=segment_ids, **inputs)
-        return decoded.add_aux(encoded.aux)
+        return decode_batch(model, batch)
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         total, metrics = token_loss(
@@ -305,6 +308,37 @@ class NextToken(Objective):
             chunk=self.loss_chunk,
         )
         return {self.kind: total}, metrics
+
+
+def encode_batch(model: Bound, batch: Batch, **options: Any) -> Output:
+    """Encodes a batch.
+
+    Args:
+      model: a bound model with an encoder.
+      batch: features with the prefix `encoder_`.
+      **options: more arguments of `encode`.
+    """
+    names = ("token_types", "segment_ids", "positions", "ranks")
+    features = {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}
+    return model.encode(batch["encoder_input_tokens"], **features, **options)
+
+
+def decode_batch(model: Bound, batch: Batch, **options: Any) -> Output:
+    """Decodes a batch; the decoder of an encoder-decoder attends to the encoded inputs.
+
+    Args:
+      model: a bound model with a decoder.
+      batch: features with the prefixes `decoder_` and, of an encoder-decoder, `encoder_`.
+      **options: more arguments of `decode`.
+    """
+    options |= {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"]}
+    if "decoder_prefix" in batch:
+        options["prefix"] = batch["decoder_prefix"] > 0
+    if "encoder_input_tokens" not in batch:
+        return model.decode(batch["decoder_input_tokens"], **options)
+    encoded, segment_ids = encode_batch(model, batch), batch["encoder_segment_ids"]
+    decoded = model.decode(batch["decoder_input_tokens"], encoded.hidden, encoder_segment_ids=segment_ids, **options)
+    return decoded.add_aux(encoded.aux)
 
 
 def carried_loss(

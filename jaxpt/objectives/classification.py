@@ -31,7 +31,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives import class_losses
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs
 from jaxpt.objectives.labelled import label_entropy
 from jaxpt.objectives.text_head import TextHead
 
@@ -69,16 +69,14 @@ class Classification(TextHead):
         return TextsEncoder(self.task, layout, length, self.truncate, both_orders)
 
     def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
-        sizes = {"length": self.row_length(length), "examples": self.most_examples(length), "side": self.side}
-        options = {"start": self.start_id(vocabulary), "orders": self.sequences}
-        return Call(preprocessors.features.labelled, sizes | options)
+        options = self.row_options(self.row_length(length), self.most_examples(length), vocabulary)
+        return Call(preprocessors.features.labelled, options)
 
     def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        side, start, orders = self.side, self.start_id(vocabulary), self.sequences
-        return lambda records, length: rows.texts(rows.together(records), length, 1, side, start, orders=orders)
+        return lambda records, length: rows.texts(rows.together(records), **self.row_options(length, 1, vocabulary))
 
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {f"{self.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
+    def row_options(self, length: int, examples: int, vocabulary: Vocabulary) -> dict[str, Any]:
+        return {**super().row_options(length, examples, vocabulary), "orders": self.sequences}
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         segments = batch[f"{self.side}_segment_ids"]
@@ -110,17 +108,10 @@ class Classification(TextHead):
         return {**halved, "r_drop": divergence}, metrics
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
-        weights, labels = batch["label_weights"], batch["labels"]
-        outputs = self.outputs(model, hidden, batch)
-        loss, _ = self.example_loss(outputs, labels)
-        metrics: Metrics = {}
-        if self.task.kind == "classification":
-            correct = (outputs.argmax(-1) == labels) * weights
-            metrics["accuracy"] = (correct.sum(), weights.sum())
-        if "eval_mask" in batch:
-            metrics["target_loss"] = ((loss * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
-        sums = {self.kind: (loss * weights).sum(), **self.lm_part(model, hidden, batch)}
-        return sums, jax.lax.stop_gradient(metrics)
+        outputs, labels = self.outputs(model, hidden, batch), batch["labels"]
+        losses, _ = self.example_loss(outputs, labels)
+        is_correct = outputs.argmax(-1) == labels if self.task.kind == "classification" else None
+        return self.sums_and_metrics(losses, is_correct, batch, **self.lm_part(model, hidden, batch))
 
     def example_loss(self, outputs: jax.Array | None, labels: jax.Array) -> tuple[Any, jax.Array]:
         """Loss and weight of each example.

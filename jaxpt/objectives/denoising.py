@@ -28,7 +28,7 @@ from jaxpt.config import Fraction, ModelConfig, NonNegativeInt, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.seq2seq import TextDenoising, copied_inputs, encoder_decoder_features, mask_id
+from jaxpt.objectives.seq2seq import TextDenoising, mask_id
 
 _DEVIATIONS = 5  # standard deviations of headroom: exceeded by one text in a million
 
@@ -78,21 +78,12 @@ class Denoising(TextDenoising):
         return min(math.ceil(length * begins + _DEVIATIONS * deviation), length // 2) + 1
 
     def data_spec(self, length: int) -> DataSpec:
-        sizes = {"inputs_length": length, "targets_length": self.most_targets(length - 1)}
+        def transforms(vocabulary: Vocabulary) -> Transforms:
+            windows = self.windows(length - 1, vocabulary, shortest=2 if self.noise == "prefix_lm" else 1)
+            return Transforms(windows, (self._noise(length, vocabulary),))
 
-        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
-            lay_out = Call(preprocessors.features.encoder_decoder, {**sizes, "start": vocabulary.pad})
-            return Transforms(
-                offline=self.windows(length - 1, vocabulary, shortest=2 if self.noise == "prefix_lm" else 1),
-                online=(self._noise(length, vocabulary), lay_out),
-            )
-
-        return DataSpec(
-            features=encoder_decoder_features(*sizes.values()),
-            transforms=transforms,
-            max_packed_lengths=self._max_packed_lengths,
-            untrainable_examples=copied_inputs("raise objective.density, or data.length"),
-        )
+        advice = "raise objective.density, or data.length"
+        return self.pair_spec(length, self.most_targets(length - 1), transforms, self._max_packed_lengths, advice)
 
     def _noise(self, length: int, vocabulary: Vocabulary) -> Call:
         eos, density = {"eos": vocabulary.eos}, {"density": self.density}
@@ -119,10 +110,8 @@ class Denoising(TextDenoising):
         return {"encoder_input_tokens": tokens + 1, "decoder_input_tokens": targets}
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if vocabulary.eos is None:
-            raise UserError("denoising needs a vocabulary with EOS; data.tokenizer.kind: sentencepiece has it")
-        if length < 4:
-            raise UserError(f"data.length: {length} is too short for denoising, at least 4 is needed")
+        self.check_tokens(vocabulary, "eos")
+        self.check_length(length, 4)
         if self.targets_length is not None and self.targets_length < 4:
             raise UserError(f"objective.targets_length: {self.targets_length} is too short, at least 4 is needed")
         if self.noise in ("bert_style", "mass_style"):

@@ -73,5 +73,4 @@ class FillInTheMiddle(DecoderLM):
                 "fill_in_the_middle needs a vocabulary with EOS and 3 sentinels for <PRE>, <SUF> and <MID>; this one "
                 f"has {vocabulary.sentinels}; data.tokenizer.kind: sentencepiece has data.tokenizer.extra_ids of them"
             )
-        if length < 2 * _MARKS:
-            raise UserError(f"data.length: {length} is too short for fill_in_the_middle, at least 8 is needed")
+        self.check_length(length, 2 * _MARKS)

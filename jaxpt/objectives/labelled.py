@@ -31,8 +31,7 @@ from jaxpt.models.heads import classes, features
 from jaxpt.models.heads.features import FeaturesConfig
 from jaxpt.models.network import Head
 from jaxpt.models.output import Output
-from jaxpt.objectives.base import Batch, Objective
-from jaxpt.objectives.masked_lm import encode_batch
+from jaxpt.objectives.base import Batch, LossOutputs, Objective, decode_batch, encode_batch
 
 FAMILIES = {
     "bert": "encoder", "roberta": "encoder", "xlnet": "encoder", "decoder": "decoder", "bart": "encoder_decoder",
@@ -154,6 +153,10 @@ class HeadObjective(Objective):
         """From records to features."""
         raise NotImplementedError
 
+    def row_options(self, length: int, examples: int, vocabulary: Vocabulary) -> dict[str, Any]:
+        """Arguments of what makes features: tokens of a row, its most examples, and where its texts are."""
+        return {"length": length, "examples": examples, "side": self.side, "start": self.start_id(vocabulary)}
+
     def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
         """A function (records, length) → features of a batch whose rows are single records."""
         raise NotImplementedError
@@ -200,19 +203,30 @@ class HeadObjective(Objective):
         if self.family == "encoder":
             return encode_batch(model, self._known_types(model, batch), **options)
         texts = {name: x for name, x in batch.items() if name != "encoder_token_types"}
-        if self._stack(model.config) == "encoder":
-            return encode_batch(model, texts, **options)
-        inputs = {"segment_ids": batch["decoder_segment_ids"], "positions": batch["decoder_positions"], **options}
-        if self.family == "decoder":
-            return model.decode(batch["decoder_input_tokens"], **inputs)
-        encoded = encode_batch(model, texts)
-        segments = batch["encoder_segment_ids"]
-        decoded = model.decode(batch["decoder_input_tokens"], encoded.hidden, encoder_segment_ids=segments, **inputs)
-        return decoded.add_aux(encoded.aux)
+        read = encode_batch if self._stack(model.config) == "encoder" else decode_batch
+        return read(model, texts, **options)
 
     def outputs(self, model: Bound, hidden: jax.Array, batch: Batch) -> jax.Array:
         """Outputs of the head for each example: float32 [B, N, K]."""
         raise NotImplementedError
+
+    def sums_and_metrics(
+        self, losses: jax.Array, is_correct: jax.Array | None, batch: Batch, **parts: jax.Array
+    ) -> LossOutputs:
+        """What `loss_from_hidden` returns, from the loss of each example.
+
+        Args:
+          losses: [B, N].
+          is_correct: [B, N]; None: predictions are not right or wrong.
+          batch: the features.
+          **parts: other parts of the loss.
+        """
+        weights, metrics = batch["label_weights"], dict[str, Any]()
+        if is_correct is not None:
+            metrics["accuracy"] = ((is_correct * weights).sum(), weights.sum())
+        if "eval_mask" in batch:
+            metrics["target_loss"] = ((losses * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
+        return {self.kind: (losses * weights).sum(), **parts}, jax.lax.stop_gradient(metrics)
 
     def predict(self, model: Bound, batch: Batch) -> jax.Array:
         """`outputs` of a batch."""

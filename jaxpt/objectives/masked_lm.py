@@ -28,7 +28,7 @@ from jaxpt.models.base import Bound
 from jaxpt.models.heads import masked_lm, sentence_pair
 from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics, Objective
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics, Objective, encode_batch
 from jaxpt.objectives.losses import cross_entropy, token_loss
 
 Unit = Literal["piece", "draw", "window", "word", "ngram", "span"]
@@ -279,13 +279,9 @@ class MaskedLM(Objective):
         return Baseline("unigram", "positions replaced by [MASK]", eval_mask)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        for name in ("cls", "sep", "mask"):
-            if getattr(vocabulary, name) is None:
-                requirement = f"{self.kind} needs a vocabulary with [{name.upper()}]"
-                raise UserError(f"{requirement}; data.tokenizer.kind: wordpiece has it")
+        self.check_tokens(vocabulary, "cls", "sep", "mask")
         self._check_inputs()
-        if length < 8:
-            raise UserError(f"data.length: {length} is too short for {self.kind}, at least 8 is needed")
+        self.check_length(length, 8)
         if self.predictions(length) > length - 3:
             n = self.predictions(length)
             raise UserError(f"objective.max_predictions: {n} is too large for data.length {length}")
@@ -313,16 +309,3 @@ class MaskedLM(Objective):
             raise UserError(f"objective.inputs: {self.inputs} {requirement}")
         if self.line_ends and self.inputs != "sentences":
             raise UserError("objective.line_ends requires objective.inputs: sentences")
-
-
-def encode_batch(model: Bound, batch: Batch, **options: Any) -> Output:
-    """Encodes a batch.
-
-    Args:
-      model: a bound model of family "encoder".
-      batch: features with the prefix `encoder_`.
-      **options: more arguments of `encode`.
-    """
-    names = ("token_types", "segment_ids", "positions", "ranks")
-    features = {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}
-    return model.encode(batch["encoder_input_tokens"], **features, **options)

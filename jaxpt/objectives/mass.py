@@ -24,7 +24,7 @@ from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
 from jaxpt.objectives.formats import Format
-from jaxpt.objectives.seq2seq import TextDenoising, copied_inputs, encoder_decoder_features, mask_id
+from jaxpt.objectives.seq2seq import TextDenoising, mask_id
 
 
 class Mass(TextDenoising):
@@ -50,32 +50,23 @@ class Mass(TextDenoising):
 
     def data_spec(self, length: int) -> DataSpec:
         names = ("share", "start_probability", "end_probability", "mask_probability", "random_probability")
-        sizes = {"inputs_length": length, "targets_length": self.fragment_length(length)}
 
-        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
-            start = {"start": vocabulary.pad if vocabulary.eos is None else vocabulary.eos}
-            ids = {"mask": mask_id(vocabulary, self.kind), "vocab_size": vocabulary.size, **start}
-            ids |= {"eos": vocabulary.eos if self.eos else None}
+        def transforms(vocabulary: Vocabulary) -> Transforms:
+            ids = {"mask": mask_id(vocabulary, self.kind), "vocab_size": vocabulary.size}
+            ids |= {"start": self.start_id(vocabulary), "eos": vocabulary.eos if self.eos else None}
             fragment = {name: getattr(self, name) for name in names} | ids
-            return Transforms(
-                offline=self.windows(length - 2 if self.eos else length, vocabulary),
-                online=(
-                    Call(preprocessors.mass.fragment, fragment),
-                    Call(preprocessors.features.encoder_decoder, sizes | start),
-                ),
-            )
+            windows = self.windows(length - 2 if self.eos else length, vocabulary)
+            return Transforms(windows, (Call(preprocessors.mass.fragment, fragment),))
 
         def max_packed_lengths(lengths: Arrays) -> dict[str, np.ndarray]:
             tokens = lengths["tokens"] + (2 if self.eos else 0)
             fragments = np.maximum(np.round(self.share * tokens).astype(np.int64), 1)
             return {"encoder_input_tokens": tokens, "decoder_input_tokens": fragments}
 
-        return DataSpec(
-            features=encoder_decoder_features(*sizes.values()),
-            transforms=transforms,
-            max_packed_lengths=max_packed_lengths,
-            untrainable_examples=copied_inputs(),
-        )
+        return self.pair_spec(length, self.fragment_length(length), transforms, max_packed_lengths)
+
+    def start_id(self, vocabulary: Vocabulary) -> int:
+        return vocabulary.pad if vocabulary.eos is None else vocabulary.eos
 
     def text_format(self, model: ModelConfig, vocabulary: Vocabulary, **options: Any) -> Format:
         with_end = super().text_format(model, vocabulary, **options)
@@ -85,8 +76,7 @@ class Mass(TextDenoising):
         mask_id(vocabulary, self.kind)
         if self.eos and vocabulary.eos is None:
             raise UserError("objective.eos: true requires a vocabulary with EOS; set objective.eos=false")
-        if length < 4:
-            raise UserError(f"data.length: {length} is too short for mass, at least 4 is needed")
+        self.check_length(length, 4)
         for key, other in (("start_probability", "end_probability"), ("mask_probability", "random_probability")):
             if getattr(self, key) + getattr(self, other) > 1:
                 raise UserError(f"objective.{key} + objective.{other} is more than 1")

@@ -48,12 +48,11 @@ class MBart(Bart):
                 f"data.language is missing: objective.kind: {self.kind} requires it, such as language: de_DE"
             )
 
-    def _transforms(self, length: int, vocabulary: Vocabulary, seed: int) -> Transforms:
-        bart = super()._transforms(length, dataclasses.replace(vocabulary, bos=None) if self.eos else vocabulary, seed)
-        noise, features = bart.online
+    def _transforms(self, length: int, vocabulary: Vocabulary) -> Transforms:
+        bart = super()._transforms(length, dataclasses.replace(vocabulary, bos=None) if self.eos else vocabulary)
         return Transforms(
             offline=(*bart.offline, Call(preprocessors.documents.mark_language)),
-            online=(noise, Call(preprocessors.mbart.add_language, {"keep_eos": self.eos}), features),
+            online=(*bart.online, Call(preprocessors.mbart.add_language, {"keep_eos": self.eos})),
         )
 
     @property

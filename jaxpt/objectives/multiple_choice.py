@@ -31,7 +31,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.models.output import Output
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs
 from jaxpt.objectives.text_head import TextHead
 
 _OUT = -1e9  # the logit of a choice that a row does not have
@@ -60,23 +60,20 @@ class MultipleChoice(TextHead):
         return ChoicesEncoder(self.task, self.layout(vocabulary), length, self.truncate)
 
     def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
-        examples = self.most_examples(length)
-        return Call(preprocessors.features.choices, self._sizes(self.row_length(length), examples, vocabulary))
+        options = self.row_options(self.row_length(length), self.most_examples(length), vocabulary)
+        return Call(preprocessors.features.choices, options)
 
     def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        return lambda records, length: rows_of_choices(rows.together(records), **self._sizes(length, 1, vocabulary))
+        return lambda records, length: rows_of_choices(
+            rows.together(records), **self.row_options(length, 1, vocabulary)
+        )
 
-    def _sizes(self, length: int, examples: int, vocabulary: Vocabulary) -> dict[str, Any]:
-        return {
-            "length": length, "examples": examples, "choices": self.task.most_choices, "side": self.side,
-            "pooled": self.layout(vocabulary).pooled, "start": self.start_id(vocabulary),
-        }  # fmt: skip
+    def row_options(self, length: int, examples: int, vocabulary: Vocabulary) -> dict[str, Any]:
+        choices = {"choices": self.task.most_choices, "pooled": self.layout(vocabulary).pooled}
+        return super().row_options(length, examples, vocabulary) | choices
 
     def split_outputs(self, outputs: np.ndarray, records: Sequence[Any]) -> list[np.ndarray]:
         return [row[:1, : np.count_nonzero(record["sizes"])] for row, record in zip(outputs, records)]
-
-    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
-        return {f"{self.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
 
     def output(self, model: Bound, batch: Batch) -> Output:
         texts = ("encoder_", "decoder_")
@@ -92,15 +89,11 @@ class MultipleChoice(TextHead):
         return jnp.where(batch["choice_weights"] > 0, logits_BxNxC, _OUT)
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
-        weights, labels = batch["label_weights"], batch["labels"]
-        logits_BxNxC = self.outputs(model, hidden, batch)
+        logits_BxNxC, labels = self.outputs(model, hidden, batch), batch["labels"]
         loss_BxN = optax.softmax_cross_entropy_with_integer_labels(logits_BxNxC, labels)
-        correct_BxN = (logits_BxNxC.argmax(-1) == labels) * weights
-        metrics: Metrics = {"accuracy": (correct_BxN.sum(), weights.sum())}
-        if "eval_mask" in batch:
-            metrics["target_loss"] = ((loss_BxN * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
-        sums = {self.kind: (loss_BxN * weights).sum(), **self.lm_part(model, hidden, batch)}
-        return sums, jax.lax.stop_gradient(metrics)
+        return self.sums_and_metrics(
+            loss_BxN, logits_BxNxC.argmax(-1) == labels, batch, **self.lm_part(model, hidden, batch)
+        )
 
     def lines(self, x: jax.Array) -> jax.Array:
         """[B, C·L] → [B·C, L]"""

@@ -158,13 +158,9 @@ class PermutationLM(Objective):
         return Baseline("unigram", "predicted tokens", lambda batch, vocabulary: batch["masked_weights"])
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        for name in ("cls", "sep"):
-            if getattr(vocabulary, name) is None:
-                requirement = f"{self.kind} needs a vocabulary with [{name.upper()}]"
-                raise UserError(f"{requirement}; data.tokenizer.kind: wordpiece has it")
+        self.check_tokens(vocabulary, "cls", "sep")
         self.check_model(model)
-        if length < 12:
-            raise UserError(f"data.length: {length} is too short for {self.kind}, at least 12 is needed")
+        self.check_length(length, 12)
         reuse = self.reused(length)
         if reuse > length - 5:
             raise UserError(

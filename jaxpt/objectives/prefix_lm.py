@@ -59,5 +59,4 @@ class PrefixLM(DecoderLM):
                 "objective.separator: true requires a vocabulary with an end-of-text token; set "
                 "objective.separator=false"
             )
-        if length < 2:
-            raise UserError(f"data.length: {length} is too short for prefix_lm, at least 2 is needed")
+        self.check_length(length, 2)

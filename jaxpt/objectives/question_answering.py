@@ -28,7 +28,7 @@ from jaxpt.data.spec import Arrays, Features
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs
 from jaxpt.objectives.labelled import HeadObjective
 
 _WINDOW = 16  # tokens of a question and a window, at least, in a packed row whose `examples` are not given
@@ -85,13 +85,14 @@ class QuestionAnswering(HeadObjective):
         )
 
     def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
-        sizes = {"length": length, "examples": self.examples_of(length), "side": self.side}
-        return Call(preprocessors.features.labelled_spans, {**sizes, "start": self.start_id(vocabulary)})
+        options = self.row_options(length, self.examples_of(length), vocabulary)
+        return Call(preprocessors.features.labelled_spans, options)
 
     def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        side, start, names = self.side, self.start_id(vocabulary), ("tokens", "token_types", "positions")
+        names = ("tokens", "token_types", "positions")
         return lambda records, length: rows.spans(
-            rows.together([{name: record[name] for name in names} for record in records]), length, 1, side, start
+            rows.together([{name: record[name] for name in names} for record in records]),
+            **self.row_options(length, 1, vocabulary),
         )
 
     def split_outputs(self, outputs: np.ndarray, records: Sequence[Any]) -> list[np.ndarray]:
@@ -107,7 +108,7 @@ class QuestionAnswering(HeadObjective):
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         logits_BxLx2 = self.outputs(model, hidden, batch)
-        positions_BxNx2, weights_BxN = batch["label_positions"], batch["label_weights"]
+        positions_BxNx2 = batch["label_positions"]
         segments_BxL = batch[f"{self.answer_side}_segment_ids"]
         text_segments_BxN = jnp.take_along_axis(segments_BxL, positions_BxNx2[..., 0], axis=1)
         is_own_BxNxL = segments_BxL[:, None] == text_segments_BxN[..., None]
@@ -115,10 +116,7 @@ class QuestionAnswering(HeadObjective):
         at_target_BxNx2 = jnp.take_along_axis(logits_BxLx2, positions_BxNx2, axis=1)
         loss_BxN = (jax.nn.logsumexp(logits_BxNxLx2, axis=2) - at_target_BxNx2).mean(-1)
         is_right_BxN = (logits_BxNxLx2.argmax(2) == positions_BxNx2).all(-1)
-        metrics: Metrics = {"accuracy": ((is_right_BxN * weights_BxN).sum(), weights_BxN.sum())}
-        if "eval_mask" in batch:
-            metrics["target_loss"] = ((loss_BxN * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
-        return {self.kind: (loss_BxN * weights_BxN).sum()}, jax.lax.stop_gradient(metrics)
+        return self.sums_and_metrics(loss_BxN, is_right_BxN, batch)
 
     @property
     def baseline(self) -> Baseline:

@@ -34,9 +34,9 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import masked_lm, replaced_token
 from jaxpt.models.network import Head, Network
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, encode_batch
 from jaxpt.objectives.losses import sample
-from jaxpt.objectives.masked_lm import MaskedLM, Unit, encode_batch
+from jaxpt.objectives.masked_lm import MaskedLM, Unit
 
 TABLES = ("token_embed", "position_embed", "type_embed")
 

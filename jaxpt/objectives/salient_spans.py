@@ -19,7 +19,7 @@ from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Baseline
-from jaxpt.objectives.seq2seq import EncoderDecoder, copied_inputs, encoder_decoder_features, lengths_of_pairs
+from jaxpt.objectives.seq2seq import EncoderDecoder
 
 
 class SalientSpans(EncoderDecoder):
@@ -37,20 +37,14 @@ class SalientSpans(EncoderDecoder):
     """Maximum number of tokens of a span, including EOS; longer spans are skipped."""
 
     def data_spec(self, length: int) -> DataSpec:
-        finder, sizes = self.finder, {"inputs_length": length, "targets_length": self.targets_length}
-        texts = {"finder": finder, "prefix": self.prefix, "blank": self.blank}
+        sizes = {"inputs_length": length, "targets_length": self.targets_length}
+        texts = {"finder": self.finder, "prefix": self.prefix, "blank": self.blank}
 
-        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
-            make = Call(preprocessors.salient_spans.make, {**texts, **sizes, "eos": vocabulary.eos}, uses=(finder,))
-            lay_out = Call(preprocessors.features.encoder_decoder, {**sizes, "start": vocabulary.pad})
-            return Transforms(offline=(make,), online=(lay_out,))
+        def transforms(vocabulary: Vocabulary) -> Transforms:
+            options = {**texts, **sizes, "eos": vocabulary.eos}
+            return Transforms((Call(preprocessors.salient_spans.make, options, uses=(self.finder,)),), ())
 
-        return DataSpec(
-            features=encoder_decoder_features(*sizes.values()),
-            transforms=transforms,
-            max_packed_lengths=lengths_of_pairs,
-            untrainable_examples=copied_inputs(),
-        )
+        return self.pair_spec(length, self.targets_length, transforms)
 
     @property
     def baseline(self) -> Baseline:
@@ -60,9 +54,7 @@ class SalientSpans(EncoderDecoder):
         return Baseline("unigram", "target tokens without EOS", eval_mask)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if vocabulary.eos is None:
-            raise UserError("salient_spans needs a vocabulary with EOS; data.tokenizer.kind: sentencepiece has it")
-        if length < 16:
-            raise UserError(f"data.length: {length} is too short for salient_spans, at least 16 is needed")
+        self.check_tokens(vocabulary, "eos")
+        self.check_length(length, 16)
         if self.targets_length < 2:
             raise UserError("objective.targets_length: 1 is too short for a span and EOS, at least 2 is needed")

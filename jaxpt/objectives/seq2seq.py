@@ -9,6 +9,8 @@ Paper (text to text): https://arxiv.org/abs/1910.10683
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
@@ -46,31 +48,55 @@ def lengths_of_pairs(lengths: Arrays) -> dict[str, np.ndarray]:
     return {"encoder_input_tokens": lengths["inputs"], "decoder_input_tokens": lengths["targets"]}
 
 
-def copied_inputs(
-    advice: str = "look at them with jaxpt inspect",
-) -> Callable[[Arrays], dict[str, np.ndarray]]:
-    """`DataSpec.untrainable_examples`: examples whose inputs equal their targets.
-
-    Args:
-      advice: what to do about it.
-    """
-
-    def find(batch: Arrays) -> dict[str, np.ndarray]:
-        sides = ("encoder_input_tokens", "encoder_segment_ids", "decoder_target_tokens", "decoder_segment_ids")
-        is_copy = [
-            np.array_equal(inputs[of_inputs == number], targets[of_targets == number])
-            for inputs, of_inputs, targets, of_targets in zip(*(batch[name] for name in sides))
-            for number in range(1, of_targets.max(initial=0) + 1)
-        ]
-        return {f"inputs equal targets; {advice}": np.array(is_copy, bool)}
-
-    return find
+def copied_inputs(batch: Arrays, advice: str) -> dict[str, np.ndarray]:
+    """`DataSpec.untrainable_examples`: examples whose inputs equal their targets; `advice` says what to do."""
+    sides = ("encoder_input_tokens", "encoder_segment_ids", "decoder_target_tokens", "decoder_segment_ids")
+    is_copy = [
+        np.array_equal(inputs[of_inputs == number], targets[of_targets == number])
+        for inputs, of_inputs, targets, of_targets in zip(*(batch[name] for name in sides))
+        for number in range(1, of_targets.max(initial=0) + 1)
+    ]
+    return {f"inputs equal targets; {advice}": np.array(is_copy, bool)}
 
 
 class EncoderDecoder(NextToken):
     """Base of objectives whose only loss is the cross-entropy of the decoder's targets."""
 
     family: ClassVar[str] = "encoder_decoder"
+
+    def start_id(self, vocabulary: Vocabulary) -> int:
+        """The id that the decoder starts from."""
+        return vocabulary.pad
+
+    def pair_spec(
+        self,
+        inputs: int,
+        targets: int,
+        transforms: Callable[[Vocabulary], Transforms],
+        max_packed_lengths: Callable[[Arrays], dict[str, np.ndarray]] = lengths_of_pairs,
+        advice: str = "look at them with jaxpt inspect",
+    ) -> DataSpec:
+        """The data of examples with inputs and targets.
+
+        Args:
+          inputs: number of input tokens.
+          targets: number of target tokens.
+          transforms: vocabulary → the preprocessors that make inputs and targets.
+          max_packed_lengths: as that of `DataSpec`.
+          advice: what to do if most inputs equal their targets.
+        """
+
+        def with_features(vocabulary: Vocabulary, seed: int) -> Transforms:
+            pairs = transforms(vocabulary)
+            sizes = {"inputs_length": inputs, "targets_length": targets, "start": self.start_id(vocabulary)}
+            return Transforms(pairs.offline, (*pairs.online, Call(preprocessors.features.encoder_decoder, sizes)))
+
+        return DataSpec(
+            features=encoder_decoder_features(inputs, targets),
+            transforms=with_features,
+            max_packed_lengths=max_packed_lengths,
+            untrainable_examples=functools.partial(copied_inputs, advice=advice),
+        )
 
 
 class TextDenoising(EncoderDecoder):
@@ -137,15 +163,8 @@ class Seq2Seq(EncoderDecoder):
 
     def data_spec(self, length: int) -> DataSpec:
         targets = self.targets_length or length
-        sizes = {"inputs_length": length, "targets_length": targets}
-        return DataSpec(
-            features=encoder_decoder_features(length, targets),
-            transforms=lambda vocabulary, seed: Transforms(
-                offline=(), online=(Call(preprocessors.features.encoder_decoder, {**sizes, "start": vocabulary.pad}),)
-            ),
-            max_packed_lengths=lengths_of_pairs,
-            untrainable_examples=copied_inputs(),
-            max_target_tokens=targets,
+        return dataclasses.replace(
+            self.pair_spec(length, targets, lambda vocabulary: Transforms((), ())), max_target_tokens=targets
         )
 
     @property
@@ -153,5 +172,4 @@ class Seq2Seq(EncoderDecoder):
         return Baseline("unigram", "target tokens", lambda batch, vocabulary: batch["decoder_loss_weights"])
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if length < 2:
-            raise UserError(f"data.length: {length} is too short for seq2seq, at least 2 is needed")
+        self.check_length(length, 2)

@@ -20,7 +20,7 @@ from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
-from jaxpt.objectives.seq2seq import TextDenoising, copied_inputs, encoder_decoder_features
+from jaxpt.objectives.seq2seq import TextDenoising
 
 
 @functools.cache
@@ -93,17 +93,11 @@ class SpanCorruption(TextDenoising):
     def data_spec(self, length: int) -> DataSpec:
         text, targets = lengths(length, self.density, self.mean_span)
 
-        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+        def transforms(vocabulary: Vocabulary) -> Transforms:
             noise = {"density": self.density, "mean_span": self.mean_span}
             ids = {"first_sentinel": vocabulary.first_sentinel, "eos": vocabulary.eos}
-            sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
-            return Transforms(
-                offline=self.windows(text, vocabulary),
-                online=(
-                    Call(preprocessors.span_corruption.corrupt, {**noise, **ids}),
-                    Call(preprocessors.features.encoder_decoder, sizes),
-                ),
-            )
+            corrupt = Call(preprocessors.span_corruption.corrupt, {**noise, **ids})
+            return Transforms(self.windows(text, vocabulary), (corrupt,))
 
         def max_packed_lengths(lengths: Arrays) -> dict[str, np.ndarray]:
             texts, record = np.unique(lengths["tokens"], return_inverse=True)
@@ -111,19 +105,13 @@ class SpanCorruption(TextDenoising):
             inputs, targets = lengths["tokens"] - noise + spans + 1, noise + spans + 1
             return {"encoder_input_tokens": inputs, "decoder_input_tokens": targets}
 
-        return DataSpec(
-            features=encoder_decoder_features(length, targets),
-            transforms=transforms,
-            max_packed_lengths=max_packed_lengths,
-            untrainable_examples=copied_inputs(),
-        )
+        return self.pair_spec(length, targets, transforms, max_packed_lengths)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if vocabulary.eos is None or vocabulary.sentinels == 0:
             requirement = "span_corruption needs a vocabulary with EOS and sentinels"
             raise UserError(f"{requirement}; data.tokenizer.kind: sentencepiece has them")
-        if length < 4:
-            raise UserError(f"data.length: {length} is too short for span corruption, at least 4 is needed")
+        self.check_length(length, 4)
         text, _ = lengths(length, self.density, self.mean_span)
         spans = max(noise_counts(n, self.density, self.mean_span)[1] for n in range(1, text + 1))
         if spans > vocabulary.sentinels:

@@ -30,7 +30,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives import class_losses
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs
 from jaxpt.objectives.labelled import HeadObjective, label_entropy
 
 
@@ -59,12 +59,12 @@ class Tagging(HeadObjective):
         return TaggingEncoder(self.task, layout, length, stride)
 
     def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
-        sizes = {"length": length, "examples": length, "side": self.side}
-        return Call(preprocessors.features.labelled, {**sizes, "start": self.start_id(vocabulary)})
+        return Call(preprocessors.features.labelled, self.row_options(length, length, vocabulary))
 
     def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        side, start = self.side, self.start_id(vocabulary)
-        return lambda records, length: rows.texts(rows.together(records), length, length, side, start)
+        return lambda records, length: rows.texts(
+            rows.together(records), **self.row_options(length, length, vocabulary)
+        )
 
     def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
         return {f"{self.side}_input_tokens": lengths["tokens"], "label_positions": lengths["positions"]}
@@ -79,19 +79,14 @@ class Tagging(HeadObjective):
         return {self.kind: (token_weights * batch["label_weights"]).sum()}
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
-        class_weights, weights = self.class_weights, batch["label_weights"]
-        logits = self.outputs(model, hidden, batch)
-        loss, _ = class_losses.class_cross_entropy(
+        logits, tags = self.outputs(model, hidden, batch), batch["labels"]
+        losses, _ = class_losses.class_cross_entropy(
             logits,
-            batch["labels"],
+            tags,
             label_smoothing=self.label_smoothing,
-            class_weights=None if class_weights is None else jnp.array(class_weights, jnp.float32),
+            class_weights=None if self.class_weights is None else jnp.array(self.class_weights, jnp.float32),
         )
-        correct = (logits.argmax(-1) == batch["labels"]) * weights
-        metrics: Metrics = {"accuracy": (correct.sum(), weights.sum())}
-        if "eval_mask" in batch:
-            metrics["target_loss"] = ((loss * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
-        return {self.kind: (loss * weights).sum()}, jax.lax.stop_gradient(metrics)
+        return self.sums_and_metrics(losses, logits.argmax(-1) == tags, batch)
 
     @property
     def baseline(self) -> Baseline:

@@ -19,11 +19,13 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from pydantic import Field
 
 from jaxpt.config import ModelConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled.layout import TextLayout
+from jaxpt.data.spec import Arrays
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.objectives.base import Batch
@@ -60,6 +62,9 @@ class TextHead(Labelled):
                 f"data.tokenizer.add_tokens='{json.dumps(GPT1_TOKENS)}'"
             )
         return TextLayout((ids[START],), (ids[DELIMITER],), (ids[EXTRACT],), pooled="last")
+
+    def max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+        return {f"{self.side}_input_tokens": lengths["tokens"], "label_weights": np.ones_like(lengths["tokens"])}
 
     def coefficients(self) -> dict[str, float]:
         return super().coefficients() | ({"lm": self.lm_loss} if self.lm_loss else {})

@@ -25,7 +25,7 @@ from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec
 from jaxpt.errors import UserError
 from jaxpt.objectives.formats import Format, Mode
-from jaxpt.objectives.seq2seq import TextDenoising, copied_inputs, encoder_decoder_features
+from jaxpt.objectives.seq2seq import TextDenoising
 from jaxpt.objectives.span_corruption import lengths, noise_counts
 
 _MODES = ("NLU", "NLG", "S2S")
@@ -85,29 +85,18 @@ class UL2(TextDenoising):
         return max(_sizes(n, d)[1] for d in self.denoisers for n in texts)
 
     def data_spec(self, length: int) -> DataSpec:
-        targets = self.targets_length(length)
-
-        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+        def transforms(vocabulary: Vocabulary) -> Transforms:
             modes = mode_ids(vocabulary)
             denoisers = [[d.density, d.mean_span, modes[d.mode], d.share] for d in self.denoisers]
             mix = {"denoisers": denoisers, "first_sentinel": vocabulary.first_sentinel, "eos": vocabulary.eos}
-            sizes = {"inputs_length": length, "targets_length": targets, "start": vocabulary.pad}
-            return Transforms(
-                offline=self.windows(self.text_length(length), vocabulary),
-                online=(Call(preprocessors.ul2.mix, mix), Call(preprocessors.features.encoder_decoder, sizes)),
-            )
+            return Transforms(self.windows(self.text_length(length), vocabulary), (Call(preprocessors.ul2.mix, mix),))
 
         def max_packed_lengths(lengths: Arrays) -> dict[str, np.ndarray]:
             texts, record = np.unique(lengths["tokens"], return_inverse=True)
             sizes = np.array([[_sizes(int(n), d) for d in self.denoisers] for n in texts]).max(axis=1)[record]
             return {"encoder_input_tokens": sizes[:, 0], "decoder_input_tokens": sizes[:, 1]}
 
-        return DataSpec(
-            features=encoder_decoder_features(length, targets),
-            transforms=transforms,
-            max_packed_lengths=max_packed_lengths,
-            untrainable_examples=copied_inputs(),
-        )
+        return self.pair_spec(length, self.targets_length(length), transforms, max_packed_lengths)
 
     def text_format(
         self, model: ModelConfig, vocabulary: Vocabulary, *, mode: Mode | None = None, **options: Any
@@ -121,8 +110,7 @@ class UL2(TextDenoising):
         if vocabulary.eos is None or vocabulary.sentinels <= len(_MODES):
             requirement = "ul2 needs a vocabulary with EOS and sentinels, three of them for the modes"
             raise UserError(f"{requirement}; data.tokenizer.kind: sentencepiece has them")
-        if length < 8:
-            raise UserError(f"data.length: {length} is too short for ul2, at least 8 is needed")
+        self.check_length(length, 8)
         texts = range(1, self.text_length(length) + 1)
         for denoiser in self.denoisers:
             spans = max(noise_counts(n, denoiser.density, denoiser.mean)[1] for n in texts)

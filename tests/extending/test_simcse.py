@@ -12,7 +12,7 @@ import pytest
 from jaxpt import cli
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.objectives.masked_lm import encode_batch
+from jaxpt.objectives.base import encode_batch
 from jaxpt.train import step
 from tests import families
 from tests.extending.conftest import WORDS

@@ -25,9 +25,8 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import compute_dtype
 from jaxpt.models.layers import Dense
 from jaxpt.models.network import Head
-from jaxpt.objectives.base import Baseline, Objective
+from jaxpt.objectives.base import Baseline, Objective, encode_batch
 from jaxpt.objectives.losses import cross_entropy
-from jaxpt.objectives.masked_lm import encode_batch
 
 
 class Projection(nn.Module):
