@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt.data.calls import Transforms, Vocabulary
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.errors import UserError
 
 Arrays = Mapping[str, np.ndarray]
@@ -74,3 +74,15 @@ def checked(kind: str, spec: Any) -> DataSpec:
             f"objective.kind: {kind}: data_spec must return a DataSpec of {__name__}, it returns {type(spec).__name__}"
         )
     return spec
+
+
+def text_windows(length: int, **options: Any) -> tuple[Call, Call]:
+    """Offline transforms from documents to windows of at most `length` tokens; `options` are of `windows.cut`."""
+    return Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, {"length": length, **options})
+
+
+def masked_features(sequences: tuple[str, ...], length: int, predictions: int) -> Features:
+    """Shape and dtype of an encoder's features: int32 sequences, and masked positions, targets and weights."""
+    masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
+    texts = dict.fromkeys((f"encoder_{name}" for name in sequences), ((length,), "int32"))
+    return texts | {name: ((predictions,), dtype) for name, dtype in masked.items()}

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxpt.config import ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
-from jaxpt.data.spec import Arrays, DataSpec, Features
+from jaxpt.data.spec import Arrays, DataSpec, Features, text_windows
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Baseline, NextToken
 
@@ -57,12 +57,9 @@ class CausalLM(DecoderLM):
     def data_spec(self, length: int) -> DataSpec:
         def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
             separator = vocabulary.eos if self.separator else None
-            cut = {
-                "length": length + 1, "join": self.join_documents, "separator": separator, "overlap": 1, "shortest": 2,
-            }  # fmt: skip
             opening = {"opening": vocabulary.eos} if self.reset_at_documents else {}
             return Transforms(
-                offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
+                offline=text_windows(length + 1, join=self.join_documents, separator=separator, overlap=1, shortest=2),
                 online=(Call(preprocessors.features.decoder, {"length": length, **opening}),),
             )
 

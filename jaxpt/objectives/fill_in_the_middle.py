@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from jaxpt.config import Fraction, ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
-from jaxpt.data.spec import DataSpec
+from jaxpt.data.spec import DataSpec, text_windows
 from jaxpt.errors import UserError
 from jaxpt.objectives.causal_lm import DecoderLM, decoder_features
 from jaxpt.objectives.formats import Format
@@ -45,12 +45,11 @@ class FillInTheMiddle(DecoderLM):
 
     def data_spec(self, length: int) -> DataSpec:
         def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
-            text = length + 1 - _MARKS
-            cut = {"length": text, "join": False, "separator": vocabulary.eos, "overlap": 1, "shortest": 2}
+            text, separator = length + 1 - _MARKS, vocabulary.eos
             marks = {**mark_ids(vocabulary), "eos": vocabulary.eos}
             rates = {"rate": self.rate, "spm_rate": self.spm_rate}
             return Transforms(
-                offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
+                offline=text_windows(text, join=False, separator=separator, overlap=1, shortest=2),
                 online=(
                     Call(preprocessors.fill_in_the_middle.rearrange, {**rates, **marks}),
                     Call(preprocessors.features.decoder, {"length": length}),

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
-from jaxpt.data.spec import Arrays, DataSpec
+from jaxpt.data.spec import Arrays, DataSpec, masked_features
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import masked_lm, sentence_pair
@@ -121,8 +121,7 @@ class MaskedLM(Objective):
 
     def data_spec(self, length: int) -> DataSpec:
         n = self.predictions(length)
-        sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_positions")
-        masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
+        sequences = ("input_tokens", "token_types", "segment_ids", "positions")
         pairs = {f"{self.pair_loss}_labels": "int32", f"{self.pair_loss}_weights": "float32"} if self.pair_loss else {}
 
         def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
@@ -137,11 +136,7 @@ class MaskedLM(Objective):
         label = (self.pair_loss or "").replace("_", "-")
         static_copies = 1 if self.pair_loss else self.dupe_factor  # each pass has different pairs
         return DataSpec(
-            features={
-                **dict.fromkeys(sequence, ((length,), "int32")),
-                **{name: ((n,), dtype) for name, dtype in masked.items()},
-                **{name: ((), dtype) for name, dtype in pairs.items()},
-            },
+            features=masked_features(sequences, length, n) | {name: ((), dtype) for name, dtype in pairs.items()},
             transforms=transforms,
             max_packed_lengths=None if self.pair_loss else self._max_packed_lengths,
             no_packing=f"would need several {label} labels in a packed row; set objective.{self.pair_loss}: false",

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
-from jaxpt.data.spec import DataSpec
+from jaxpt.data.spec import DataSpec, masked_features, text_windows
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
@@ -67,8 +67,6 @@ class PermutationLM(Objective):
 
     def data_spec(self, length: int) -> DataSpec:
         n = self.predictions(length)
-        sequence = ("encoder_input_tokens", "encoder_token_types", "encoder_segment_ids", "encoder_order")
-        masked = {"masked_positions": "int32", "masked_targets": "int32", "masked_weights": "float32"}
         permute = {
             "reuse": self.reused(length),
             "predictions": n,
@@ -89,10 +87,7 @@ class PermutationLM(Objective):
             )
 
         return DataSpec(
-            features={
-                **dict.fromkeys(sequence, ((length,), "int32")),
-                **{name: ((n,), dtype) for name, dtype in masked.items()},
-            },
+            features=masked_features(("input_tokens", "token_types", "segment_ids", "order"), length, n),
             transforms=transforms,
             no_packing="fills every row with one record; remove data.packing",
         )
@@ -106,9 +101,8 @@ class PermutationLM(Objective):
             return Call(preprocessors.documents.tokenize_sentences), segments
         room = length - 2
         overlap = room - reuse if self.memory else 0
-        windows = {"length": room, "join": True, "separator": separator, "overlap": overlap, "shortest": room}
-        cut, close = Call(preprocessors.windows.cut, windows), Call(preprocessors.permutation_lm.close, special)
-        return Call(preprocessors.documents.tokenize), cut, close
+        windows = text_windows(room, join=True, separator=separator, overlap=overlap, shortest=room)
+        return *windows, Call(preprocessors.permutation_lm.close, special)
 
     def coefficients(self) -> dict[str, float]:
         return {"permutation_lm": 1.0}

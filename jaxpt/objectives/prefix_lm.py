@@ -15,7 +15,7 @@ from typing import Literal
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
-from jaxpt.data.spec import DataSpec
+from jaxpt.data.spec import DataSpec, text_windows
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Baseline
 from jaxpt.objectives.causal_lm import DecoderLM, decoder_features, lengths_of_texts
@@ -36,10 +36,9 @@ class PrefixLM(DecoderLM):
     def data_spec(self, length: int) -> DataSpec:
         def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
             separator = vocabulary.eos if self.separator else None
-            cut = {"length": length + 1, "join": self.join_documents, "separator": separator, "shortest": 2}
-            cut |= {"group": self.documents_per_group}
+            cut = {"join": self.join_documents, "separator": separator, "shortest": 2}
             return Transforms(
-                offline=(Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut)),
+                offline=text_windows(length + 1, **cut, group=self.documents_per_group),
                 online=(
                     Call(preprocessors.denoising.mark_prefix),
                     Call(preprocessors.features.decoder, {"length": length}),

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
-from jaxpt.data.spec import Arrays, DataSpec, Features
+from jaxpt.data.spec import Arrays, DataSpec, Features, text_windows
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Baseline, NextToken
 
@@ -113,9 +113,8 @@ class TextDenoising(EncoderDecoder):
     def windows(self, length: int, vocabulary: Vocabulary, shortest: int = 1) -> tuple[Call, ...]:
         """Preprocessors from documents to windows of at most `length` tokens."""
         separator = vocabulary.eos if self.separator else None
-        cut = {"length": length, "join": self.join_documents, "separator": separator, "shortest": shortest}
-        cut |= {"group": self.documents_per_group}
-        return (Call(preprocessors.documents.tokenize), Call(preprocessors.windows.cut, cut))
+        cut = {"join": self.join_documents, "separator": separator, "shortest": shortest}
+        return text_windows(length, **cut, group=self.documents_per_group)
 
     @property
     def baseline(self) -> Baseline:

@@ -25,7 +25,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from jaxpt.config import ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
-from jaxpt.data.spec import DataSpec
+from jaxpt.data.spec import DataSpec, text_windows
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.layers import Embed
@@ -55,10 +55,7 @@ class SkipGram(Objective):
         names = ("encoder_input_tokens", "encoder_segment_ids", "encoder_positions")
         draws = {"subsample": self.subsample, "noise": self.noise, "noise_exponent": self.noise_exponent}
         transforms = Transforms(
-            offline=(
-                Call(preprocessors.documents.tokenize),
-                Call(preprocessors.windows.cut, {"length": length, "join": False, "shortest": 2}),
-            ),
+            offline=text_windows(length, join=False, shortest=2),
             online=(
                 Call(preprocessors.skip_gram.draw, draws),
                 Call(preprocessors.skip_gram.features, {"length": length, "noise": self.noise}),
