@@ -87,19 +87,14 @@ class NetworkModel:
 
     def rolling(self, texts: Sequence[str]) -> list[LoglikelihoodResult]:
         """See `scoring.Model`."""
-        pairs, owners = [], []
-        for number, text in enumerate(texts):
-            blocks = self.blocks(self._reader.tokenizer.encode(text))
-            pairs += blocks
-            owners += [number] * len(blocks)
-        log_probs, tokens, greedy = np.zeros(len(texts)), np.zeros(len(texts), int), np.ones(len(texts), bool)
-        for number, score in zip(owners, self._scored(pairs), strict=True):
-            log_probs[number] += score.total
-            tokens[number] += score.tokens
-            greedy[number] &= score.is_greedy
-        return [
-            LoglikelihoodResult(float(p), int(n), bool(is_best)) for p, n, is_best in zip(log_probs, tokens, greedy)
-        ]
+        blocks = [self.blocks(self._reader.tokenizer.encode(text)) for text in texts]
+        scores = iter(self._scored([block for of_text in blocks for block in of_text]))
+        results = []
+        for of_text in blocks:
+            of_blocks = [next(scores) for _ in of_text]
+            total, tokens = sum(score.total for score in of_blocks), sum(score.tokens for score in of_blocks)
+            results.append(LoglikelihoodResult(float(total), tokens, all(score.is_greedy for score in of_blocks)))
+        return results
 
     def check(self, task: HarnessTask) -> None:
         """Raises UserError for a task that this model cannot answer."""

@@ -51,12 +51,9 @@ class NGrams:
 
     def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[LoglikelihoodResult]:
         """Log-likelihoods of continuations; contexts count as far as n-grams reach."""
-        return [
-            LoglikelihoodResult(
-                float(self._log_probs(before.encode(), after.encode()).sum()), len(after.encode()), False
-            )
-            for before, after in zip(contexts, continuations, strict=True)
-        ]
+        pairs = zip(contexts, continuations, strict=True)
+        log_probs = [self._log_probs(before.encode(), after.encode()) for before, after in pairs]
+        return [LoglikelihoodResult(float(of_text.sum()), len(of_text), False) for of_text in log_probs]
 
     def rolling(self, texts: Sequence[str]) -> list[LoglikelihoodResult]:
         """Log-likelihoods of texts."""

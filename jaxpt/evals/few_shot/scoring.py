@@ -92,26 +92,16 @@ def _compared(task: HarnessTask, model: Model, examples: Sequence[Example]) -> l
 
 
 def _likelihood(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
-    likelihoods = model.likelihoods(
-        [example.contexts[0] for example in examples], [example.continuations[0] for example in examples]
-    )
-    return [
-        {"log_prob": likelihood.log_prob, "tokens": likelihood.tokens, "is_greedy": likelihood.is_greedy}
-        for likelihood in likelihoods
-    ]
+    pairs = [(example.contexts[0], example.continuations[0]) for example in examples]
+    return [likelihood._asdict() for likelihood in model.likelihoods(*map(list, zip(*pairs)))] if pairs else []
 
 
 def _rolling(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
     texts = [example.continuations[0] for example in examples]
     counted = [text if example.counted is None else example.counted for example, text in zip(examples, texts)]
     return [
-        {
-            "log_prob": likelihood.log_prob,
-            "tokens": likelihood.tokens,
-            "words": word_count(text),
-            "bytes": len(text.encode()),
-        }
-        for text, likelihood in zip(counted, model.rolling(texts), strict=True)
+        {"log_prob": log_prob, "tokens": tokens, "words": word_count(text), "bytes": len(text.encode())}
+        for text, (log_prob, tokens, _) in zip(counted, model.rolling(texts), strict=True)
     ]
 
 
