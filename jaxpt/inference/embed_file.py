@@ -9,7 +9,7 @@ vector   fixed-size list of float32; layer_N for each of several layers
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,19 +57,12 @@ def embed_file(
     with shown_progress() as say, written:
         pace = corpus.Pace(say, total)
         max_characters = CHARACTERS_OF_UNITS if pool in UNITS else CHARACTERS
-        for first, chunk in _numbered(corpus.chunks(corpus.texts(file, field), max_characters)):
-            written.add(first, *_vectors(model, chunk, chosen, pool, normalize))
+        for chunk in corpus.chunks(corpus.texts(file, field), max_characters):
+            written.add(*_vectors(model, chunk, chosen, pool, normalize))
             pace.add(len(chunk))
     print(f"{out}: {written.rows:,} rows, vectors of {written.width} numbers")
     if written.truncated:
         print(f"{written.truncated:,} of {total:,} texts were truncated to the model's positions")
-
-
-def _numbered(chunks: Iterator[list[Text]]) -> Iterator[tuple[int, list[Text]]]:
-    first = 0
-    for chunk in chunks:
-        yield first, chunk
-        first += len(chunk)
 
 
 def _vectors(
@@ -96,7 +89,7 @@ class _Writer:
         """Takes the file, the layers, the pooling, and what the file says of itself."""
         self._path, self._layer, self._pool, self._facts = path, layer, pool, facts
         self._file, self._writer = disk.whole_file(path), None
-        self.rows = self.width = self.truncated = 0
+        self.texts = self.rows = self.width = self.truncated = 0
 
     def __enter__(self) -> _Writer:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,27 +101,27 @@ class _Writer:
             self._writer.close()
         self._file.__exit__(*error)
 
-    def add(self, first: int, found: Sequence[Any], truncated: int) -> None:
+    def add(self, vectors_by_text: Sequence[Any], truncated: int) -> None:
         """Writes a row group.
 
         Args:
-          first: number of the first text.
-          found: the words of each text, or its vector.
+          vectors_by_text: the words of each text, or its vector.
           truncated: texts that were truncated.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        columns: dict[str, Any] = {"text": np.arange(first, first + len(found))}
+        columns: dict[str, Any] = {"text": np.arange(self.texts, self.texts + len(vectors_by_text))}
+        self.texts += len(vectors_by_text)
         if self._pool in UNITS:
-            counts = [len(text_words.texts) for text_words in found]
-            columns["text"] = np.repeat(columns["text"], counts)
-            columns[self._pool] = pa.array([name for text_words in found for name in text_words.texts], pa.string())
-            spans_Wx2 = np.concatenate([text_words.spans for text_words in found]).astype(np.int32)
+            columns["text"] = np.repeat(columns["text"], [len(text_words.texts) for text_words in vectors_by_text])
+            names = [name for text_words in vectors_by_text for name in text_words.texts]
+            columns[self._pool] = pa.array(names, pa.string())
+            spans_Wx2 = np.concatenate([text_words.spans for text_words in vectors_by_text]).astype(np.int32)
             columns |= {"start": spans_Wx2[:, 0], "end": spans_Wx2[:, 1]}
-            vectors = np.concatenate([text_words.vectors for text_words in found], -2)
+            vectors = np.concatenate([text_words.vectors for text_words in vectors_by_text], -2)
         else:
-            vectors = np.stack(found, -2)  # [texts, D], of several layers [K, texts, D]
+            vectors = np.stack(vectors_by_text, -2)  # [texts, D], of several layers [K, texts, D]
         names = self._names(len(vectors)) if vectors.ndim == 3 else ["vector"]
         for name, values_RxD in zip(names, vectors if vectors.ndim == 3 else [vectors]):
             flat = pa.array(np.ascontiguousarray(values_RxD, np.float32).ravel())

@@ -119,16 +119,13 @@ def _of_corpus(
 
 
 def _vectors(model: Loaded, word_uses: Sequence[Use], layer: Layer) -> np.ndarray:
+    vectors = []
     with shown_progress() as say:
         pace = corpora.Pace(say, len(word_uses))
-        batches = [_batch(model, word_uses[n : n + BATCH], layer, pace) for n in range(0, len(word_uses), BATCH)]
-        return np.concatenate(batches, -2)
-
-
-def _batch(model: Loaded, word_uses: Sequence[Use], layer: Layer, pace: corpora.Pace) -> np.ndarray:
-    vectors = occurrences.vectors(model, word_uses, layer)
-    pace.add(len(word_uses))
-    return vectors
+        for first in range(0, len(word_uses), BATCH):
+            vectors.append(occurrences.vectors(model, word_uses[first : first + BATCH], layer))
+            pace.add(vectors[-1].shape[-2])
+    return np.concatenate(vectors, -2)
 
 
 def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus: str | None, k: int) -> Found:
