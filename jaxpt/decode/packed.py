@@ -130,9 +130,16 @@ def items_of(network: Network, layout: Format, rows: Sequence[Row]) -> list[Item
         has_branches = False  # distances are counted in the row, where a branch is not beside its context
     max_rows = CONTINUATIONS if has_branches else 1
     chunks = [numbers[i : i + max_rows] for numbers in of_text.values() for i in range(0, len(numbers), max_rows)]
-    if config.family == "encoder_decoder":
-        return [_targets(chunk, rows, has_branches) for chunk in chunks]
-    return [_continued(chunk, rows, has_branches, layout.prefix_lm) for chunk in chunks]
+    items, has_encoder = [], config.family == "encoder_decoder"
+    for chunk in chunks:
+        prompt, encoder = rows[chunk[0]].prompt, list(rows[chunk[0]].encoder)
+        item = _branched(chunk, rows, () if has_encoder else prompt, has_branches)
+        if has_encoder:
+            item.columns.update(encoder_tokens=encoder, encoder_positions=[*range(len(encoder))])
+        elif layout.prefix_lm:
+            item.columns["prefix"] = [int(i < len(prompt)) for i in range(len(item.columns["tokens"]))]
+        items.append(item)
+    return items
 
 
 def _masked(numbers: list[int], rows: Sequence[Row]) -> Item:
@@ -148,35 +155,18 @@ def _permuted(number: int, row: Row) -> Item:
     return Item([number], columns, [before + t for t in targets])
 
 
-def _continued(numbers: list[int], rows: Sequence[Row], has_branches: bool, prefix_lm: bool) -> Item:
-    """A context, and each continuation without its last token as a branch."""
-    prompt = rows[numbers[0]].prompt
-    tokens, positions, branches, at = list(prompt), [*range(len(prompt))], [0] * len(prompt), []
+def _branched(numbers: list[int], rows: Sequence[Row], shared: tuple[int, ...], has_branches: bool) -> Item:
+    """What rows share, and as a branch what each reads besides, without its last target."""
+    tokens, positions, branches, at = list(shared), [*range(len(shared))], [0] * len(shared), []
     for branch, number in enumerate(numbers, 1):
-        read = rows[number].targets[:-1]
-        at += [len(prompt) - 1, *range(len(tokens), len(tokens) + len(read))]
+        start, first = rows[number].prompt[len(shared) :], len(tokens)
+        read = (*start, *rows[number].targets[:-1])
+        at += [first + len(start) - 1 if start else len(shared) - 1, *range(first + len(start), first + len(read))]
         tokens += read
-        positions += range(len(prompt), len(prompt) + len(read))
+        positions += range(len(shared), len(shared) + len(read))
         branches += [branch] * len(read)
     columns = {"tokens": tokens, "positions": positions}
-    columns |= {"branches": branches} if has_branches else {}
-    columns |= {"prefix": [int(i < len(prompt)) for i in range(len(tokens))]} if prefix_lm else {}
-    return Item(numbers, columns, at)
-
-
-def _targets(numbers: list[int], rows: Sequence[Row], has_branches: bool) -> Item:
-    """An encoder's input, and each target after its start as a branch."""
-    prompt, encoder = rows[numbers[0]].prompt, list(rows[numbers[0]].encoder)
-    tokens, positions, branches, at = [], [], [], []
-    for branch, number in enumerate(numbers, 1):
-        read, first = (*prompt, *rows[number].targets[:-1]), len(tokens)
-        tokens += read
-        positions += range(len(read))
-        branches += [branch] * len(read)
-        at += range(first + len(prompt) - 1, first + len(read))
-    columns = {"tokens": tokens, "positions": positions}
-    columns |= {"branches": branches} if has_branches else {}
-    return Item(numbers, columns | {"encoder_tokens": encoder, "encoder_positions": [*range(len(encoder))]}, at)
+    return Item(numbers, columns | {"branches": branches} if has_branches else columns, at)
 
 
 def _arrays(

@@ -82,7 +82,7 @@ def evaluate(
     """
     tasks = task.load_all(names, overrides)
     task_shots = [
-        (harness_task, n) for harness_task in tasks for n in dict.fromkeys(map(harness_task.shown, shots or [None]))
+        (harness_task, n) for harness_task in tasks for n in dict.fromkeys(map(harness_task.num_shots, shots or [None]))
     ]
     task_examples = [(harness_task, n, examples(harness_task, n, limit, data, seed)) for harness_task, n in task_shots]
     for harness_task, _, of_task in task_examples:

@@ -63,7 +63,7 @@ def examples(
     Raises:
       UserError: there is no data, no row counts, a row is not as the task says, or there are fewer rows than shots.
     """
-    shots = task.shown(shots)
+    shots = task.num_shots(shots)
     rows, is_own = _counted(task, rows_of(task, folder)), True
     if not rows:
         raise UserError(f"{task.source}: has no rows that count" + (f" (filter: {task.filter})" if task.filter else ""))

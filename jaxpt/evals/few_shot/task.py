@@ -10,7 +10,6 @@ metrics: [acc, perplexity]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -128,7 +127,7 @@ class HarnessTask(Frozen):
         """Names of the metrics."""
         return self.metrics or (DEFAULT_METRIC[self.form],)
 
-    def shown(self, shots: int | None) -> int:
+    def num_shots(self, shots: int | None) -> int:
         """How many examples are shown when `shots` are asked for; None: the task's own number."""
         return 0 if self.form in ("loglikelihood_rolling", "similarity") else self.shots if shots is None else shots
 
@@ -157,20 +156,10 @@ class HarnessTask(Frozen):
             raise UserError(f"{self.source}: metrics: acc_all needs group")
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """Where named tasks are looked for."""
-
-    folders: tuple[Path, ...]
-
-    def names(self) -> list[str]:
-        """Names of all tasks."""
-        return sorted({path.stem for folder in self.folders for path in folder.glob("*.yaml")})
-
-
-def shipped() -> Found:
-    """The tasks of the current directory's `configs/tasks`, and of the repository that jaxpt runs from."""
-    return Found((Path("configs/tasks"), Path(jaxpt.__file__).parent.parent / "configs/tasks"))
+def shipped() -> dict[str, Path]:
+    """The files by name of the tasks of the current directory's `configs/tasks`, and of the repository of jaxpt."""
+    folders = (Path(jaxpt.__file__).parent.parent / "configs/tasks", Path("configs/tasks"))
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> HarnessTask:
@@ -214,10 +203,10 @@ def load_all(names: Sequence[str], overrides: Sequence[str] = ()) -> list[Harnes
 
     Args:
       names: as `load`.
-      overrides: `TASK.key=value`, as `own`.
+      overrides: `TASK.key=value`, as `overrides_of`.
 
     Raises:
-      UserError: as `load` and `own`, or two tasks have one name, by which results are called.
+      UserError: as `load` and `overrides_of`, or two tasks have one name, by which results are called.
 
     Example:
       >>> [one.shots for one in load_all(["lambada", "piqa"], ["piqa.shots=2"])]
@@ -225,7 +214,7 @@ def load_all(names: Sequence[str], overrides: Sequence[str] = ()) -> list[Harnes
     """
     tasks: dict[str, HarnessTask] = {}
     for name in names:
-        task = load(name, own(name, names, overrides))
+        task = load(name, overrides_of(name, names, overrides))
         if (other := tasks.setdefault(task.name, task)) is not task:
             raise UserError(
                 f"{task.source}: is named {task.name}, as {other.source} is; give it another name (key name)"
@@ -238,14 +227,13 @@ def _path(name: str) -> Path:
         if not Path(name).is_file():
             raise UserError(f"--tasks: {name}: no such file")
         return Path(name)
-    registry = shipped()
-    for folder in registry.folders:
-        if (folder / f"{name}.yaml").is_file():
-            return folder / f"{name}.yaml"
-    raise UserError(f"--tasks: {name}: no such task{nearest(name, registry.names())}; or name a YAML file")
+    tasks = shipped()
+    if name not in tasks:
+        raise UserError(f"--tasks: {name}: no such task{nearest(name, sorted(tasks))}; or name a YAML file")
+    return tasks[name]
 
 
-def own(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
+def overrides_of(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
     """The overrides of one of several tasks, without its name.
 
     Args:
@@ -257,7 +245,7 @@ def own(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
       UserError: an override is none of theirs.
 
     Example:
-      >>> own("piqa", ["piqa", "lambada"], ["piqa.data.path=a.jsonl", "lambada.shots=1"])
+      >>> overrides_of("piqa", ["piqa", "lambada"], ["piqa.data.path=a.jsonl", "lambada.shots=1"])
       ['data.path=a.jsonl']
     """
     known = {Path(task_name).stem for task_name in names}

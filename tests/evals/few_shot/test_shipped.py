@@ -12,7 +12,7 @@ from jaxpt.data.tables import Row
 from jaxpt.data.tables.tfds import plain
 from jaxpt.evals.few_shot import examples, task
 
-OF_TFDS = [name for name in task.shipped().names() if task.load(name).data.tfds]
+OF_TFDS = [name for name in sorted(task.shipped()) if task.load(name).data.tfds]
 TEXTS = {
     ("winogrande", "sentence"): "the _ ran",
     ("gsm8k", "answer"): "2 and 2 is 4. #### 4",
@@ -59,13 +59,13 @@ def rows(monkeypatch):
 def test_rows_of_tfds_are_examples_of_every_class(rows, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)  # where no file of the task is
     one = task.load(name)
-    found = examples.examples(one, shots=one.shown(2), folder=str(tmp_path))
+    found = examples.examples(one, shots=one.num_shots(2), folder=str(tmp_path))
     assert len(found) == 8 and all(text.strip() for each in found for text in each.continuations)
     if one.form == "multiple_choice":
         golds = {each.gold for each in found}
         wanted = 2 if name == "hellaswag" else len(found[0].choices)  # whose label is any whole number, here 0 and 1
         assert golds == set(range(wanted)), "each class is another choice"
-    assert rows == ([one.data.split, one.data.shots_split] if one.shown(2) else [one.data.split])
+    assert rows == ([one.data.split, one.data.shots_split] if one.num_shots(2) else [one.data.split])
 
 
 @pytest.mark.parametrize("label", [True, "True", 1, "1"])

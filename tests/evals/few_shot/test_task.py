@@ -62,7 +62,7 @@ def test_an_unknown_task_is_answered_with_the_nearest():
 
 def test_an_override_names_its_task():
     with pytest.raises(UserError, match=r"shots=3: wants TASK.key=value; TASK is one of lambada, piqa"):
-        task.own("piqa", ["piqa", "lambada"], ["shots=3"])
+        task.overrides_of("piqa", ["piqa", "lambada"], ["shots=3"])
 
 
 def test_a_task_whose_file_has_a_dot_is_overridden(tmp_path):
