@@ -7,7 +7,6 @@ OUT/results.json        metrics with standard errors, baselines, settings, of al
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -180,7 +179,7 @@ def _outcomes(
                 continue
             chunk = of_task[first : first + size]
             if results_file:
-                asks.progress = functools.partial(_show, results_file, first, len(chunk))
+                asks.progress = lambda share, first=first, of=chunk: results_file.show(first + int(share * len(of)))
             outcomes = scoring.score(harness_task, asks, chunk)
             for number, outcome in enumerate(outcomes, first):
                 if results_file and number in results_file.remaining():
@@ -252,10 +251,6 @@ def _write_summary(
     text = json.dumps({"results": list(entries.values())}, indent=1, ensure_ascii=False)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "results.json", f"{text}\n")
-
-
-def _show(results_file: files.ResumableJsonl, first: int, examples: int, share: float) -> None:
-    results_file.show(first + int(share * examples))
 
 
 def _of_first(value: np.ndarray) -> np.ndarray:
