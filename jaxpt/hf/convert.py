@@ -71,8 +71,7 @@ def import_weights(
     adapter = None if low_rank is None else peft.read(low_rank, opened.network)
     with _created(out) as temporary:
         model = opened.network.config
-        extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
-        limits = {"extra_ids": extra_ids, "max_size": model.vocab_size}
+        limits = {"extra_ids": hf.family_of(model).extra_ids, "max_size": model.vocab_size}
         tokens = vocabularies.take(Path(tokenizer or source), temporary / "tokenizer", limits, report)
         low_rank_config = None if adapter is None else adapter.config
         task = None if source.is_file() else imported.task_of(opened)
@@ -133,7 +132,7 @@ def export(
     dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
     with _created(out) as temporary:
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-        ids = _special_ids(config, run_dir)
+        ids = _special_ids(config, run_dir, family.special_ids)
         hf.write(
             temporary, network, _Sums(saved, summands), dtypes, ids, **shards, **_labels(config), origin=origin_config
         )
@@ -309,7 +308,7 @@ def _vocabulary(config: Config, run_dir: Path) -> Vocabulary:
     return tokenizers.load(run_dir / "tokenizer", kind, extra_ids=settings.extra_ids).vocabulary
 
 
-def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
+def _special_ids(config: Config, run_dir: Path, more: Mapping[str, str]) -> dict[str, int]:
     """Keys of special tokens in config.json."""
     directory = run_dir / "tokenizer"
     if not directory.is_dir():
@@ -325,8 +324,5 @@ def _special_ids(config: Config, run_dir: Path) -> dict[str, int]:
         a if a is not None else b for a, b in ((vocabulary.bos, vocabulary.cls), (vocabulary.eos, vocabulary.sep))
     )
     ids = {"pad": vocabulary.pad, "bos": bos, "eos": eos}
-    if config.model.kind == "bart":
-        ids["forced_eos"] = eos
-    if config.model.kind == "bart" and not config.model.pre_norm:  # mBART's is a language
-        ids |= {"decoder_start": eos, "forced_bos": bos}
+    ids |= {key: ids[name] for key, name in more.items()}
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}

@@ -17,7 +17,7 @@ from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
 
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
-"""Objective of an imported model, by its family; BART's and mBART's are named in `objective_of`."""
+"""Objective of an imported model, if its family in `jaxpt.hf.families` names none."""
 PROBLEMS: dict[str, Problem] = {
     "classification": "single_label_classification", "regression": "regression",
     "multi_label": "multi_label_classification",
@@ -52,12 +52,10 @@ def open_source(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
 
 
 def objective_of(model: ModelConfig, heads: Collection[str]) -> dict[str, Any]:
-    """Default objective of an imported model, by its kind, family or heads."""
+    """Default objective of an imported model, by its heads or family."""
     if "replaced_token" in heads:
         return {"kind": "replaced_token"}
-    if model.kind == "bart":
-        return {"kind": "mbart" if model.pre_norm else "bart"}
-    return {"kind": OBJECTIVES[model.family]} | (
+    return {"kind": hf.family_of(model).objective or OBJECTIVES[model.family]} | (
         {"next_sentence": "sentence_pair" in heads} if model.family == "encoder" else {}
     )
 

@@ -121,6 +121,12 @@ class Family:
     """True: a model is written as this model_type only if it was read as such."""
     dropouts: tuple[str, ...] = ()
     """Their other rates of what is the one `dropout` of ours."""
+    objective: str | None = None
+    """Objective of an imported model; by default that of encoders, decoders or encoder-decoders."""
+    extra_ids: int | None = 0
+    """Sentinels that the tokenizer adds to its model; None: as many as its files say (T5)."""
+    special_ids: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """{more of their keys of special tokens: "bos" or "eos"}."""
     decided: tuple[str, ...] = ()
     """Keys that the tensors decide, whatever the origin's config.json says."""
 

@@ -47,10 +47,11 @@ def table(config: BartConfig) -> Table:
 
 
 def _family(model_type: str, name: str, pre_norm: bool) -> Family:
-    """The two differ in the position of the norms."""
+    """The two differ in the position of the norms; mBART's decoder starts with a language."""
     return Family(
         model_type=model_type,
         kind="bart",
+        objective=model_type,
         classes=f"{name}ForConditionalGeneration",
         table=table,
         tasks=tasks(name, classes=("classification_head.dense", "classification_head.out_proj"), tags=None),
@@ -80,6 +81,7 @@ def _family(model_type: str, name: str, pre_norm: bool) -> Family:
         infer=lambda keys, tensors: {"pre_norm": pre_norm},
         write=_write,
         supports=lambda config: config.pre_norm == pre_norm,
+        special_ids={"forced_eos": "eos"} | ({} if pre_norm else {"decoder_start": "eos", "forced_bos": "bos"}),
     )  # fmt: skip
 
 

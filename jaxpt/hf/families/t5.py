@@ -96,6 +96,7 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
     return Family(
         model_type=model_type,
         kind="t5",
+        extra_ids=None,
         classes=f"{name}ForConditionalGeneration",
         table=table,
         tasks=_tasks(name),
