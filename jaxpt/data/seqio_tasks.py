@@ -17,7 +17,7 @@ from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.config.kinds import nearest
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call, Transforms
-from jaxpt.data.sources.base import Piece, Source
+from jaxpt.data.sources.base import Pieces, Source
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
@@ -173,7 +173,7 @@ class Documents:
 
     def shards(self) -> list[Pieces]:
         """Runs of documents."""
-        return [Pieces(pieces) for pieces in self._source.shards(self._split)]
+        return self._source.shards(self._split)
 
     def dataset(self, number: int, shard: Pieces) -> tf.data.Dataset:
         """The records of a shard."""
@@ -227,15 +227,6 @@ def _first_records(ds: tf.data.Dataset) -> list[str]:
     """Records as texts, which are equal where all their values are, NaN too."""
     rows = ds.take(_COMPARED).as_numpy_iterator()
     return [repr({name: np.asarray(x).tolist() for name, x in row.items()}) for row in rows]
-
-
-class Pieces(list[Piece]):
-    """A shard of a source."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of text, about."""
-        return sum(piece.size for piece in self)
 
 
 def key(*parts: int | str) -> int:

@@ -50,6 +50,15 @@ class Piece(NamedTuple):
     """Bytes of text, about."""
 
 
+class Pieces(list[Piece]):
+    """A shard of a source: runs of documents."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of text, about."""
+        return sum(piece.size for piece in self)
+
+
 class Source:
     """The documents of a corpus, by split.
 
@@ -94,7 +103,7 @@ class Source:
         """Which guarantee the stream has, for people to read."""
         return "by index: a resume seeks; every epoch has its own order and noise"
 
-    def shards(self, split: str) -> list[list[Piece]]:
+    def shards(self, split: str) -> list[Pieces]:
         """Cuts a split into runs of documents; corpora of many bytes are read through for it.
 
         Args:
@@ -105,13 +114,13 @@ class Source:
         """
         paths = self._files[split]
         every = max(SHARD_BYTES, -(-sum(map(self._size, paths)) // MOST_SHARDS))
-        shards: list[list[Piece]] = [[]]
+        shards = [Pieces()]
         for number, path in enumerate(paths):
             cuts = list(self._cut(path, every))
             stops = [mark.number for mark, _ in cuts[1:]]
             for (mark, size), stop in zip(cuts, [*stops, None]):
-                if shards[-1] and not 0 < sum(piece.size for piece in shards[-1]) < every:
-                    shards.append([])
+                if shards[-1] and not 0 < shards[-1].size < every:
+                    shards.append(Pieces())
                 shards[-1].append(Piece(number, mark, stop, size))
         return shards
 

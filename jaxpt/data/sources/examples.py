@@ -24,7 +24,7 @@ import numpy as np
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import from_generator, seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
-from jaxpt.data.sources.base import Piece, Source
+from jaxpt.data.sources.base import Piece, Pieces, Source
 from jaxpt.data.sources.foreign import find_task, module_digest
 from jaxpt.data.tables import Offset
 from jaxpt.data.tables.tfds import first_line
@@ -108,10 +108,10 @@ class Examples(Source):
                     f"the task has {theirs[:6]} …; leave data.tokenizer.path out, or name the task's own"
                 )
 
-    def shards(self, split: str) -> list[list[Piece]]:
+    def shards(self, split: str) -> list[Pieces]:
         """A shard for each of the source's own, in every pass."""
         passes = self._passes if split == "train" else 1
-        return [[Piece(n, Offset(offset=p))] for p in range(passes) for n in range(len(self._files[split]))]
+        return [Pieces([Piece(n, Offset(offset=p))]) for p in range(passes) for n in range(len(self._files[split]))]
 
     def dataset(self, split: str, pieces: Iterable[Piece] | None = None) -> tf.data.Dataset:
         """The examples of some shards; a mistake inside it is kept in `failure`.

@@ -80,36 +80,30 @@ def _without_keras() -> Iterator[None]:
 
 
 class _LayersLater:
-    """Finds TensorFlow Text's Keras layers, to be run when they are used."""
+    """Finds TensorFlow Text's Keras layers, and runs them when somebody asks for one of their names.
 
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != _LAYERS:
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec and spec.loader:
-            spec.loader = _WhenUsed(spec.loader)
-        return spec
-
-
-class _WhenUsed:
-    """Runs a module when somebody asks for one of its names.
-
-    `importlib.util.LazyLoader` runs it at any attribute: at `__file__`, for which `inspect` asks every module there is.
+    `importlib.util.LazyLoader` runs a module at any attribute: at `__file__`, for which `inspect` asks every module.
     """
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
+    @classmethod
+    def find_spec(cls, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == _LAYERS else None
+        if spec and spec.loader:
+            spec.loader = cls(spec.loader)
+        return spec
+
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        def found(name: str) -> Any:
+        def when_used(name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
             del module.__getattr__
             self._loader.exec_module(module)
             return getattr(module, name)
 
-        module.__getattr__ = found
+        module.__getattr__ = when_used

@@ -6,6 +6,7 @@ import bisect
 import collections
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -116,13 +117,8 @@ def _threshold(rows: collections.Counter[int], fraction: float) -> int:
 
 def _exceptions(split: HeldOut, counts: dict[str, collections.Counter[int]]) -> tuple[tuple[int, bool], ...]:
     """Of texts in several strata that would be on both sides: the side that most of their rows would be on."""
-    sides: dict[int, collections.Counter[bool]] = {}
-    seen_hashes: set[int] = set()
-    for rows in counts.values():
-        for hash in rows:
-            if hash in seen_hashes:
-                sides[hash] = collections.Counter()
-            seen_hashes.add(hash)
+    strata_of = collections.Counter(itertools.chain.from_iterable(counts.values()))
+    sides = {hash: collections.Counter() for hash, num_strata in strata_of.items() if num_strata > 1}
     for stratum, rows in counts.items():
         for hash in sides.keys() & rows.keys():
             sides[hash][split._at(hash, stratum)] += rows[hash]
