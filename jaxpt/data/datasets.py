@@ -96,10 +96,9 @@ def prepare(
         build = functools.partial(cache.build, say=say, workers=workers, verify=verify, beam=beam)
         sets = list(zip(parts, known, transforms))
         stores = {split: [_store(split, *of_part, tokenizer, build) for of_part in sets] for split in _SPLITS}
-        for part, source in zip(parts, sources):
-            say.note(f"{part.name}: {source.tier}")
         streams = _streams(config, phase, parts, stores, transforms, to_seqio(tokenizer))
-        lines = [_lines(parts, streams), warnings(objective, spec, streams["train"], vocabulary.size)]
+        lines = [(f"{part.name}: {source.tier}" for part, source in zip(parts, sources)), _lines(parts, streams)]
+        lines.append(warnings(objective, spec, streams["train"], vocabulary.size))
         if config.task is not None:
             lines.append(labelled.store_lines(parts, stores))
         for line in itertools.chain(*lines):
