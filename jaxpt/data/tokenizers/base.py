@@ -22,7 +22,9 @@ from jaxpt.data.tokenizers.added_tokens import AddedToken
 from jaxpt.errors import UserError
 
 DEFAULT_EXTRA_IDS = 100
-BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+"""In the order of their ids."""
+BART_TOKENS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 END_OF_TEXT = "<|endoftext|>"
 SPECIALS = {
     "pad": ("[PAD]", "<pad>"),
@@ -324,7 +326,7 @@ def any_of(tokens: Iterable[str]) -> str:
     return f"({'|'.join(map(re.escape, sorted(tokens, key=len, reverse=True)))})"
 
 
-def vocabulary_of(
+def vocabulary(
     size: int, added: Mapping[str, int], sentinels: int, sentinels_end: int, **ids: int | None
 ) -> Vocabulary:
     """The ids of a vocabulary, some of whose last ones may be those of added tokens; sentinels are none.
@@ -337,7 +339,7 @@ def vocabulary_of(
       **ids: further fields.
 
     Example:
-      >>> vocabulary_of(104, {"<s>": 1, "<extra_id_0>": 101, "<a>": 102, "<b>": 103}, 1, 102).behind
+      >>> vocabulary(104, {"<s>": 1, "<extra_id_0>": 101, "<a>": 102, "<b>": 103}, 1, 102).behind
       2
     """
     tokens = {i for token, i in added.items() if not re.fullmatch(r"<extra_id_\d+>", token)}

@@ -19,25 +19,24 @@ from typing import Any
 
 from jaxpt.data.tokenizers import added_tokens, vocabulary_files
 from jaxpt.data.tokenizers.added_tokens import AddedToken
-from jaxpt.data.tokenizers.base import SPECIALS
+from jaxpt.data.tokenizers.base import BART_TOKENS, BERT_TOKENS, END_OF_TEXT, SPECIALS
 from jaxpt.errors import UserError, shown
 
 MAP, ADDED_TOKENS, DECODER = "special_tokens_map.json", "added_tokens.json", "added_tokens_decoder"
 
-_FAIRSEQ = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
-_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
-_GPT2 = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
+_FAIRSEQ = BART_TOKENS | {"sep": "</s>", "cls": "<s>"}
+_GPT2 = {"bos": END_OF_TEXT, "eos": END_OF_TEXT}
 _LLAMA = {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 _T5 = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 CLASS_SPECIALS: Mapping[str, Mapping[str, str]] = {
-    **dict.fromkeys(("bert", "distilbert", "electra"), _BERT),
+    **dict.fromkeys(("bert", "distilbert", "electra"), BERT_TOKENS),
     **dict.fromkeys(("roberta", "bart", "xlmroberta", "mbart", "longformer", "led"), _FAIRSEQ),
     **dict.fromkeys(("gpt2", "opt"), _GPT2),
     **dict.fromkeys(("llama", "mistral", "codellama"), _LLAMA),
     **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
     "openaigpt": {"unk": "<unk>"},
-    "albert": _BERT | {"bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"},
-    "debertav2": _BERT | {"bos": "[CLS]", "eos": "[SEP]"},
+    "albert": BERT_TOKENS | {"bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"},
+    "debertav2": BERT_TOKENS | {"bos": "[CLS]", "eos": "[SEP]"},
     "xlnet": _FAIRSEQ | {"sep": "<sep>", "cls": "<cls>"},
 }
 """Special tokens that a class of `transformers` has where no file names others."""

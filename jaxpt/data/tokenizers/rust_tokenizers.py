@@ -15,11 +15,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from jaxpt.data.tokenizers import added_tokens, scripts, vocabulary_files
 from jaxpt.data.tokenizers.added_tokens import AddedToken
-from jaxpt.data.tokenizers.base import BERT_SPECIALS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer, vocabulary_of
+from jaxpt.data.tokenizers.base import BART_TOKENS, BERT_TOKENS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer, vocabulary
 from jaxpt.data.tokenizers.declared import class_name
 from jaxpt.errors import UserError
 
-BPE_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's, BART's
 BERT_CLASSES = ("bert", "distilbert", "electra")
 GPT2_CLASSES = ("gpt2", "opt", "roberta", "bart", "longformer", "led")
 _BERT_OPTIONS = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
@@ -54,7 +53,7 @@ class RustTokenizer(Tokenizer):
         }
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         added_ids = {token: tokenizer.token_to_id(token) for token in self.added}
-        self.vocabulary = vocabulary_of(
+        self.vocabulary = vocabulary(
             size, added_ids, sentinels, sentinels_end,
             **(ids | {"pad": ids["pad"] or 0, "eod": tokenizer.token_to_id("<eod>")}),
         )  # fmt: skip
@@ -168,11 +167,11 @@ class RustTokenizer(Tokenizer):
         Those of BERT, GPT-2 and RoBERTa take the pieces alone from a tokenizer.json and bring their own steps and
         names of special tokens; PreTrainedTokenizerFast takes all of it.
         """
-        if self.kind == "wordpiece" and set(BERT_SPECIALS) <= vocab.keys():
+        if self.kind == "wordpiece" and vocab.keys() >= set(BERT_TOKENS.values()):
             if _steps(tree) == _steps(_tree(wordpiece({"[UNK]": 0}, self.lowercase))):
                 return "BertTokenizer"
         elif self.kind == "bpe" and _steps(tree) == _steps(_tree(bpe({}, [], lowercase=False))):
-            if set(BPE_SPECIALS) <= vocab.keys():
+            if vocab.keys() >= set(BART_TOKENS.values()):
                 return "RobertaTokenizer"
             if END_OF_TEXT in vocab:
                 return "GPT2Tokenizer"
@@ -251,7 +250,7 @@ def wordpiece(
     rust = library.Tokenizer(models.WordPiece(vocab, unk_token=unk, max_input_chars_per_word=100))
     rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase, strip_accents, chinese_chars)
     rust.decoder = decoders.WordPiece()
-    rust.add_special_tokens([t for t in BERT_SPECIALS if t in vocab])
+    rust.add_special_tokens([t for t in BERT_TOKENS.values() if t in vocab])
     return RustTokenizer(rust, "wordpiece")
 
 
@@ -281,7 +280,7 @@ def bpe(
     rust = library.Tokenizer(models.BPE(vocab, merges))
     rust.normalizer, rust.pre_tokenizer = gpt2_steps(lowercase, add_prefix_space)
     rust.decoder = decoders.ByteLevel()
-    known = [token for token in special or (*BPE_SPECIALS, END_OF_TEXT) if token in vocab]
+    known = [token for token in special or (*BART_TOKENS.values(), END_OF_TEXT) if token in vocab]
     has_end = {"</s>", END_OF_TEXT} & set(known) or (special and END_OF_TEXT not in special)
     rust.add_special_tokens(known if has_end else [*known, END_OF_TEXT])
     if lowercase and {"<s>", "</s>", "<mask>"} <= set(known):  # GPT-2's class and RoBERTa's know no folding of case

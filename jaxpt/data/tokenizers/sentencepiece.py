@@ -19,7 +19,7 @@ from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import added_tokens, declared, scripts, vocabulary_files
 from jaxpt.data.tokenizers import sentencepiece_models as models
 from jaxpt.data.tokenizers.added_tokens import AddedToken, Finder
-from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Encoded, Tokenizer, vocabulary_of
+from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Encoded, Tokenizer, vocabulary
 from jaxpt.data.tokenizers.sentencepiece_styles import PLAIN, STYLES, XLM_R_STARTS, Style, style_of
 from jaxpt.errors import UserError
 
@@ -136,7 +136,7 @@ class SentencePieceTokenizer(Tokenizer):
         # Of fairseq's vocabularies <s> and </s> stand for [CLS] and [SEP], of no others.
         order = slice(None, None, -1) if style.first else slice(2)
         spelled = {part: SPECIALS[part][order] for part in ("cls", "sep", "mask")}
-        self.vocabulary = vocabulary_of(
+        self.vocabulary = vocabulary(
             len(proto.pieces), added_ids, sentinels, sentinels_end, pad=max(self._sp.pad_id(), 0), eod=ids.get("<eod>"),
             **{part: i if i >= 0 else None for part, i in of_model.items()},
             **{part: next((ids[token] for token in tokens if token in ids), None) for part, tokens in spelled.items()},

@@ -13,7 +13,7 @@ from tokenizers import models, trainers
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import rust_tokenizers, vocabulary_files
-from jaxpt.data.tokenizers.base import BERT_SPECIALS, Tokenizer
+from jaxpt.data.tokenizers.base import BERT_TOKENS, Tokenizer
 from jaxpt.data.tokenizers.declared import class_name
 from jaxpt.errors import UserError
 
@@ -25,11 +25,11 @@ class WordPieceTokenizer(rust_tokenizers.RustTokenizer):
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
-        return Vocabulary(vocab_size, **{name: n for n, name in enumerate(("pad", "unk", "cls", "sep", "mask"))})
+        return Vocabulary(vocab_size, **{part: n for n, part in enumerate(BERT_TOKENS)})
 
     @classmethod
     def least(cls, config: TokenizerConfig) -> int:
-        return len(BERT_SPECIALS)
+        return len(BERT_TOKENS)
 
     @classmethod
     def train(
@@ -41,9 +41,9 @@ class WordPieceTokenizer(rust_tokenizers.RustTokenizer):
         words: collections.Counter[str] = collections.Counter()
         for text in texts:
             words.update(word for word, _ in rust.pre_tokenizer.pre_tokenize_str(rust.normalizer.normalize_str(text)))
-        alphabet, inner = _letters(words, min(1000, (vocab_size - len(BERT_SPECIALS)) // 2))
+        alphabet, inner = _letters(words, min(1000, (vocab_size - len(BERT_TOKENS)) // 2))
         trainer = trainers.WordPieceTrainer(
-            vocab_size=vocab_size, special_tokens=[*BERT_SPECIALS, *(f"##{c}" for c in inner)],
+            vocab_size=vocab_size, special_tokens=[*BERT_TOKENS.values(), *(f"##{c}" for c in inner)],
             initial_alphabet=alphabet, limit_alphabet=len(alphabet), min_frequency=2, show_progress=False,
         )  # fmt: skip
         rust.train_from_iterator(texts, trainer)
