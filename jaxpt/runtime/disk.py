@@ -220,8 +220,9 @@ def whole_directory(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        if time.time() - old.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another process removes it
+            if time.time() - old.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(old, ignore_errors=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with signals.on_leave(lambda _: shutil.rmtree(temporary, ignore_errors=True)):

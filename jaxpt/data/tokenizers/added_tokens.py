@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import tokenizers as library
 from tokenizers import models
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError, shown
 
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -118,6 +120,28 @@ def sentinels(ids: Mapping[str, int], where: Any) -> tuple[int, int]:
     if any(sentinel_ids.get(n) != end - 1 - n for n in range(len(sentinel_ids))):
         raise UserError(f"{where}: wants its {len(sentinel_ids)} sentinels at the end, <extra_id_0> the last")
     return len(sentinel_ids), end
+
+
+def vocabulary(
+    size: int, added: Mapping[str, int], sentinels: int, sentinels_end: int, **ids: int | None
+) -> Vocabulary:
+    """The ids of a vocabulary, some of whose last ones may be those of added tokens; sentinels are none.
+
+    Args:
+      size: how many ids there are.
+      added: ids of the tokens that were added.
+      sentinels: how many sentinels there are.
+      sentinels_end: the id behind them.
+      **ids: further fields.
+
+    Example:
+      >>> vocabulary(104, {"<s>": 1, "<extra_id_0>": 101, "<a>": 102, "<b>": 103}, 1, 102).behind
+      2
+    """
+    tokens = {i for token, i in added.items() if not re.fullmatch(r"<extra_id_\d+>", token)}
+    behind = next(count for count in itertools.count() if size - 1 - count not in tokens)
+    end = sentinels_end if sentinels and sentinels_end != size - behind else None
+    return Vocabulary(size, sentinels=sentinels, added=tuple(added.items()), behind=behind, sentinels_end=end, **ids)
 
 
 class Match(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import itertools
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -162,11 +161,10 @@ class Tokenizer(abc.ABC):
             padding counts only under a usual name, as every vocabulary has some id for it.
         """
         ids = {part: getattr(self.vocabulary, part) for part in SPECIALS}
-        tokens = {part: self.tokens([i])[0] for part, i in ids.items() if i is not None}
-        if tokens["pad"] not in SPECIALS["pad"]:
+        tokens = {part: AddedToken(self.tokens([i])[0], special=True) for part, i in ids.items() if i is not None}
+        if tokens["pad"].content not in SPECIALS["pad"]:
             del tokens["pad"]
-        own = {part: AddedToken(token, special=True) for part, token in tokens.items()}
-        return {**own, **(self.specials if named is None else named)}
+        return {**tokens, **(self.specials if named is None else named)}
 
     def token_id(self, token: str) -> int | None:
         """The id of a token as it is written; None where the vocabulary does not have it."""
@@ -296,8 +294,19 @@ class Tokenizer(abc.ABC):
 
     def save(self, directory: str | Path) -> None:
         """Writes the files with their checksums; those of jaxpt's kinds are Hugging Face's AutoTokenizer's, too."""
-        settings = vocabulary_files.settings_file(type(self).__name__, {"kind": self.kind}, self.chat_templates)
-        vocabulary_files.write(directory, self.files() | {vocabulary_files.SETTINGS: settings})
+        self._write(directory, self.files(), type(self).__name__, {"kind": self.kind})
+
+    def _write(self, directory: str | Path, files: dict[str, str | bytes], name: str, settings: dict[str, Any]) -> None:
+        """Writes the files, and a tokenizer_config.json of the class `name` with these settings."""
+        written = vocabulary_files.settings_file(name, settings, self.chat_templates)
+        vocabulary_files.write(directory, files | {vocabulary_files.SETTINGS: written})
+
+    def _settings(self) -> dict[str, Any]:
+        """What tokenizer_config.json says of every vocabulary of jaxpt's kinds."""
+        # Special tokens are named always: the classes that take all from tokenizer.json know none by themselves.
+        named = {f"{part}_token": token and token.named() for part, token in self.special_tokens().items()}
+        added = {vocabulary_files.ADDED: list(self.added)} if self.added else {}
+        return {"do_lower_case": self.lowercase, **self.carried, **added, **named}
 
     def digest(self) -> str:
         """Hash of everything that determines the ids: by default the files and the module's source."""
@@ -324,28 +333,6 @@ class Tokenizer(abc.ABC):
 def any_of(tokens: Iterable[str]) -> str:
     """A regular expression whose group is one of some tokens; of several that begin at a place the longest."""
     return f"({'|'.join(map(re.escape, sorted(tokens, key=len, reverse=True)))})"
-
-
-def vocabulary(
-    size: int, added: Mapping[str, int], sentinels: int, sentinels_end: int, **ids: int | None
-) -> Vocabulary:
-    """The ids of a vocabulary, some of whose last ones may be those of added tokens; sentinels are none.
-
-    Args:
-      size: how many ids there are.
-      added: ids of the tokens that were added.
-      sentinels: how many sentinels there are.
-      sentinels_end: the id behind them.
-      **ids: further fields.
-
-    Example:
-      >>> vocabulary(104, {"<s>": 1, "<extra_id_0>": 101, "<a>": 102, "<b>": 103}, 1, 102).behind
-      2
-    """
-    tokens = {i for token, i in added.items() if not re.fullmatch(r"<extra_id_\d+>", token)}
-    behind = next(count for count in itertools.count() if size - 1 - count not in tokens)
-    end = sentinels_end if sentinels and sentinels_end != size - behind else None
-    return Vocabulary(size, sentinels=sentinels, added=tuple(added.items()), behind=behind, sentinels_end=end, **ids)
 
 
 def _trimmed(text: str, offsets_Nx2: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from jaxpt.data.tokenizers import added_tokens, scripts, vocabulary_files
 from jaxpt.data.tokenizers.added_tokens import AddedToken
-from jaxpt.data.tokenizers.base import BART_TOKENS, BERT_TOKENS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer, vocabulary
+from jaxpt.data.tokenizers.base import BART_TOKENS, BERT_TOKENS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer
 from jaxpt.data.tokenizers.declared import class_name
 from jaxpt.errors import UserError
 
@@ -53,7 +53,7 @@ class RustTokenizer(Tokenizer):
         }
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         added_ids = {token: tokenizer.token_to_id(token) for token in self.added}
-        self.vocabulary = vocabulary(
+        self.vocabulary = added_tokens.vocabulary(
             size, added_ids, sentinels, sentinels_end,
             **(ids | {"pad": ids["pad"] or 0, "eod": tokenizer.token_to_id("<eod>")}),
         )  # fmt: skip
@@ -153,13 +153,7 @@ class RustTokenizer(Tokenizer):
             merges = (" ".join(m) if isinstance(m, list) else m for m in tree["model"]["merges"])
             files["vocab.json"] = json.dumps(vocab, ensure_ascii=False)
             files["merges.txt"] = "#version: 0.2\n" + "".join(f"{m}\n" for m in merges)
-        name = self._class_of(tree, vocab)
-        settings: dict[str, Any] = {"do_lower_case": self.lowercase, **self.carried}
-        settings |= {vocabulary_files.ADDED: list(self.added)} if self.added else {}
-        # Named always: the classes that take all from tokenizer.json know no special token by themselves.
-        settings |= {f"{part}_token": token and token.named() for part, token in self.special_tokens().items()}
-        written = vocabulary_files.settings_file(name, settings, self.chat_templates)
-        vocabulary_files.write(directory, files | {vocabulary_files.SETTINGS: written})
+        self._write(directory, files, self._class_of(tree, vocab), self._settings())
 
     def _class_of(self, tree: dict[str, Any], vocab: dict[str, int]) -> str:
         """The class of `transformers` that does what we do.

@@ -19,7 +19,7 @@ from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import added_tokens, declared, scripts, vocabulary_files
 from jaxpt.data.tokenizers import sentencepiece_models as models
 from jaxpt.data.tokenizers.added_tokens import AddedToken, Finder
-from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Encoded, Tokenizer, vocabulary
+from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Encoded, Tokenizer
 from jaxpt.data.tokenizers.sentencepiece_styles import PLAIN, STYLES, XLM_R_STARTS, Style, style_of
 from jaxpt.errors import UserError
 
@@ -136,7 +136,7 @@ class SentencePieceTokenizer(Tokenizer):
         # Of fairseq's vocabularies <s> and </s> stand for [CLS] and [SEP], of no others.
         order = slice(None, None, -1) if style.first else slice(2)
         spelled = {part: SPECIALS[part][order] for part in ("cls", "sep", "mask")}
-        self.vocabulary = vocabulary(
+        self.vocabulary = added_tokens.vocabulary(
             len(proto.pieces), added_ids, sentinels, sentinels_end, pad=max(self._sp.pad_id(), 0), eod=ids.get("<eod>"),
             **{part: i if i >= 0 else None for part, i in of_model.items()},
             **{part: next((ids[token] for token in tokens if token in ids), None) for part, tokens in spelled.items()},
@@ -259,13 +259,10 @@ class SentencePieceTokenizer(Tokenizer):
         return {"legacy": self.style.prefix == "every"} if self.style.name == "llama" else {}
 
     def save(self, directory: str | Path) -> None:
-        style, settings = self.style, {"extra_ids": self.appended, "do_lower_case": self.lowercase, **self.carried}
-        settings[vocabulary_files.STYLE] = style.name
+        style = self.style
+        settings = {"extra_ids": self.appended, vocabulary_files.STYLE: style.name, **self._settings()}
         if style.cleans:
             settings["keep_accents"] = style.keeps_accents
-        if self.added:
-            settings[vocabulary_files.ADDED] = list(self.added)
-        settings |= {f"{part}_token": token and token.named() for part, token in self.special_tokens().items()}
         if self.declared:
             settings[declared.DECODER] = {str(token.id): token.tree() for token in self.declared}
         # Not T5's template without sentinels: its class appends EOS to every text, a decoder's prompt too.
@@ -284,8 +281,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
         # Written always: other families' classes do not look for the model, and T5's misses symbols kept whole in it.
         files: dict[str, str | bytes] = {style.file: self._model, "tokenizer.json": rust.to_str()}
-        files[vocabulary_files.SETTINGS] = vocabulary_files.settings_file(name, settings, self.chat_templates)
-        vocabulary_files.write(directory, files)
+        self._write(directory, files, name, settings)
         self.path = str(Path(directory) / style.file)
 
     def _has_its_class(self) -> bool:

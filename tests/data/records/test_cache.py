@@ -269,3 +269,12 @@ make(Path({str(tmp_path / "numbers")!r}), Numbers(pause=0.3), workers=2)
     )
     assert ended.returncode == 0 and ended.stdout == "once\n", ended.stderr
     assert content(tmp_path / "numbers") == content(whole)
+
+
+@pytest.mark.slow
+def test_beam_makes_the_same_bytes(tmp_path):
+    """Needs the extra [beam]."""
+    pytest.importorskip("apache_beam")
+    make(tmp_path / "here" / "numbers")
+    make(tmp_path / "beam" / "numbers", beam=["--runner=DirectRunner"])
+    assert content(tmp_path / "beam" / "numbers") == content(tmp_path / "here" / "numbers")
