@@ -280,9 +280,8 @@ def check_same(config: Config, own: Tokenizer, words: str) -> None:
     settings = config.data.tokenizer
     if settings.path is None:
         return
-    tokenizer = load(settings.path, settings.kind, lowercase=settings.lowercase, extra_ids=settings.extra_ids)
-    if settings.add_tokens:
-        tokenizer = add(tokenizer, settings.add_tokens)
+    options = {"lowercase": settings.lowercase, "extra_ids": settings.extra_ids, "add_tokens": settings.add_tokens}
+    tokenizer = load(settings.path, settings.kind, **options)
     ids = range(own.vocabulary.size)
     if tokenizer.vocabulary.size != own.vocabulary.size or tokenizer.tokens(ids) != own.tokens(ids):
         raise UserError(f"data.tokenizer.path: {settings.path}: is not the vocabulary {words}")
