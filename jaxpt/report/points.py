@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxpt.report.document import document
 from jaxpt.runtime.disk import write_bytes, write_text
-from jaxpt.study.pictures import COLOURS
+from jaxpt.study.svg import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

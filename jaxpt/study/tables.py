@@ -16,6 +16,7 @@ from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.runtime.disk import write_text
 from jaxpt.study import curves, finetuned, pictures
+from jaxpt.study.charts import Chart, Series
 from jaxpt.study.text_table import Table
 from jaxpt.study.text_table import markdown as as_markdown
 from jaxpt.train import run_dir as run_dirs
@@ -91,10 +92,9 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
     known |= {"budget": budget(study), "tables": [text_table._asdict() for text_table in tables]}
     write_text(directory / "table.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / "table.md", markdown(study, results))
-    lines = [line for result in results if (line := _line(result))]
-    if lines:
-        for suffix in ("png", "svg"):
-            pictures.draw(f"{study.name}: {study.question}", lines, directory / f"picture.{suffix}")
+    charts = _charts(results)
+    for suffix in ("png", "svg") if any(chart.series for chart in charts) else ():
+        pictures.draw(f"{study.name}: {study.question}", charts, directory / f"picture.{suffix}")
     return results
 
 
@@ -165,18 +165,23 @@ def _letter(config: Config, receipt: Mapping[str, Any], tasks: dict[str, str]) -
     return tasks.setdefault(key, chr(ord("A") + len(tasks)) if len(tasks) < 26 else str(len(tasks)))
 
 
-def _line(result: Result) -> pictures.Line | None:
-    """The curve of a row, None where nothing was validated yet."""
-    points = [point for point in curves.points(Path(result.run_dir)) if point.means.get("target_loss") is not None]
-    if not points:
-        return None
-    return pictures.Line(
-        result.name,
-        [point.text_tokens for point in points],
-        [point.flops for point in points],
-        [point.means["target_loss"] for point in points],
-        result.baseline,
-    )
+def _charts(results: Sequence[Result]) -> list[Chart]:
+    """The losses of the rows that have validated, over tokens and over FLOPs; each with its baseline."""
+    points = [
+        (result, [point for point in curves.points(Path(result.run_dir)) if point.means.get("target_loss") is not None])
+        for result in results
+    ]
+    charts = []
+    for label, name in (("tokens of text seen", "text_tokens"), ("training FLOPs", "flops")):
+        series = []
+        for colour, (result, row) in enumerate((result, row) for result, row in points if row):
+            xs = [getattr(point, name) for point in row]
+            series.append(Series(result.name, xs, [point.means["target_loss"] for point in row], colour))
+            if result.baseline is not None:
+                series.append(Series("", xs[-1:], [result.baseline], colour, is_reference=True))
+        title = "validation loss at the objective's targets, nats"
+        charts.append(Chart(title, label, series, "dashed: trivial baseline"))
+    return charts
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------

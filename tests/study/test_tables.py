@@ -112,7 +112,7 @@ def test_picture(plan):
     tables.write(plan)
     directory = Path(plan.run_dir)
     svg = (directory / "picture.svg").read_text()
-    assert svg.count("stroke-dasharray: 2.96") == 2 * 3, "the baselines of the three that are finished"
+    assert svg.count("stroke-dasharray: 4.5,3.6") == 2 * 3, "the baselines of the three that are finished"
     assert (directory / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert "is $1 (50%_of) as good as $2?" in (directory / "table.md").read_text()
     tables.write(plan)

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from jaxpt.errors import UserError
 from jaxpt.report.document import document
-from jaxpt.report.page import mistakes, pictures, run_charts, studies, svg, times
-from jaxpt.report.page.charts import Chart, Dots
-from jaxpt.report.page.readings import Reading, read
-from jaxpt.report.page.receipts import DEFAULTS, Assumptions
+from jaxpt.report.page import mistakes, run_charts, studies, times
+from jaxpt.report.page.costs import DEFAULTS, Assumptions
+from jaxpt.report.page.run_data import RunData, read
 from jaxpt.report.page.sections import Group, sections
-from jaxpt.report.page.studies import StudyReading
+from jaxpt.report.page.studies import StudyData
 from jaxpt.runtime import plugins
 from jaxpt.runtime.disk import check_writable, write_text
+from jaxpt.study import pictures, svg
+from jaxpt.study.charts import Chart, Dots
 
 STYLE = """
 html { scroll-padding-top: 3.5rem } body { max-width: 80rem; line-height: 1.5 }
@@ -82,7 +83,7 @@ def report(paths: Sequence[str], out: str | None = None, picture: str | None = N
         print(f"wrote {picture}")
 
 
-def _charts(all_studies: Sequence[StudyReading], runs: Sequence[Reading]) -> list[Chart | Dots]:
+def _charts(all_studies: Sequence[StudyData], runs: Sequence[RunData]) -> list[Chart | Dots]:
     """All charts; where they are of several studies, or of runs as well, a study's say its name."""
     charts = []
     for study in all_studies:
@@ -102,10 +103,10 @@ def _check_name(path: Path, kinds: Sequence[str]) -> None:
     check_writable(path.parent)
 
 
-def _sorted(paths: Sequence[str]) -> tuple[list[Reading], list[StudyReading]]:
+def _sorted(paths: Sequence[str]) -> tuple[list[RunData], list[StudyData]]:
     """The runs and the studies among some paths, each once."""
     runs: dict[Path, Path] = {}
-    all_studies: dict[Path, StudyReading] = {}
+    all_studies: dict[Path, StudyData] = {}
     for name in paths:
         path = Path(name)
         directory = studies.directory_of(path)
@@ -129,7 +130,7 @@ def _refusal(path: Path) -> str:
     return f"{path}: is no run (no config.yaml) and no study (no table.json)"
 
 
-def _of_runs(runs: Sequence[Reading], assumed: Assumptions) -> Group:
+def _of_runs(runs: Sequence[RunData], assumed: Assumptions) -> Group:
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     if len(runs) == 1:
         lead = f"{runs[0].config.model.kind}, trained on {runs[0].kind}"

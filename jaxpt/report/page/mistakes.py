@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from jaxpt.report.document import table
-from jaxpt.report.page.readings import Reading
+from jaxpt.report.page.run_data import RunData
 
 MOST_LABELS = 24
 """Rows of a matrix; of more labels those that are confused most."""
@@ -22,9 +22,9 @@ table.matrix { width: auto } .matrix td { text-align: right; font-variant-numeri
 """
 
 
-def splits(one: Reading) -> list[str]:
+def splits(run: RunData) -> list[str]:
     """The splits whose predictions a run has left, the test set first."""
-    return [split for split in ("test", "validation") if (one.path / f"evaluations/predictions_{split}.jsonl").exists()]
+    return [split for split in ("test", "validation") if (run.path / f"evaluations/predictions_{split}.jsonl").exists()]
 
 
 def confusion(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
@@ -147,21 +147,21 @@ def balance(labels: Mapping[str, Mapping[str, int]]) -> str:
     return table(heads, rows, [n for n in range(1, len(heads)) if n % 3]) + more
 
 
-def label_counts(one: Reading) -> dict[str, dict[str, int]]:
+def label_counts(run: RunData) -> dict[str, dict[str, int]]:
     """{split: {label: count}} as the run has kept it; of earlier runs those of the predicted split alone."""
-    for split in splits(one):
-        parts = one.rows(f"mistakes_{split}.jsonl")
+    for split in splits(run):
+        parts = run.rows(f"mistakes_{split}.jsonl")
         if parts:
             split_counts: dict[str, dict[str, int]] = {}
-            task = one.config.task
+            task = run.config.task
             display_names = dict(zip(getattr(task, "labels", None) or (), getattr(task, "shown", None) or ()))
             for part in parts:
                 for name, counts in part["labels"].items():
                     named = {display_names.get(label, label): count for label, count in counts.items()}
                     split_counts[f"{part['task']}, {name}" if part["task"] else name] = named
             return {name: counts for name, counts in split_counts.items() if counts}
-        targets = [row.get("target") for row in one.rows(f"predictions_{split}.jsonl")]
-        names = getattr(one.config.task, "shown", None) or getattr(one.config.task, "labels", None) or ()
+        targets = [row.get("target") for row in run.rows(f"predictions_{split}.jsonl")]
+        names = getattr(run.config.task, "shown", None) or getattr(run.config.task, "labels", None) or ()
         flat = [label for target in targets for label in (target if isinstance(target, list) else [target])]
         if flat and all(label in names for label in flat):
             return {split: dict(Counter(flat))}

@@ -9,8 +9,8 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
-from jaxpt.report.page.charts import Chart, Series
-from jaxpt.report.page.readings import Reading
+from jaxpt.report.page.run_data import RunData
+from jaxpt.study.charts import Chart, Series
 
 MOST_WITH_TRAINING = 4
 """Up to so many runs, training and held-out losses share a chart."""
@@ -20,13 +20,13 @@ _NO_METRIC = ("train/", "speed/", "phase/", "memory/", "validation/loss", "valid
 _SAME_AS_LOSS = ("validation/token_loss",)
 
 
-def charts(runs: Sequence[Reading]) -> list[Chart]:
+def charts(runs: Sequence[RunData]) -> list[Chart]:
     """All charts of some runs.
 
     Args:
       runs: what is drawn together.
     """
-    of_kind: dict[str, list[Reading]] = {}
+    of_kind: dict[str, list[RunData]] = {}
     for run in runs:
         of_kind.setdefault(run.kind, []).append(run)
     all_charts = [
@@ -39,14 +39,14 @@ def charts(runs: Sequence[Reading]) -> list[Chart]:
     return [chart for chart in all_charts if any(curve.x for curve in chart.series)]
 
 
-def speeds(runs: Sequence[Reading]) -> list[Chart]:
+def speeds(runs: Sequence[RunData]) -> list[Chart]:
     """Charts of the speed of some runs."""
     speed_charts = [_each(runs, "speed/tokens_per_second", "tokens per second, padding included", may_be_log=True)]
     speed_charts.append(_each(runs, "speed/mfu", "MFU: share of the devices' peak that the model's own FLOPs take"))
     return [chart for chart in speed_charts if any(curve.x for curve in chart.series)]
 
 
-def _losses(runs: Sequence[Reading], kind: str) -> Iterator[Chart]:
+def _losses(runs: Sequence[RunData], kind: str) -> Iterator[Chart]:
     """Losses of runs of one kind, which is named where a page has several."""
     prefix, alone = f"{kind}: " if kind else "", len(runs) == 1 and not kind
     over_tokens, x = _over(runs)
@@ -78,29 +78,29 @@ def _losses(runs: Sequence[Reading], kind: str) -> Iterator[Chart]:
     yield from _parts(runs, prefix, over_tokens, x)
 
 
-def _over(runs: Sequence[Reading]) -> tuple[bool, str]:
+def _over(runs: Sequence[RunData]) -> tuple[bool, str]:
     """Whether runs are drawn over tokens of text, and what the axis says."""
     pretrained = all(run.config.task is None and run.text_tokens for run in runs)
     return (True, "tokens of text") if pretrained and len(runs) > 1 else (False, "step")
 
 
-def _is_target_loss(run: Reading) -> bool:
+def _is_target_loss(run: RunData) -> bool:
     """True if the baseline is of the same positions as the loss."""
     loss, target = run.last.get("validation/loss"), run.last.get("validation/target_loss")
     return loss is not None and target is not None and abs(loss - target) < 1e-6 * max(abs(loss), 1)
 
 
-def _baseline_name(run: Reading) -> str:
+def _baseline_name(run: RunData) -> str:
     return "" if run.objective is None else run.objective.baseline.name
 
 
-def baseline(one: Reading) -> float | None:
+def baseline(run: RunData) -> float | None:
     """The loss of the trivial predictor, where the run has measured it."""
-    level = one.receipt.get("baseline", one.last.get("baseline"))
+    level = run.receipt.get("baseline", run.last.get("baseline"))
     return level if isinstance(level, float | int) else None
 
 
-def _levels(run: Reading, over_tokens: bool, alone: bool) -> list[Series]:
+def _levels(run: RunData, over_tokens: bool, alone: bool) -> list[Series]:
     level = baseline(run)
     xs = run.curve("train/loss", over_tokens)[0]
     if level is None or not xs:
@@ -109,7 +109,7 @@ def _levels(run: Reading, over_tokens: bool, alone: bool) -> list[Series]:
     return [Series(name, [xs[-1]], [level], 2 if alone else run.colour, is_reference=True)]
 
 
-def _parts(runs: Sequence[Reading], prefix: str, over_tokens: bool, x: str) -> Iterator[Chart]:
+def _parts(runs: Sequence[RunData], prefix: str, over_tokens: bool, x: str) -> Iterator[Chart]:
     """The parts of a loss of several: of one run in one chart."""
     parts = list(dict.fromkeys(part for run in runs for part in run.loss_parts))
     if len(runs) == 1 and parts:
@@ -120,18 +120,18 @@ def _parts(runs: Sequence[Reading], prefix: str, over_tokens: bool, x: str) -> I
         yield Chart(f"{prefix}{part} loss, nats", x, curves, _where(runs[0], parts), may_be_log=True)
 
 
-def _first(run: Reading, part: str, over_tokens: bool) -> tuple[list[float], list[float]]:
+def _first(run: RunData, part: str, over_tokens: bool) -> tuple[list[float], list[float]]:
     """A part on held-out text, else in training."""
     held = run.curve(f"validation/{part}", over_tokens)
     return held if len(held[0]) > 1 else run.curve(f"train/{part}", over_tokens)
 
 
-def _where(run: Reading, parts: Sequence[str]) -> str:
+def _where(run: RunData, parts: Sequence[str]) -> str:
     held = all(len(run.curve(f"validation/{part}")[0]) > 1 for part in parts)
     return "each before its coefficient, " + ("held-out" if held else "training")
 
 
-def metric_names(runs: Sequence[Reading]) -> list[str]:
+def metric_names(runs: Sequence[RunData]) -> list[str]:
     """What evaluators have measured besides the loss and its parts: of a task first."""
     parts = {f"validation/{part}" for run in runs for part in run.losses}
     known = {name for run in runs for line, _, _ in run.lines for name in line}
@@ -141,7 +141,7 @@ def metric_names(runs: Sequence[Reading]) -> list[str]:
     return sorted(names, key=lambda name: (name.startswith("validation/"), name.count("/"), name))
 
 
-def _is_of_task(name: str, names: set[str], runs: Sequence[Reading]) -> bool:
+def _is_of_task(name: str, names: set[str], runs: Sequence[RunData]) -> bool:
     """True if the loss's metric is that of the task."""
     other = name.replace("validation/", "task/", 1)
     if not name.startswith("validation/") or other not in names:
@@ -149,7 +149,7 @@ def _is_of_task(name: str, names: set[str], runs: Sequence[Reading]) -> bool:
     return all(run.curve(name) == run.curve(other) for run in runs)
 
 
-def _metrics(runs: Sequence[Reading], kind: str, count: int) -> Iterator[Chart]:
+def _metrics(runs: Sequence[RunData], kind: str, count: int) -> Iterator[Chart]:
     """A chart for each metric; of a page's only run those of an evaluator in one, if they are of one size."""
     over_tokens, x = _over(runs)
     names = [name for name in metric_names(runs) if any(len(run.curve(name)[0]) > 1 for run in runs)]
@@ -182,7 +182,7 @@ def shown(name: str) -> str:
     return name.replace("/", " ").replace("_", " ")
 
 
-def _each(runs: Sequence[Reading], name: str, title: str, may_be_log: bool = False) -> Chart:
+def _each(runs: Sequence[RunData], name: str, title: str, may_be_log: bool = False) -> Chart:
     """A curve for each run."""
     over_tokens, x = _over(runs)
     curves = [Series(run.name if len(runs) > 1 else "", *run.curve(name, over_tokens), run.colour) for run in runs]

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from jaxpt.config import at_phase, phase_starts, to_yaml
 from jaxpt.report import runs as reports
 from jaxpt.report.document import folded, table
-from jaxpt.report.page import mistakes, receipts, run_charts, svg, times
-from jaxpt.report.page.charts import Chart, Dots
-from jaxpt.report.page.readings import Reading
+from jaxpt.report.page import costs, mistakes, run_charts, times
+from jaxpt.report.page.run_data import RunData
+from jaxpt.study import svg
+from jaxpt.study.charts import Chart, Dots
 from jaxpt.train.amounts import few, of_source
 from jaxpt.train.display import duration, number
 
@@ -30,7 +31,7 @@ class Group(NamedTuple):
     sections: list[Section]
 
 
-def sections(runs: Sequence[Reading], assumed: receipts.Assumptions) -> Iterator[Section]:
+def sections(runs: Sequence[RunData], assumed: costs.Assumptions) -> Iterator[Section]:
     """All sections that have content.
 
     Args:
@@ -40,10 +41,10 @@ def sections(runs: Sequence[Reading], assumed: receipts.Assumptions) -> Iterator
     Yields:
       (heading, HTML)
     """
-    makers: dict[str, Callable[[Sequence[Reading]], str]] = {
+    makers: dict[str, Callable[[Sequence[RunData]], str]] = {
         "Overview" if len(runs) == 1 else "Runs": overview,
         "What differs": differences,
-        "Curves": lambda readings: figures(run_charts.charts(readings)),
+        "Curves": lambda runs: figures(run_charts.charts(runs)),
         "Final figures": final_figures,
         "Baselines": baselines,
         "Samples": samples,
@@ -52,9 +53,7 @@ def sections(runs: Sequence[Reading], assumed: receipts.Assumptions) -> Iterator
         "Data": data,
         "Labels": labels,
         "Throughput and time": time,
-        "Receipt": lambda readings: receipt(
-            [receipts.of_run(run, assumed) for run in readings], named(readings), assumed
-        ),
+        "Receipt": lambda runs: receipt([costs.of_run(run, assumed) for run in runs], named(runs), assumed),
         "Configuration": configuration,
     }
     for heading, make in makers.items():
@@ -68,12 +67,12 @@ def figures(charts: Sequence[Chart | Dots]) -> str:
     return f'<div class="charts">{drawn}</div>' if drawn else ""
 
 
-def named(runs: Sequence[Reading]) -> list[str]:
+def named(runs: Sequence[RunData]) -> list[str]:
     """The names of runs with their colours: HTML."""
     return [f'<span class="k{run.colour % 7} dot">●</span> {escape(run.name)}' for run in runs]
 
 
-def overview(runs: Sequence[Reading]) -> str:
+def overview(runs: Sequence[RunData]) -> str:
     """A line for each run."""
     rows = []
     for run, name in zip(runs, named(runs)):
@@ -96,7 +95,7 @@ def overview(runs: Sequence[Reading]) -> str:
     return without_empty(heads, rows, (3, 4, 5, 6, 7, 9))
 
 
-def _state(run: Reading) -> str:
+def _state(run: RunData) -> str:
     state = run.run.status
     if state == "stopped" and not run.receipt:
         state = "not finished: it runs elsewhere, was killed or has failed"
@@ -114,7 +113,7 @@ def without_empty(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
     return table([heads[n] for n in columns], lines, [columns.index(n) for n in numeric if n in columns])
 
 
-def differences(runs: Sequence[Reading]) -> str:
+def differences(runs: Sequence[RunData]) -> str:
     """The keys of the configuration whose values differ; apart those that only some of them have."""
     if len(runs) < 2:
         return ""
@@ -138,7 +137,7 @@ def _breakable(text: str) -> str:
     return re.sub(r"([/._])(?=\w)", r"\1<wbr>", escape(text))
 
 
-def final_figures(runs: Sequence[Reading]) -> str:
+def final_figures(runs: Sequence[RunData]) -> str:
     """All figures at the end."""
     metrics = reports.compare([str(run.path) for run in runs])[1]
     rows = [[escape(run_charts.shown(name)), *map(_figure, values)] for name, values in metrics.items()]
@@ -151,7 +150,7 @@ def _figure(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.5g}" if abs(value) < 1e5 else f"{value:,.0f}"
 
 
-def baselines(runs: Sequence[Reading]) -> str:
+def baselines(runs: Sequence[RunData]) -> str:
     """What the runs are compared with: the trivial predictor's loss and prediction, a linear probe."""
     rows = []
     for run, name in zip(runs, named(runs)):
@@ -184,7 +183,7 @@ def baselines(runs: Sequence[Reading]) -> str:
     return table(["run", "what", "model", "baseline", "difference"], rows, (2, 3, 4)) if rows else ""
 
 
-def samples(runs: Sequence[Reading]) -> str:
+def samples(runs: Sequence[RunData]) -> str:
     """What the models say of a few validation examples, as the runs have printed it at their ends."""
     parts = []
     for run in runs:
@@ -198,7 +197,7 @@ def samples(runs: Sequence[Reading]) -> str:
 
 
 def _of_predictions(
-    runs: Sequence[Reading], make: Callable[[Reading, str, list[dict[str, Any]]], str], is_long: bool = False
+    runs: Sequence[RunData], make: Callable[[RunData, str, list[dict[str, Any]]], str], is_long: bool = False
 ) -> str:
     """What is made of the predictions that each run has left; what is long is folded where there are several."""
     parts = []
@@ -216,27 +215,27 @@ def _of_predictions(
     return "".join(parts)
 
 
-def confusions(runs: Sequence[Reading]) -> str:
+def confusions(runs: Sequence[RunData]) -> str:
     """The confusion matrix of each run with labels."""
 
-    def make(run: Reading, split: str, rows: list[dict[str, Any]]) -> str:
+    def make(run: RunData, split: str, rows: list[dict[str, Any]]) -> str:
         task = run.config.task
         return mistakes.confusion(rows, getattr(task, "shown", None) or getattr(task, "labels", None) or ())
 
     return _of_predictions(runs, make)
 
 
-def worst(runs: Sequence[Reading]) -> str:
+def worst(runs: Sequence[RunData]) -> str:
     """The rows with the largest loss of each run."""
 
-    def make(run: Reading, split: str, rows: list[dict[str, Any]]) -> str:
+    def make(run: RunData, split: str, rows: list[dict[str, Any]]) -> str:
         worst_rows = [row for part in run.rows(f"mistakes_{split}.jsonl") for row in part["worst"]]
         return mistakes.worst(rows, worst_rows)
 
     return _of_predictions(runs, make, is_long=True)
 
 
-def data(runs: Sequence[Reading]) -> str:
+def data(runs: Sequence[RunData]) -> str:
     """Documents, tokens and epochs; runs with the same data in one line."""
     lines: dict[tuple[str, ...], list[str]] = {}
     for run, name in zip(runs, named(runs)):
@@ -248,7 +247,7 @@ def data(runs: Sequence[Reading]) -> str:
     return without_empty(heads, rows, (3, 4, 5, 6)) if rows else ""
 
 
-def _splits(run: Reading) -> Iterator[list[str]]:
+def _splits(run: RunData) -> Iterator[list[str]]:
     phases = len(phase_starts(run.config))
     config, summary = at_phase(run.config, phases - 1), (run.receipt.get("data") or {}).get("summary") or {}
     sources = config.data.mixture or (config.data,)
@@ -272,7 +271,7 @@ def _splits(run: Reading) -> Iterator[list[str]]:
         yield [where, "", "", "", "", "", escape(vocabulary), size]
 
 
-def labels(runs: Sequence[Reading]) -> str:
+def labels(runs: Sequence[RunData]) -> str:
     """How often each label occurs; runs with the same labels together."""
     tables: dict[str, list[str]] = {}
     for run, name in zip(runs, named(runs)):
@@ -281,7 +280,7 @@ def labels(runs: Sequence[Reading]) -> str:
     return "".join(f"<h4>{', '.join(names)}</h4>{html}" for html, names in tables.items())
 
 
-def time(runs: Sequence[Reading]) -> str:
+def time(runs: Sequence[RunData]) -> str:
     """Speed, and where the time went."""
     rows = []
     for run, name in zip(runs, named(runs)):
@@ -295,7 +294,7 @@ def time(runs: Sequence[Reading]) -> str:
     return spent + figures(run_charts.speeds(runs))
 
 
-def _memory(run: Reading) -> str:
+def _memory(run: RunData) -> str:
     peak = run.last.get("memory/peak_bytes_in_use")
     return "" if peak is None else f"{peak / 1e9:.2f} GB"
 
@@ -307,28 +306,27 @@ _QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }  # fmt: skip
 
 
-def receipt(found: Sequence[receipts.Receipt], heads: Sequence[str], assumed: receipts.Assumptions) -> str:
+def receipt(estimates: Sequence[costs.CostEstimate], heads: Sequence[str], assumed: costs.Assumptions) -> str:
     """What was taken, a column for each run, and the assumption beside it.
 
     Args:
-      found: of the runs.
+      estimates: of the runs.
       heads: their names: HTML.
       assumed: for the last column.
     """
-    grounds = receipts.grounds(found, assumed)
-    rows = [
-        ["device", *(escape(run_receipt.device or "not known") for run_receipt in found), *[""] * (len(found) > 1), ""]
-    ]
+    grounds = costs.grounds(estimates, assumed)
+    devices = [escape(estimate.device or "not known") for estimate in estimates]
+    if len(estimates) > 1:
+        estimates, heads, devices = [*estimates, costs.total(estimates)], [*heads, "total"], [*devices, ""]
+    rows = [["device", *devices, ""]]
     for name, (title, to_text) in _QUANTITIES.items():
-        values = [getattr(run_receipt, name) for run_receipt in found]
-        values += [receipts.total(found, name)] * (len(found) > 1)
-        cells = ["not known" if value is None else to_text(value) for value in values]
+        figures = [getattr(estimate, name) for estimate in estimates]
+        cells = ["not known" if figure is None else to_text(figure) for figure in figures]
         rows.append([escape(title), *cells, f"<small>{escape(grounds[name])}</small>"])
-    total = ["total"] * (len(found) > 1)
-    return table(["", *heads, *total, "assumption"], rows, range(1, len(heads) + len(total) + 1))
+    return table(["", *heads, "assumption"], rows, range(1, len(heads) + 1))
 
 
-def configuration(runs: Sequence[Reading]) -> str:
+def configuration(runs: Sequence[RunData]) -> str:
     """Versions, command and recipe of each run."""
     parts = []
     for run in runs:

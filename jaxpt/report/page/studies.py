@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
 from jaxpt.report import runs
-from jaxpt.report.page import readings as run_readings
-from jaxpt.report.page import receipts, run_charts
-from jaxpt.report.page.charts import Chart, Dots, Row
-from jaxpt.report.page.readings import Reading
+from jaxpt.report.page import costs, run_charts
+from jaxpt.report.page import run_data as run_data_module
+from jaxpt.report.page.run_data import RunData
 from jaxpt.report.page.sections import Group, Section, figures, receipt, sections, without_empty
 from jaxpt.runtime.disk import read_json
 from jaxpt.study import curves, finetuned
+from jaxpt.study.charts import Chart, Dots, Row
 from jaxpt.study.text_table import Table
 from jaxpt.train import run_dir as run_dirs
 
@@ -26,13 +26,13 @@ _NOTES = {"Differences": "notes_finetuned", "Fine-tuned": "", "Pretrained": "not
 """Which notes stand below which table."""
 
 
-class StudyReading(NamedTuple):
+class StudyData(NamedTuple):
     """A study."""
 
     directory: Path
     table: dict[str, Any]
     """Its table.json, `tables` as `Table`."""
-    rows: list[Reading]
+    rows: list[RunData]
     """The runs of its rows that were started."""
     scores: list[finetuned.Scores]
     """Of its fine-tunings that have any."""
@@ -57,7 +57,7 @@ def directory_of(path: Path) -> Path | None:
     return path if (path / TABLE).is_file() else None
 
 
-def read(directory: Path) -> StudyReading:
+def read(directory: Path) -> StudyData:
     """Reads a study and the runs of its rows.
 
     Args:
@@ -74,12 +74,12 @@ def read(directory: Path) -> StudyReading:
     except (KeyError, TypeError, AttributeError):
         earlier = f"{directory / TABLE}: of an earlier version; jaxpt study FILE --table writes it anew"
         raise UserError(earlier) from None
-    rows = run_readings.read([path for path in paths if (path / "config.yaml").is_file()])
+    rows = run_data_module.read([path for path in paths if (path / "config.yaml").is_file()])
     named = [dataclasses.replace(run, name=run.path.name) for run in rows]
-    return StudyReading(directory, table | {"tables": tables}, named, [score for score in scores if score.by_seed])
+    return StudyData(directory, table | {"tables": tables}, named, [score for score in scores if score.by_seed])
 
 
-def group(study: StudyReading, assumed: receipts.Assumptions) -> Group:
+def group(study: StudyData, assumed: costs.Assumptions) -> Group:
     """The part of a page about a study.
 
     Args:
@@ -89,12 +89,12 @@ def group(study: StudyReading, assumed: receipts.Assumptions) -> Group:
     return Group(study.name, study.table["question"], list(_sections(study, assumed)))
 
 
-def charts(study: StudyReading) -> list[Chart | Dots]:
+def charts(study: StudyData) -> list[Chart | Dots]:
     """All charts of a study."""
     return [*_scores(study), *(run_charts.charts(study.rows) if study.rows else [])]
 
 
-def _sections(study: StudyReading, assumed: receipts.Assumptions) -> Iterator[Section]:
+def _sections(study: StudyData, assumed: costs.Assumptions) -> Iterator[Section]:
     dots = figures(_scores(study))
     for table in study.table["tables"]:
         rows = [[cell_of(cell) for cell in row] for row in table.rows]
@@ -137,7 +137,7 @@ def _bold(text: str) -> str:
     return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))
 
 
-def _scores(study: StudyReading) -> list[Dots]:
+def _scores(study: StudyData) -> list[Dots]:
     """The test metric of each seed, a chart for each task."""
     scores = study.scores
     starts = list(dict.fromkeys(score.start for score in scores))
@@ -164,33 +164,19 @@ def _scores(study: StudyReading) -> list[Dots]:
     return dots
 
 
-def _receipt(study: StudyReading, assumed: receipts.Assumptions) -> str:
+def _receipt(study: StudyData, assumed: costs.Assumptions) -> str:
     """What rows and fine-tunings took together, searches and discarded runs included."""
     row_dirs = {run.path.resolve() for run in study.rows}
-    rows = [receipts.of_run(run, assumed) for run in study.rows]
+    rows = [costs.of_run(run, assumed) for run in study.rows]
     tuned = [_of_directory(path, assumed) for path in runs.run_dirs(study.directory) if path.resolve() not in row_dirs]
     groups = {f"{len(rows)} pretrained": rows, f"{len(tuned)} fine-tuned": tuned}
     nonempty = {name: members for name, members in groups.items() if members}
-    return receipt([_sum(members) for members in nonempty.values()], [escape(name) for name in nonempty], assumed)
+    return receipt(
+        [costs.total(members) for members in nonempty.values()], [escape(name) for name in nonempty], assumed
+    )
 
 
-def _of_directory(path: Path, assumed: receipts.Assumptions) -> receipts.Receipt:
+def _of_directory(path: Path, assumed: costs.Assumptions) -> costs.CostEstimate:
     lines = list(curves.cumulated(run_dirs.records(path)[0]))
     tokens, flops = lines[-1][1:] if lines else (0.0, 0.0)
-    return receipts.of(run_dirs.receipt(path), tokens, flops, receipts.elapsed([line for line, _, _ in lines]), assumed)
-
-
-def _sum(run_receipts: Sequence[receipts.Receipt]) -> receipts.Receipt:
-    """The receipts of several runs as one."""
-    sums = {
-        name: receipts.total(run_receipts, name) for name in ("tokens", "flops", "seconds", "kwh", "dollars", "kg_co2")
-    }
-    devices = ", ".join(dict.fromkeys(run_receipt.device for run_receipt in run_receipts))
-    watts = (
-        None
-        if None in (run_receipt.watts for run_receipt in run_receipts)
-        else max(run_receipt.watts for run_receipt in run_receipts)
-    )
-    return receipts.Receipt(
-        is_whole=all(run_receipt.is_whole for run_receipt in run_receipts), device=devices, watts=watts, **sums
-    )
+    return costs.of(run_dirs.receipt(path), tokens, flops, costs.elapsed([line for line, _, _ in lines]), assumed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from jaxpt.report.page.readings import Reading
+from jaxpt.report.page.run_data import RunData
 
 PARTS = ("training", "waiting for data", "evaluating, saving", "starting, ending")
 STYLE = """
@@ -14,7 +14,7 @@ STYLE = """
 """
 
 
-def seconds(one: Reading) -> dict[str, float]:
+def seconds(run: RunData) -> dict[str, float]:
     """Seconds of each of `PARTS`; {} where the run has logged no step.
 
     Between the first and the last line of a stretch, which starts with a line of what a step takes, time is that of
@@ -22,10 +22,10 @@ def seconds(one: Reading) -> dict[str, float]:
     after: preparing data, compiling, the last evaluations. Without a receipt the rest is not known.
 
     Args:
-      one: the run.
+      run: the run.
     """
     steps = waiting = inside = 0.0
-    stretches = _stretches(one)
+    stretches = _stretches(run)
     for lines in stretches:
         for before, line in itertools.pairwise(lines):
             inside += max(line["time"] - before["time"], 0.0)
@@ -37,12 +37,12 @@ def seconds(one: Reading) -> dict[str, float]:
             waiting += taken * (line.get("speed/input_wait") or 0.0)
     if not steps:
         return {}
-    whole = max(one.receipt.get("wall_seconds", 0.0), steps)
+    whole = max(run.receipt.get("wall_seconds", 0.0), steps)
     durations = (steps - waiting, waiting, max(inside - steps, 0.0), whole - max(inside, steps))
     return {name: value for name, value in zip(PARTS, durations) if value > 0}
 
 
-def _stretches(run: Reading) -> list[list[dict[str, float]]]:
+def _stretches(run: RunData) -> list[list[dict[str, float]]]:
     """The lines of each stretch without a pause."""
     stretches: list[list[dict[str, float]]] = []
     for line, _, _ in run.lines:

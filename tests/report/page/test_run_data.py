@@ -2,10 +2,10 @@
 
 import pytest
 
-from jaxpt.report.page import mistakes, receipts, times
-from jaxpt.report.page.readings import read
-from jaxpt.report.page.receipts import DEFAULTS
+from jaxpt.report.page import costs, mistakes, times
+from jaxpt.report.page.costs import DEFAULTS
 from jaxpt.report.page.run_charts import shown
+from jaxpt.report.page.run_data import read
 from jaxpt.report.page.sections import sections
 from tests.report.page import canned
 
@@ -70,14 +70,14 @@ CARD = {"devices": {"kind": "GeForce RTX 4090", "count": 1, "platform": "gpu"}}
 
 def test_a_receipt_says_what_its_figures_rest_on():
     """A device that no table has, and a run without run.json, whose power or price is given."""
-    given = receipts.Assumptions(watts=400)
-    card = receipts.of({"environment": CARD, "wall_seconds": 3600}, 1, 1, None, given)
-    assert card.kwh == pytest.approx(0.4 * receipts.chips.PUE)
-    assert f"× {receipts.chips.PUE:g} for the data centre" in receipts.grounds([card], given)["kwh"]
-    unknown = receipts.of({}, 1, 1, 3600.0, given)
+    given = costs.Assumptions(watts=400)
+    card = costs.of({"environment": CARD, "wall_seconds": 3600}, 1, 1, None, given)
+    assert card.kwh == pytest.approx(0.4 * costs.chips.PUE)
+    assert f"× {costs.chips.PUE:g} for the data centre" in costs.grounds([card], given)["kwh"]
+    unknown = costs.of({}, 1, 1, 3600.0, given)
     assert unknown.kwh == pytest.approx(0.4)
-    assert "nothing is said" not in receipts.grounds([unknown], given)["kwh"]
-    assert receipts.of({}, 1, 1, 3600.0, receipts.Assumptions(price=2)).dollars == pytest.approx(2)
+    assert "nothing is said" not in costs.grounds([unknown], given)["kwh"]
+    assert costs.of({}, 1, 1, 3600.0, costs.Assumptions(price=2)).dollars == pytest.approx(2)
 
 
 def test_texts_may_hold_every_end_of_line(tmp_path):

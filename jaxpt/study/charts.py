@@ -1,6 +1,6 @@
 """Charts as plain data, their axes, and where the names of their curves stand: at the ends, so that no box is needed.
 
-Both drawings, `svg` for a page and `pictures` for a file, show the same.
+`svg` draws them for a page, `pictures` puts these drawings into a file.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def drawn(chart: Chart) -> tuple[list[Series], Axis, Axis]:
     for curve in chart.series:
         points = [(x, y) for x, y in zip(curve.x, curve.y) if math.isfinite(y) and (y > 0 or not chart.is_log)]
         if points:
-            x, y = zip(*thinned(points))
+            x, y = zip(*downsample(points))
             curves.append(dataclasses.replace(curve, x=x, y=y))
     measured = [curve for curve in curves if not curve.is_reference] or curves
     xs = [x for curve in measured for x in curve.x]
@@ -169,11 +169,11 @@ def drawn(chart: Chart) -> tuple[list[Series], Axis, Axis]:
     return curves, x_axis, axis([y for curve in curves for y in curve.y], is_log=chart.is_log)
 
 
-def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
+def downsample(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
     """The lowest and the highest point of each stretch of a curve, and its ends.
 
     Example:
-      >>> len(thinned([(x, x % 7) for x in range(10_000)])) <= MOST_POINTS
+      >>> len(downsample([(x, x % 7) for x in range(10_000)])) <= MOST_POINTS
       True
     """
     if len(points) <= most:
@@ -185,7 +185,7 @@ def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> l
     return [points[i] for i in sorted(indices)]
 
 
-def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def spread_labels(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Moves places on a line so that they are a gap apart, each as little as can be.
 
     Args:
@@ -198,7 +198,7 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
       The places, in the order of `places`.
 
     Example:
-      >>> apart([10, 11, 50], 12, 0, 100)
+      >>> spread_labels([10, 11, 50], 12, 0, 100)
       [4.5, 16.5, 50.0]
     """
     order = sorted(range(len(places)), key=lambda n: places[n])

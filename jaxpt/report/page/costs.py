@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxpt.parallel import chips
-from jaxpt.report.page.readings import Reading
+from jaxpt.report.page.run_data import RunData
 
 CPU_WATTS = 65.0
 """Assumed for a machine without an accelerator: the nominal power of a desktop processor."""
@@ -31,7 +31,7 @@ DEFAULTS = Assumptions()
 
 
 @dataclasses.dataclass(frozen=True)
-class Receipt:
+class CostEstimate:
     """What is known of a run; None is not known."""
 
     tokens: float | None
@@ -47,17 +47,19 @@ class Receipt:
     kg_co2: float | None
 
 
-def of_run(one: Reading, assumed: Assumptions) -> Receipt:
+def of_run(run: RunData, assumed: Assumptions) -> CostEstimate:
     """The receipt of a run.
 
     Args:
-      one: the run.
+      run: the run.
       assumed: watts, price and carbon.
     """
-    return of(one.receipt, one.text_tokens, one.flops, elapsed([line for line, _, _ in one.lines]), assumed)
+    return of(run.receipt, run.text_tokens, run.flops, elapsed([line for line, _, _ in run.lines]), assumed)
 
 
-def of(receipt: Mapping[str, Any], tokens: float, flops: float, passed: float | None, assumed: Assumptions) -> Receipt:
+def of(
+    receipt: Mapping[str, Any], tokens: float, flops: float, passed: float | None, assumed: Assumptions
+) -> CostEstimate:
     """The same of a run.json.
 
     Args:
@@ -81,7 +83,7 @@ def of(receipt: Mapping[str, Any], tokens: float, flops: float, passed: float | 
     hours = None if seconds is None or not (devices or assumed.watts or assumed.price) else seconds / 3600 * units
     overhead = 1.0 if is_cpu or not devices else chips.PUE
     kwh = None if hours is None or watts is None else hours * watts * assumed.load * overhead / 1000
-    return Receipt(
+    return CostEstimate(
         tokens=tokens or None, flops=flops or None, seconds=seconds, is_whole="wall_seconds" in receipt,
         device=(f"{units:g} × {'CPU machine' if is_cpu else kind}" if devices else ""), watts=watts,
         kwh=kwh, dollars=None if hours is None or price is None else hours * price,
@@ -95,30 +97,42 @@ def elapsed(lines: Sequence[Mapping[str, Any]]) -> float | None:
     return times[-1] - times[0] if len(times) > 1 else None
 
 
-def total(receipts: Sequence[Receipt], name: str) -> float | None:
-    """The sum of a figure over runs; None where it is not known of one."""
-    figures = [getattr(receipt, name) for receipt in receipts]
-    return None if None in figures else sum(figures)
+def total(estimates: Sequence[CostEstimate]) -> CostEstimate:
+    """What several runs took together; None where it is not known of one of them."""
+
+    def summed(name: str) -> float | None:
+        figures = [getattr(estimate, name) for estimate in estimates]
+        return None if None in figures else sum(figures)
+
+    watts = [estimate.watts for estimate in estimates]
+    return CostEstimate(
+        is_whole=all(estimate.is_whole for estimate in estimates),
+        device=", ".join(dict.fromkeys(estimate.device for estimate in estimates)),
+        watts=None if None in watts else max(watts),
+        **{name: summed(name) for name in ("tokens", "flops", "seconds", "kwh", "dollars", "kg_co2")},
+    )
 
 
-def grounds(receipts: Sequence[Receipt], assumed: Assumptions) -> dict[str, str]:
+def grounds(estimates: Sequence[CostEstimate], assumed: Assumptions) -> dict[str, str]:
     """What each figure rests on, in words.
 
     Args:
-      receipts: of the runs.
+      estimates: of the runs.
       assumed: watts, price and carbon.
 
     Returns:
       {"tokens", "flops", "seconds", "kwh", "dollars", "kg_co2": a sentence}
     """
-    are_known = [receipt.watts is not None and (receipt.device or assumed.watts is not None) for receipt in receipts]
-    tables = [receipt for receipt in receipts if receipt.device and "CPU machine" not in receipt.device]
-    cpus = any("CPU machine" in receipt.device for receipt in receipts)
+    are_known = [
+        estimate.watts is not None and (estimate.device or assumed.watts is not None) for estimate in estimates
+    ]
+    tables = [estimate for estimate in estimates if estimate.device and "CPU machine" not in estimate.device]
+    cpus = any("CPU machine" in estimate.device for estimate in estimates)
     if assumed.watts is not None:
         power = f"{assumed.watts:g} W for each chip, or machine with CPUs alone, as given by --watts"
     else:
         each = [f"{watts:g} W for a chip with its share of the host, a rough figure of jaxpt's table"
-                for watts in sorted({receipt.watts for receipt in tables if receipt.watts})]  # fmt: skip
+                for watts in sorted({estimate.watts for estimate in tables if estimate.watts})]  # fmt: skip
         each += [f"{CPU_WATTS:g} W assumed for a machine with CPUs alone"] * cpus
         power = "; ".join(each) + (" (--watts changes it)" if each else "")
     if not all(are_known):
@@ -127,12 +141,12 @@ def grounds(receipts: Sequence[Receipt], assumed: Assumptions) -> dict[str, str]
     if assumed.price is not None:
         price = f"${assumed.price:g} for an hour of a chip, or of a machine with CPUs alone, as given by --price"
     else:
-        priced = any(receipt.dollars is not None for receipt in tables)
+        priced = any(estimate.dollars is not None for estimate in tables)
         each = ["on-demand list prices of about 2025, rough (--price changes them)"] * priced
         each += ["no price of a machine with CPUs is known: --price DOLLARS gives that of an hour"] * cpus
         price = "; ".join(each) or "the device is not known: --price and --watts tell of it"
     seconds = "from start to end, all starts that no kill cut off: data, compiling and evaluating included"
-    if not all(receipt.is_whole for receipt in receipts):
+    if not all(estimate.is_whole for estimate in estimates):
         seconds += "; of a run without run.json from the first to the last line of its metrics"
     return {
         "tokens": "tokens of text that the training steps read, repetitions included, padding and special tokens not",

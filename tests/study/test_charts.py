@@ -8,21 +8,21 @@ import re
 import pytest
 
 from jaxpt.report import document
-from jaxpt.report.page import charts, readings, run_charts, svg
-from jaxpt.report.page.charts import Chart, Dots, Row, Series, apart, axis, drawn
-from jaxpt.study import text_table
+from jaxpt.report.page import run_charts, run_data
+from jaxpt.study import charts, pictures, svg, text_table
+from jaxpt.study.charts import Chart, Dots, Row, Series, axis, drawn, spread_labels
 
 
 def test_names_stand_apart_and_as_near_as_can_be():
     rng = random.Random(0)
     for _ in range(300):
         places = [rng.uniform(0, 200) for _ in range(rng.randint(1, 12))]
-        found = apart(places, 13, 0, 200)
+        found = spread_labels(places, 13, 0, 200)
         ordered = sorted(found)
         assert all(b - a >= 13 - 1e-9 for a, b in itertools.pairwise(ordered))
         assert min(found) >= -1e-9 and max(found) <= 200 + 1e-9
         assert [n for _, n in sorted(zip(found, range(99)))] == [n for _, n in sorted(zip(places, range(99)))]
-    assert apart([10, 40, 80], 13, 0, 200) == [10, 40, 80], "what does not overlap stays"
+    assert spread_labels([10, 40, 80], 13, 0, 200) == [10, 40, 80], "what does not overlap stays"
 
 
 @pytest.mark.parametrize("values", [[0.1, 0.2], [5.0], [0.0], [-3, 4], [1e-9, 2e-9], [1e15, 3e15], [2.0, 2.0001]])
@@ -62,7 +62,7 @@ def test_what_is_not_finite_is_not_drawn():
 
 def test_a_long_curve_keeps_its_peaks():
     points = [(float(x), 1000.0 if x == 7777 else -5.0 if x == 123 else x / 1e4) for x in range(20_000)]
-    kept = charts.thinned(points)
+    kept = charts.downsample(points)
     assert len(kept) <= charts.MOST_POINTS and {points[0], points[-1], points[7777], points[123]} <= set(kept)
 
 
@@ -83,7 +83,7 @@ def test_dots_show_every_seed_and_the_mean():
     assert drawing.count("<circle") == 3 and "64: 60, 62, 70" in drawing and "bert · &lt;random&gt;" in drawing
 
 
-@pytest.mark.parametrize("module", [charts, document, readings, run_charts, text_table])
+@pytest.mark.parametrize("module", [charts, document, pictures, run_charts, run_data, text_table])
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(module)
     assert tried and not failed

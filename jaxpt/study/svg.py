@@ -7,9 +7,22 @@ import dataclasses
 from collections.abc import Sequence
 from html import escape
 
-from jaxpt.report.page.charts import FEW_POINTS, Axis, Chart, Dots, Series, apart, axis, drawn, is_drawable, thinned
-from jaxpt.study.pictures import COLOURS, DASHES
+from jaxpt.study.charts import (
+    FEW_POINTS,
+    Axis,
+    Chart,
+    Dots,
+    Series,
+    axis,
+    downsample,
+    drawn,
+    is_drawable,
+    spread_labels,
+)
 
+# Okabe and Ito's colours, told apart under all common kinds of colour blindness; with more runs the line changes too.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+DASHES = ("", "8 3 2 3", "2 3")
 WIDTH, HEIGHT = 460, 250
 _LEFT, _TOP, _BOTTOM = 46, 10, 36
 _LETTER, _LINE = 6.7, 13  # width of a letter, height of a line, at 11 px
@@ -47,13 +60,23 @@ def figure(chart: Chart | Dots) -> str:
     Returns:
       HTML; "" where there is no finite point.
     """
-    if isinstance(chart, Dots):
-        return f"<figure><figcaption>{escape(chart.title)}</figcaption>{_dots(chart)}</figure>"
     if not is_drawable(chart):
         return ""
-    note = f"<br><small>{escape(chart.note)}</small>" if chart.note else ""
-    scale = ", logarithmic" if chart.is_log else ""
-    return f"<figure><figcaption>{escape(chart.title)}{scale}{note}</figcaption>{_svg(chart)}</figure>"
+    title, note = caption(chart)
+    small = f"<br><small>{escape(note)}</small>" if note else ""
+    return f"<figure><figcaption>{escape(title)}{small}</figcaption>{drawing(chart)}</figure>"
+
+
+def caption(chart: Chart | Dots) -> tuple[str, str]:
+    """(title, note) of a chart: plain text."""
+    if isinstance(chart, Dots):
+        return chart.title, ""
+    return chart.title + (", logarithmic" if chart.is_log else ""), chart.note
+
+
+def drawing(chart: Chart | Dots) -> str:
+    """A chart that has a finite point, without its title: SVG."""
+    return _dots(chart) if isinstance(chart, Dots) else _svg(chart)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +149,7 @@ def _names(named: Sequence[Series], frame: _Frame) -> str:
     ends = [frame.place(curve.x[-1], curve.y[-1]) for curve in named]
     ends = [(frame.right if curve.is_reference else x, y) for curve, (x, y) in zip(named, ends)]
     parts = []
-    for curve, (x, y), at in zip(named, ends, apart([y for _, y in ends], _LINE, _TOP, frame.bottom)):
+    for curve, (x, y), at in zip(named, ends, spread_labels([y for _, y in ends], _LINE, _TOP, frame.bottom)):
         short_name = curve.name if len(curve.name) <= _MOST_LETTERS else f"{curve.name[: _MOST_LETTERS - 1]}…"
         path = ""
         if abs(at - y) > 3 or frame.right - x > 8:
@@ -140,7 +163,7 @@ def _names(named: Sequence[Series], frame: _Frame) -> str:
 def _marks(curve: Series, frame: _Frame, count: int) -> str:
     """Points that say their values under the pointer."""
     marks = []
-    for x, y in thinned(list(zip(curve.x, curve.y)), max(8, min(40, _MOST_MARKS // count))):
+    for x, y in downsample(list(zip(curve.x, curve.y)), max(8, min(40, _MOST_MARKS // count))):
         left, top = frame.place(x, y)
         anchor = "end" if left > (_LEFT + frame.right) / 2 else "start"
         words = f"{curve.name}: {y:.5g} at {x:,.0f}".removeprefix(": ")

@@ -24,7 +24,7 @@ Curve = tuple[list[float], list[float]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class RunData:
     """A run."""
 
     path: Path
@@ -105,7 +105,7 @@ class Reading:
         return [row for row in rows if isinstance(row, dict)]
 
 
-def read(paths: Sequence[Path]) -> list[Reading]:
+def read(paths: Sequence[Path]) -> list[RunData]:
     """Reads runs.
 
     Args:
@@ -117,10 +117,10 @@ def read(paths: Sequence[Path]) -> list[Reading]:
     return [_read(path, name, n) for n, (path, name) in enumerate(zip(paths, names(paths)))]
 
 
-def _read(path: Path, name: str, colour: int) -> Reading:
+def _read(path: Path, name: str, colour: int) -> RunData:
     lines, damaged = run_dirs.records(path)
     config, receipt = configs.load(path), run_dirs.receipt(path)
-    return Reading(path, name, colour, config, runs.run(path), receipt, tuple(curves.cumulated(lines)), damaged)
+    return RunData(path, name, colour, config, runs.run(path), receipt, tuple(curves.cumulated(lines)), damaged)
 
 
 def names(paths: Sequence[Path]) -> list[str]:
