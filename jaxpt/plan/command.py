@@ -50,26 +50,25 @@ def plan(
     where, chips = _where(config, topology, slices, searching > 0)
     if save is not None and chips is not None and chips.machine is not None:
         raise UserError("--save: kernels for GPUs are tuned on one; save the step there, with plan.topology=null")
-    console, notes = _consoles()
     if searching:
-        _search(config, where, chips, searching, console, notes, as_json)
+        _search(config, where, chips, searching, as_json)
         return
     phases = []
     for phase in range(len(configs.phase_starts(config))):
-        notes.print(f"compiling the step of phase {phase + 1} for {where} …", style="dim", markup=False)
+        _note(f"compiling the step of phase {phase + 1} for {where} …")
         phases.append(program.measure(config, where, phase))
     figures = report(config, where, phases, **assumptions)
     largest = max(phases, key=lambda measured: measured.total - measured.limit)
-    advice = None if largest.fits else _advice(config, where, largest, notes)
+    advice = None if largest.fits else _advice(config, where, largest)
     if as_json:
         print(json.dumps({**figures, "fits": largest.fits, "advice": advice}, indent=2))
     else:
-        show.plan(figures, console, shardings)
+        show.plan(figures, shardings)
     if advice is not None:
         raise UserError(advice)
     for measured in phases if save is not None else ():
-        notes.print(f"compiling the step of phase {measured.phase + 1} to its end …", style="dim", markup=False)
-        notes.print(program.save(config, where, measured.phase, save), markup=False)
+        _note(f"compiling the step of phase {measured.phase + 1} to its end …")
+        _note(program.save(config, where, measured.phase, save))
 
 
 def plan_decode(
@@ -96,11 +95,11 @@ def plan_decode(
     """
     shape = Shape.parse(text, config)
     where, _ = _where(config, topology, slices)
-    axes, (console, notes) = decode.axes_of(config, overrides), _consoles()
+    axes = decode.axes_of(config, overrides)
 
     def compile_(rows: int) -> DecodeResult:
         new = dataclasses.replace(shape, rows=rows)
-        notes.print(f"compiling the decoding of {new} for {where} …", style="dim", markup=False)
+        _note(f"compiling the decoding of {new} for {where} …")
         return decode.measure(config, where, new, axes)
 
     first = compile_(shape.rows)
@@ -110,7 +109,7 @@ def plan_decode(
     if as_json:
         print(json.dumps(figures, indent=2))
     else:
-        show.decode(figures, console)
+        show.decode(figures)
     if not first.fits:
         fitting = "no batch that was tried does" if largest is None else f"{largest.rows} rows do"
         raise UserError(
@@ -145,12 +144,8 @@ def _where(
     return where, chips
 
 
-def _consoles() -> tuple[Console, Console]:
-    """(for results, for notes)."""
-    console, notes = Console(highlight=False), Console(highlight=False, stderr=True, soft_wrap=True)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=160)  # in a file, tables have the room that they need
-    return console, notes
+def _note(text: str) -> None:
+    Console(highlight=False, stderr=True, soft_wrap=True).print(text, style="dim", markup=False)
 
 
 def report(
@@ -200,9 +195,9 @@ def _plain(measured: PlanResult) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(measured).items() if name != "regions"}
 
 
-def _advice(config: Config, where: Target, measured: PlanResult, notes: Console) -> str:
+def _advice(config: Config, where: Target, measured: PlanResult) -> str:
     """Says in one line by how much it does not fit, which buffer is the largest, and what fits."""
-    notes.print("it does not fit; looking for the nearest settings that do …", style="dim")
+    _note("it does not fit; looking for the nearest settings that do …")
     gib = 2**30
     largest = measured.buffers[0]
     text = (
@@ -216,17 +211,15 @@ def _advice(config: Config, where: Target, measured: PlanResult, notes: Console)
     return f"{text}; {search.words(nearest.settings)} fits, with {nearest.reason}"
 
 
-def _search(
-    config: Config, where: Target, chips: Topology, limit: int, console: Console, notes: Console, as_json: bool
-) -> None:
-    notes.print(f"compiling at most {limit} programs for {where} …", style="dim", markup=False)
-    trials = search.search(config, where, chips, limit, lambda t: notes.print(show.tried(t), style="dim", markup=False))
+def _search(config: Config, where: Target, chips: Topology, limit: int, as_json: bool) -> None:
+    _note(f"compiling at most {limit} programs for {where} …")
+    trials = search.search(config, where, chips, limit, lambda t: _note(f"{search.words(t.settings)}: {t.reason}"))
     if as_json:
         rows = [{"settings": t.settings, "reason": t.reason, "seconds": t.seconds} for t in trials]
         print(
             json.dumps([{**row, "seconds": row["seconds"] if row["seconds"] < 1e9 else None} for row in rows], indent=2)
         )
     else:
-        show.ranked(config, trials, console)
+        show.ranked(config, trials)
     if not any(t.measured is not None and t.measured.fits for t in trials):
         raise UserError(f"nothing fits {where}: {search.more_devices(trials)}")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from jaxpt.config import Config
+from jaxpt.config import Config, dump
+from jaxpt.config.plain import leaves
 from jaxpt.plan.search import Trial, words
+from jaxpt.runtime.terminal import console, print_table
 
 PARTS = {
     "parameters": "parameters",
@@ -30,125 +29,120 @@ FAULTS = {
 }
 
 
-def plan(report: dict[str, Any], console: Console, shardings: bool = False) -> None:
+def plan(report: dict[str, Any], shardings: bool = False) -> None:
     """Prints a report of `jaxpt.plan.command`."""
     phases = report["phases"]
     first = phases[0]
-    mesh = " × ".join(f"{axis} {size}" for axis, size in first["mesh"].items() if size > 1) or "one device"
     _print(
-        console,
         f"{report['model']} · {report['objective']} · {first['parameters']:,} parameters · {report['where']}: "
-        f"{first['devices']} × {first['device_kind']}, mesh {mesh}, {first['dtype']}, remat {report['remat']}, "
-        f"grad_accum_steps {report['grad_accum_steps']}, compiled by {first['compiler']}",
+        f"{_devices(first)}, remat {report['remat']}, "
+        f"grad_accum_steps {report['grad_accum_steps']}, compiled by {first['compiler']}"
     )
-    console.print(_step(phases))
+    names = [f"phase {phase['phase'] + 1}" if len(phases) > 1 else "" for phase in phases]
+    _print_figures("a step", names, phases, _step(phases))
     worst = max(phases, key=lambda phase: phase["total"])
-    console.print(_buffers(worst))
+    _print_table(("largest buffers of a device at the peak", "shape", "size"), _buffers(worst))
     if worst["collectives"]:
-        console.print(_collectives(worst))
+        heads = ("collectives of a step", "axes", "over", "count", "arrays", "a device sends")
+        _print_table(heads, _collectives(worst))
     if shardings:
-        console.print(_placements(first))
+        _print_table(("parameter", "shape", "logical axes", "mesh axes", "of a device"), _placements(first))
     for name in first["large_replicated_params"]:
         axes = next(p["axes"] for p in first["placements"] if p["name"] == name)
         _print(
-            console,
             f"warning: {name} is fully replicated: none of its axes {', '.join(map(str, axes))} is sharded by this "
-            f"mesh; mesh.rules.{next((a for a in axes if a), 'embed')}=[fsdp] would shard it",
+            f"mesh; mesh.rules.{next((a for a in axes if a), 'embed')}=[fsdp] would shard it"
         )
-    _state(phases, console)
+    _print_state(phases)
     if report.get("cost"):
-        _cost(report, console)
+        _print_cost(report)
 
 
-def decode(figures: dict[str, Any], console: Console) -> None:
+def decode(figures: dict[str, Any]) -> None:
     """Prints what a token step of decoding takes."""
-    mesh = " × ".join(f"{axis} {size}" for axis, size in figures["mesh"].items() if size > 1) or "one device"
-    _print(
-        console,
-        f"{figures['model']} · {figures['parameters']:,} parameters · {figures['where']}: "
-        f"{figures['devices']} × {figures['device_kind']}, mesh {mesh}, {figures['dtype']}",
-    )
+    _print(f"{figures['model']} · {figures['parameters']:,} parameters · {figures['where']}: {_devices(figures)}")
     largest = figures["largest"]
     columns = [figures] if largest is None or largest["rows"] == figures["rows"] else [figures, largest]
     names = ["", "largest batch that fits"][: len(columns)]
-    table = Table("decoding, one token of each row", *names, box=None, title_justify="left", pad_edge=False)
-
-    def row(name: str, value: Any, style: str = "") -> None:
-        table.add_row(name, *[Text(value(column)) for column in columns], style=style)
-
-    encoder = figures["encoder"]
-    row("rows × length", lambda d: f"{d['rows']} × " + (f"{encoder}/" if encoder else "") + f"{d['length']}")
-    row("weights of a device", lambda d: _bytes(d["weights"]))
-    row("  of the loop, padded", lambda d: f"{_bytes(d['weights_read'])}, {_bytes(d['weights_padded'])}")
-    row("cache of a device, padded", lambda d: f"{_bytes(d['cache'])}, {_bytes(d['cache_padded'])}")
-    row("memory of a device", lambda d: f"{_bytes(d['total'])} of {_bytes(d['limit'])}{_share(d)}", "bold")
-    row("moved (estimate), padded", lambda d: f"{_bytes(d['traffic'])}, {_bytes(d['traffic_padded'])}")
-    row("  / (weights of the loop + cache)", lambda d: f"{d['ratio']:.3f}", "bold")
-    row("  for a token, by all devices", lambda d: _bytes(d["token_bytes"]))
-    row("FLOPs of a device", lambda d: _number(d["program_flops"] / d["devices"]))
-    row("sent by a device", lambda d: _bytes(sum(c["sent"] for c in d["collectives"])))
-    if all("bound" in column for column in columns):
-        called = _called(figures)
-        for part, name in called.items():
-            row(f"  least time, {name}", lambda d, part=part: duration(d["bound"]["times"][part]))
-        row("least time", lambda d: f"{duration(d['bound']['seconds'])}, bounded by {called[d['bound']['by']]}", "bold")
-        row("tokens/s at the most", lambda d: f"{d['tokens_per_second']:,.0f}")
-    row("compiled in", lambda d: f"{d['seconds']:.0f} s")
-    console.print(table)
+    _print_figures("decoding, one token of each row", names, columns, _token_step(columns))
     for column in columns:
-        _decode_faults(column, console)
+        rows = column["rows"]
+        for copy in column["cache_copies"]:
+            size = f"{copy['count']} × {_bytes(copy['bytes'])}"
+            _print(f"warning: {rows} rows: {copy['name']} copies the cache: {size} ({copy['path']})")
+        for table in column["gathered_tables"]:
+            _print(f"warning: {table['name']} is gathered: {table['by']} of {table['shape']} ({table['path']})")
+        if not column["cache_copies"] + column["gathered_tables"]:
+            _print(f"{rows} rows: the cache is updated in place, no vocabulary table is gathered")
     if largest is not None:
         _print(
-            console,
             f"largest batch: {largest['rows']} rows, by linear extrapolation from {figures['compiled']} compiled "
-            "programs, itself one of them; what prefill takes for a time is not counted",
+            "programs, itself one of them; what prefill takes for a time is not counted"
         )
 
 
-def _decode_faults(figures: dict[str, Any], console: Console) -> None:
-    for copy in figures["cache_copies"]:
-        size = f"{copy['count']} × {_bytes(copy['bytes'])}"
-        _print(console, f"warning: {figures['rows']} rows: {copy['name']} copies the cache: {size} ({copy['path']})")
-    for table in figures["gathered_tables"]:
-        _print(console, f"warning: {table['name']} is gathered: {table['by']} of {table['shape']} ({table['path']})")
-    if not figures["cache_copies"] + figures["gathered_tables"]:
-        _print(console, f"{figures['rows']} rows: the cache is updated in place, no vocabulary table is gathered")
+def _devices(figures: dict[str, Any]) -> str:
+    mesh = " × ".join(f"{axis} {size}" for axis, size in figures["mesh"].items() if size > 1) or "one device"
+    return f"{figures['devices']} × {figures['device_kind']}, mesh {mesh}, {figures['dtype']}"
 
 
-def _step(phases: Sequence[dict[str, Any]]) -> Table:
-    names = [f"phase {phase['phase'] + 1}" if len(phases) > 1 else "" for phase in phases]
-    table = Table("a step", *names, box=None, title_justify="left", pad_edge=False)
+_Row = tuple[str, Callable[[dict[str, Any]], str]]
+"""The name of a figure, and its text from what was measured."""
 
-    def row(name: str, value: Any, style: str = "") -> None:
-        table.add_row(name, *[Text(value(phase)) for phase in phases], style=style)
 
-    row("rows × length, tokens", lambda p: f"{p['rows']} × {p['length']}, {p['tokens']:,}")
-    row("steps", lambda p: f"{p['steps']:,}")
+def _print_figures(title: str, names: Sequence[str], columns: Sequence[dict[str, Any]], rows: Iterable[_Row]) -> None:
+    """Prints a line for each figure, with a column for each program."""
+    print_table((title, *names), [(name, *map(to_text, columns)) for name, to_text in rows])
+
+
+def _token_step(columns: Sequence[dict[str, Any]]) -> Iterator[_Row]:
+    encoder = columns[0]["encoder"]
+    yield "rows × length", lambda d: f"{d['rows']} × " + (f"{encoder}/" if encoder else "") + f"{d['length']}"
+    yield "weights of a device", lambda d: _bytes(d["weights"])
+    yield "  of the loop, padded", lambda d: f"{_bytes(d['weights_read'])}, {_bytes(d['weights_padded'])}"
+    yield "cache of a device, padded", lambda d: f"{_bytes(d['cache'])}, {_bytes(d['cache_padded'])}"
+    yield "memory of a device", _memory
+    yield "moved (estimate), padded", lambda d: f"{_bytes(d['traffic'])}, {_bytes(d['traffic_padded'])}"
+    yield "  / (weights of the loop + cache)", lambda d: f"{d['ratio']:.3f}"
+    yield "  for a token, by all devices", lambda d: _bytes(d["token_bytes"])
+    yield "FLOPs of a device", lambda d: _number(d["program_flops"] / d["devices"])
+    yield "sent by a device", _sent
+    yield from _least_times(columns, "least time")
+    if all("bound" in column for column in columns):
+        yield "tokens/s at the most", lambda d: f"{d['tokens_per_second']:,.0f}"
+    yield "compiled in", lambda d: f"{d['seconds']:.0f} s"
+
+
+def _step(phases: Sequence[dict[str, Any]]) -> Iterator[_Row]:
+    yield "rows × length, tokens", lambda p: f"{p['rows']} × {p['length']}, {p['tokens']:,}"
+    yield "steps", lambda p: f"{p['steps']:,}"
     for key, name in PARTS.items():
         if any(phase["memory"][key] for phase in phases):
-            row(f"  {name}", lambda p, key=key: _bytes(p["memory"][key]))
-    row("memory of a device", lambda p: f"{_bytes(p['total'])} of {_bytes(p['limit'])}{_share(p)}", "bold")
-    row("FLOPs of a device", lambda p: _number(p["program_flops"] / p["devices"]))
-    row("  needed by the model (6·N·D + attention)", lambda p: _number(p["model_flops"] / p["devices"]))
-    row("  taken / needed", lambda p: f"{p['program_flops'] / p['model_flops']:.3f}")
-    row("to and from memory (estimate)", lambda p: _bytes(p["traffic"]))
-    row("sent by a device", lambda p: _bytes(sum(c["sent"] for c in p["collectives"])))
+            yield f"  {name}", lambda p, key=key: _bytes(p["memory"][key])
+    yield "memory of a device", _memory
+    yield "FLOPs of a device", lambda p: _number(p["program_flops"] / p["devices"])
+    yield "  needed by the model (6·N·D + attention)", lambda p: _number(p["model_flops"] / p["devices"])
+    yield "  taken / needed", lambda p: f"{p['program_flops'] / p['model_flops']:.3f}"
+    yield "to and from memory (estimate)", lambda p: _bytes(p["traffic"])
+    yield "sent by a device", _sent
+    yield from _least_times(phases, "least time of a step")
     if all("bound" in phase for phase in phases):
         called = _called(phases[0])
-        for part, name in called.items():
-            row(f"  least time, {name}", lambda p, part=part: duration(p["bound"]["times"][part]))
-        row(
-            "least time of a step",
-            lambda p: f"{duration(p['bound']['seconds'])}, bounded by {called[p['bound']['by']]}",
-            "bold",
-        )
-        row("  of it waiting for", lambda p: _shares(p["bound"]["shares"], called))
+        yield "  of it waiting for", lambda p: _shares(p["bound"]["shares"], called)
         if all(phase["bound"]["estimate"] for phase in phases):
-            row("likely time of a step", lambda p: f"{duration(p['bound']['estimate'])} (fitted on one H200)", "bold")
-        row("highest possible MFU", lambda p: f"{p['bound']['mfu']:.1%}")
-        row("tokens/s at the most", lambda p: f"{p['tokens'] / p['bound']['seconds']:,.0f}")
-    row("compiled in", lambda p: f"{p['seconds']:.0f} s")
-    return table
+            yield "likely time of a step", lambda p: f"{duration(p['bound']['estimate'])} (fitted on one H200)"
+        yield "highest possible MFU", lambda p: f"{p['bound']['mfu']:.1%}"
+        yield "tokens/s at the most", lambda p: f"{p['tokens'] / p['bound']['seconds']:,.0f}"
+    yield "compiled in", lambda p: f"{p['seconds']:.0f} s"
+
+
+def _least_times(columns: Sequence[dict[str, Any]], name: str) -> Iterator[_Row]:
+    """The times of the parts of the chip, where they are known, and of all together under a name."""
+    if all("bound" in column for column in columns):
+        called = _called(columns[0])
+        for part, device in called.items():
+            yield f"  least time, {device}", lambda d, part=part: duration(d["bound"]["times"][part])
+        yield name, lambda d: f"{duration(d['bound']['seconds'])}, bounded by {called[d['bound']['by']]}"
 
 
 def _called(phase: dict[str, Any]) -> dict[str, str]:
@@ -162,109 +156,82 @@ def _shares(shares: dict[str, float], called: dict[str, str]) -> str:
     return ", ".join(f"{called[name]} {duration(seconds)}" for name, seconds in shares.items() if seconds)
 
 
-def _buffers(phase: dict[str, Any]) -> Table:
-    table = Table("\nlargest buffers of a device at the peak", "\nshape", "\nsize", box=None, pad_edge=False)
+def _buffers(phase: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     alike = collections.Counter((b["name"], b["shape"], b["bytes"]) for b in phase["buffers"])
     for (name, shape, size), count in alike.items():
-        times = f"{count} × " if count > 1 else ""
-        table.add_row(Text(name), Text(shape), f"{times}{_bytes(size)}")
-    return table
+        yield name, shape, (f"{count} × " if count > 1 else "") + _bytes(size)
 
 
-def _collectives(phase: dict[str, Any]) -> Table:
-    names = ("collectives of a step", "axes", "over", "count", "arrays", "a device sends")
-    table, called = Table(*(f"\n{name}" for name in names), box=None, pad_edge=False), _called(phase)
-    for collective in phase["collectives"]:
-        axes = " × ".join(collective["axes"]) or "others"
-        network = "-" if phase["platform"] == "cpu" else called[collective["network"]]
-        table.add_row(
-            collective["kind"],
-            axes,
-            network,
-            str(collective["count"]),
-            _bytes(collective["bytes"]),
-            _bytes(collective["sent"]),
-        )
-    return table
+def _collectives(phase: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    called = _called(phase)
+    for c in phase["collectives"]:
+        axes = " × ".join(c["axes"]) or "others"
+        network = "-" if phase["platform"] == "cpu" else called[c["network"]]
+        yield c["kind"], axes, network, str(c["count"]), _bytes(c["bytes"]), _bytes(c["sent"])
 
 
-def _placements(phase: dict[str, Any]) -> Table:
-    table = Table("\nparameter", "\nshape", "\nlogical axes", "\nmesh axes", "\nof a device", box=None, pad_edge=False)
+def _placements(phase: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for parameter in phase["placements"]:
-        table.add_row(
-            Text(parameter["name"]),
-            "×".join(map(str, parameter["shape"])),
-            ", ".join(str(axis or "-") for axis in parameter["axes"]),
-            ", ".join("-" if entry is None else "+".join(entry) for entry in parameter["placement"]),
-            _bytes(parameter["bytes"]),
-        )
-    return table
+        shape, axes = "×".join(map(str, parameter["shape"])), ", ".join(axis or "-" for axis in parameter["axes"])
+        mesh_axes = ", ".join("-" if entry is None else "+".join(entry) for entry in parameter["placement"])
+        yield parameter["name"], shape, axes, mesh_axes, _bytes(parameter["bytes"])
 
 
-def _state(phases: Sequence[dict[str, Any]], console: Console) -> None:
-    faults = {
-        (fault["name"], fault["bytes"], fault["reason"])
-        for phase in phases
-        for fault in phase["copied_donated_buffers"]
-    }
+def _print_state(phases: Sequence[dict[str, Any]]) -> None:
+    buffers = [buffer for phase in phases for buffer in phase["copied_donated_buffers"]]
+    faults = {(buffer["name"], buffer["bytes"], buffer["reason"]) for buffer in buffers}
     for name, size, reason in sorted(faults, key=lambda fault: -fault[1]):
         if reason in FAULTS:
-            _print(console, f"warning: {name} of {_bytes(size)} {FAULTS[reason]}")
+            _print(f"warning: {name} of {_bytes(size)} {FAULTS[reason]}")
     if not any(reason in FAULTS for *_, reason in faults):
-        others = [name for name, _, reason in faults]
-        _print(
-            console,
-            "\nstate: donated in place"
-            + (
-                f"; copied to another layout, which the compiler chose for the update: {', '.join(others)}"
-                if others
-                else ""
-            ),
-        )
+        names = ", ".join(name for name, *_ in faults)
+        copied = f"; copied to another layout, which the compiler chose for the update: {names}" if names else ""
+        _print(f"\nstate: donated in place{copied}")
 
 
-def _cost(report: dict[str, Any], console: Console) -> None:
+def _print_cost(report: dict[str, Any]) -> None:
     cost, assumptions = report["cost"], report["assumptions"]
     _print(
-        console,
         f"\n{_number(report['tokens'])} tokens: at least {_span(cost['days'])}, "
         f"{rounded(cost['chip_hours'])} chip-hours, ${rounded(cost['dollars'])}, {rounded(cost['kg_co2'])} kg CO₂\n"
         f"at ${assumptions['dollars_per_chip_hour']:.2f} a chip-hour (--price), {assumptions['watts_per_chip']:.0f} W "
-        f"a chip (--watts), PUE {assumptions['pue']}, {assumptions['kg_co2_per_kwh']} kg CO₂ a kWh (--carbon)",
+        f"a chip (--watts), PUE {assumptions['pue']}, {assumptions['kg_co2_per_kwh']} kg CO₂ a kWh (--carbon)"
     )
 
 
-def tried(one: Trial) -> str:
-    """A line on settings that were tried."""
-    return f"{words(one.settings)}: {one.reason}"
-
-
-def ranked(config: Config, found: Sequence[Trial], console: Console) -> None:
+def ranked(config: Config, trials: Sequence[Trial]) -> None:
     """Prints what a search found, the best first, with the settings that differ from the recipe's."""
-    table = Table("step", "memory", "rows a device", "settings", "why", box=None, pad_edge=False)
-    for trial in found:
-        measured = trial.measured
-        rows = "-"
-        if measured is not None:
-            accumulation = int(trial.settings.get("train.grad_accum_steps", config.train.grad_accum_steps))
-            rows = str(measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"]) // accumulation)
-        table.add_row(
-            "-" if trial.seconds == float("inf") else duration(trial.seconds),
-            "-" if measured is None else _bytes(measured.total),
-            rows,
-            Text(" ".join(f"{key}={value}" for key, value in trial.settings.items() if value != _own(config, key))),
-            Text(trial.reason),
-        )
-    console.print(table)
+    print_table(("step", "memory", "rows a device", "settings", "why"), [_ranked(config, trial) for trial in trials])
 
 
-def _own(config: Config, key: str) -> Any:
-    section, _, name = key.partition(".")
-    return getattr(getattr(config, section), name)
+def _ranked(config: Config, trial: Trial) -> tuple[str, ...]:
+    measured, memory, rows = trial.measured, "-", "-"
+    if measured is not None:
+        accumulation = int(trial.settings.get("train.grad_accum_steps", config.train.grad_accum_steps))
+        memory = _bytes(measured.total)
+        rows = str(measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"]) // accumulation)
+    tree = dict(leaves(dump(config)))
+    changed = words({key: setting for key, setting in trial.settings.items() if setting != tree[key]})
+    return "-" if trial.seconds == math.inf else duration(trial.seconds), memory, rows, changed, trial.reason
 
 
-def _print(console: Console, text: str) -> None:
-    console.print(text, markup=False)
+def _print(text: str) -> None:
+    console().print(text)
+
+
+def _print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    print()
+    print_table(heads, rows)
+
+
+def _memory(figures: dict[str, Any]) -> str:
+    share = f" ({figures['total'] / figures['limit']:.0%})"
+    fits = "" if figures["total"] <= figures["limit"] else ": DOES NOT FIT"
+    return f"{_bytes(figures['total'])} of {_bytes(figures['limit'])}{share}{fits}"
+
+
+def _sent(figures: dict[str, Any]) -> str:
+    return _bytes(sum(collective["sent"] for collective in figures["collectives"]))
 
 
 def _bytes(value: float) -> str:
@@ -272,10 +239,6 @@ def _bytes(value: float) -> str:
         if value >= size:
             return f"{value / size:.2f} {unit}"
     return f"{value:.0f} B"
-
-
-def _share(phase: dict[str, Any]) -> str:
-    return f" ({phase['total'] / phase['limit']:.0%})" + ("" if phase["total"] <= phase["limit"] else ": DOES NOT FIT")
 
 
 def duration(seconds: float) -> str:

@@ -24,16 +24,13 @@ def console() -> Console:
     return output
 
 
-def print_table(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = (), output: Console | None = None
-) -> None:
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = ()) -> None:
     """Prints a table.
 
     Args:
       heads: of its columns; without any there is no line of them.
       rows: of cells.
       numeric: columns that stand to the right.
-      output: `console()` by default.
     """
     from rich.table import Table
 
@@ -43,4 +40,4 @@ def print_table(
     table.columns[0].overflow = "fold"  # a path stays whole
     for row in rows:
         table.add_row(*map(escaped, row))
-    (output or console()).print(table)
+    console().print(table)

@@ -5,7 +5,6 @@ import json
 import re
 
 import pytest
-from rich.console import Console
 
 from jaxpt.config import AXES
 from jaxpt.errors import UserError
@@ -116,7 +115,7 @@ def test_a_large_parameter_left_whole_is_a_warning_that_says_what_to_change(caps
     report = {"model": "bert", "objective": "masked_lm", "where": "v5e:4x4", "remat": "none", "grad_accum_steps": 1}
     changed = dataclasses.replace(MEASURED, placements=[placed], large_replicated_params=["embed/table"])
     phase = dataclasses.asdict(changed)
-    show.plan({**report, "phases": [phase]}, Console(width=300), shardings=True)
+    show.plan({**report, "phases": [phase]}, shardings=True)
     out = capsys.readouterr().out
     assert "warning: embed/table is fully replicated" in out
     assert "mesh.rules.vocab=[fsdp] would shard it" in out and "512×64" in out
