@@ -12,7 +12,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +76,9 @@ class Worker:
                 self._done += 1
                 if self._done >= MOST:
                     self.stop()
-                return lines, "" if int(line[1:]) == 0 else _last(lines) or f"exit code {int(line[1:])}"
+                return lines, failure(int(line[1:]), lines)
             lines.append(line.rstrip())
-        code = self.stop()
-        killed = f"killed by {signal.Signals(-code).name}; its last line: " if code < 0 else ""
-        return lines, killed + _last(lines) or f"exit code {code}"
+        return lines, failure(self.stop(), lines) or "ended before its time"
 
     def stop(self) -> int:
         """Ends the process; returns its exit code."""
@@ -245,9 +243,12 @@ def weights(run_dir: str | Path) -> str | int | None:
     return checksums.digest(file) if file.is_file() else step
 
 
-def _last(lines: list[str]) -> str:
-    """The last line that says something."""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "").removeprefix("jaxpt: ")
+def failure(code: int, lines: Sequence[str]) -> str:
+    """The reason of a process's failure, from its exit code and the last of its lines that says something; or ""."""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "").removeprefix("jaxpt: ")
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}; its last line: {last}"
+    return "" if code == 0 else last or f"exit code {code}"
 
 
 def identity(one: FineTuning, is_finished: bool = True) -> str:

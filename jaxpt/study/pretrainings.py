@@ -104,7 +104,11 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
         try:
             failures = _rows(plan, path, child, stop)
             if plan.evaluate.finetune is not None and not (failures and stop):
-                failures |= _fine_tune(plan, failures, child, stop)
+                write = functools.partial(tables.write, plan, dict(failures))
+                failures |= finetunings.run(plan, say, child.set, write, failures, stop)
+                if signals.received() is not None:
+                    raise Stopped
+                write()
         except Stopped:
             tables.write(plan)
             number = signals.received()
@@ -201,17 +205,6 @@ def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:
         if failure and stop:
             break
     return failures
-
-
-def _fine_tune(plan: Study, failures: dict[str, str], child: Child, stop: bool) -> dict[str, str]:
-    """Runs the unfinished fine-tunings; returns {run: reason of failure}."""
-    tuning_failures = finetunings.run(
-        plan, say, child.set, functools.partial(tables.write, plan, failures), failures, stop
-    )
-    if signals.received() is not None:
-        raise Stopped
-    tables.write(plan, failures)
-    return tuning_failures
 
 
 def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
@@ -363,9 +356,4 @@ def _run(command: list[str], name: str, child: Child) -> str:
         child.set(None)
     if signals.received() is not None:
         raise Stopped
-    if trainer.returncode == 0:
-        return ""
-    last = last.removeprefix("jaxpt: ")
-    if trainer.returncode < 0:
-        return f"killed by {signal.Signals(-trainer.returncode).name}; its last line: {last}"
-    return last or f"exit code {trainer.returncode}"
+    return finetunings.failure(trainer.returncode, [last])
