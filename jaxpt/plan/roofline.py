@@ -21,10 +21,8 @@ GPU_EFFICIENCY, GPU_OPERATION = 0.74, 7.5e-6
 class Bound:
     """A step's least times, in seconds: of each part of the chip for all that it has to do, and of the step."""
 
-    flops: float
-    memory: float
-    ici: float
-    dcn: float
+    times: dict[str, float]
+    """{part of the chip: seconds}."""
     mfu: float
     """Highest possible share of the chips' peak that goes into the model's own FLOPs."""
     shares: dict[str, float]
@@ -41,11 +39,6 @@ class Bound:
     def by(self) -> str:
         """The part that the step waits for most."""
         return max(self.shares, key=self.shares.__getitem__)
-
-    @property
-    def times(self) -> dict[str, float]:
-        """{part: seconds}."""
-        return {"FLOPs": self.flops, "HBM": self.memory, "ICI": self.ici, "DCN": self.dcn}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +93,7 @@ def bound(measured: PlanResult | DecodeResult, topology: Topology) -> Bound:
     if sum(shares.values()) < times[slowest]:  # as where a program's FLOPs are not all found in it
         shares = {**dict.fromkeys(times, 0.0), slowest: times[slowest]}
     mfu = measured.model_flops / measured.devices / peak / sum(shares.values())
-    return Bound(times["FLOPs"], times["HBM"], times["ICI"], times["DCN"], mfu, shares, estimate)
+    return Bound(times, mfu, shares, estimate)
 
 
 def _waits(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxpt.train.amounts import few
@@ -33,7 +34,7 @@ def lines(found: Result) -> Iterator[str]:
         yield ""
         yield (f"{name}: " if len(found["parts"]) > 1 else "") + f"{part['source']}"
         yield from part["found"]
-        yield from _aligned(_rows(part, unit))
+        yield from _aligned(part["splits"], _rows(list(part["splits"].values()), part["unit"], unit))
         yield from _notes(part)
         yield ""
         yield f"length of the training set's {part['unit']} in {unit}"
@@ -42,68 +43,64 @@ def lines(found: Result) -> Iterator[str]:
     yield from _epochs(found)
 
 
-def _rows(part: Result, unit: str) -> Iterator[tuple[str, list[str]]]:
-    """(what, its value in each split)."""
-    splits: dict[str, Result] = part["splits"]
-    each = list(splits.values())
-    yield "", list(splits)
-    yield part["unit"], [f"{stats['documents']:,}" for stats in each]
-    if any(stats["empty"] for stats in each):
-        yield "  empty, left out", ["" if stats["empty"] is None else f"{stats['empty']:,}" for stats in each]
-    if any(stats["characters"] for stats in each):
-        yield "bytes of text", [number(stats["bytes"]) for stats in each]
-        yield "words", [number(stats["words"]) for stats in each]
+_Row = tuple[str, Callable[[Result], str]]
+"""The name of a figure, and its text from the statistics of a split."""
+
+
+def _rows(each: Sequence[Result], texts: str, unit: str) -> Iterator[_Row]:
+    first = each[0]
+    yield texts, lambda split: f"{split['documents']:,}"
+    if any(split["empty"] for split in each):
+        yield "  empty, left out", lambda split: "" if split["empty"] is None else f"{split['empty']:,}"
+    if any(split["characters"] for split in each):
+        yield "bytes of text", lambda split: number(split["bytes"])
+        yield "words", lambda split: number(split["words"])
     if unit == "tokens":
-        yield "tokens", [number(stats["total"]) for stats in each]
-    for name in each[0]["lengths"]:
-        yield (
-            f"{unit} in a {part['unit'][:-1]}: {name}" if name == "mean" else f"  {name}",
-            [f"{stats['lengths'][name]:,.0f}" for stats in each],
-        )
-    for column in each[0]["columns"] if len(each[0]["columns"]) > 1 else ():
-        picked = [stats["columns"].get(column, each[0]["columns"][column]) for stats in each]
-        yield (
-            f"{unit} in {column}: 5, 50, 95 %",
-            [f"{quantiles['5%']:,}, {quantiles['50%']:,}, {quantiles['95%']:,}" for quantiles in picked],
-        )
-    for length in each[0].get("longer") or ():
-        yield (
-            f"longer than {int(length):,} tokens",
-            [_part_of(stats["longer"][length], stats["documents"]) for stats in each],
-        )
-    if any(stats["cut"] for stats in each):
-        yield (
-            "cut to data.length",
-            [_part_of(stats["cut"]["cut"], stats["cut"]["examples"]) if stats["cut"] else "" for stats in each],
-        )
-    if any(stats["cut"] and stats["cut"]["left_out"] for stats in each):
-        yield "left out", [f"{stats['cut']['left_out']:,}" if stats["cut"] else "" for stats in each]
-    yield "copies of another one", [_share(stats["duplicates"]) for stats in each]
-    yield "also in train", ["", *(_share(stats["in_train"]) for stats in each[1:])]
-    yield from _labels(each)
-    yield from _languages(each)
-
-
-def _labels(each: list[Result]) -> Iterator[tuple[str, list[str]]]:
-    """The balance of labels, or the numbers to predict."""
-    labels: dict[str, None] = dict.fromkeys(label for stats in each for label in stats.get("labels", {}))
-    totals = [sum(stats.get("labels", {}).values()) for stats in each]
+        yield "tokens", lambda split: number(split["total"])
+    for name in first["lengths"]:
+        heading = f"{unit} in a {texts[:-1]}: {name}" if name == "mean" else f"  {name}"
+        yield heading, lambda split, name=name: f"{split['lengths'][name]:,.0f}"
+    for column in first["columns"] if len(first["columns"]) > 1 else ():
+        yield f"{unit} in {column}: 5, 50, 95 %", functools.partial(_quantiles, column, first)
+    for length in first.get("longer") or ():
+        name = f"longer than {int(length):,} tokens"
+        yield name, lambda split, length=length: _part_of(split["longer"][length], split["documents"])
+    if any(split["cut"] for split in each):
+        yield "cut to data.length", _cut
+    if any(split["cut"] and split["cut"]["left_out"] for split in each):
+        yield "left out", lambda split: f"{split['cut']['left_out']:,}" if split["cut"] else ""
+    yield "copies of another one", lambda split: _share(split["duplicates"])
+    yield "also in train", lambda split: "" if split is first else _share(split["in_train"])
+    labels = dict.fromkeys(label for split in each for label in split.get("labels", {}))
     for label in list(labels)[:_MOST_LABELS]:
-        yield f"label {label}", [_part_of(stats.get("labels", {}).get(label, 0), n) for stats, n in zip(each, totals)]
+        yield f"label {label}", functools.partial(_label, label)
     if len(labels) > _MOST_LABELS:
-        yield f"and {len(labels) - _MOST_LABELS:,} more labels", ["" for _ in each]
-    for name in ("mean", "5%", "50%", "95%") if "values" in each[0] else ():
-        yield (
-            f"number to predict: {name}",
-            [f"{stats['values'][name]:.4g}" if "values" in stats else "" for stats in each],
-        )
+        yield f"and {len(labels) - _MOST_LABELS:,} more labels", lambda split: ""
+    for name in ("mean", "5%", "50%", "95%") if "values" in first else ():
+        heading = f"number to predict: {name}"
+        yield heading, lambda split, name=name: f"{split['values'][name]:.4g}" if "values" in split else ""
+    languages = dict.fromkeys(name for split in each for name in split["languages"]["shares"])
+    for name in list(languages)[:_MOST_LANGUAGES]:
+        yield f"language {name}", functools.partial(_language, name)
 
 
-def _languages(each: list[Result]) -> Iterator[tuple[str, list[str]]]:
-    shares = [stats["languages"]["shares"] for stats in each]
-    names = list(dict.fromkeys(name for by_language in shares for name in by_language))
-    for name in names[:_MOST_LANGUAGES]:
-        yield f"language {name}", [f"{by_language[name]:.1%}" if name in by_language else "" for by_language in shares]
+def _quantiles(column: str, first: Result, split: Result) -> str:
+    quantiles = split["columns"].get(column, first["columns"][column])
+    return ", ".join(f"{quantiles[name]:,}" for name in ("5%", "50%", "95%"))
+
+
+def _cut(split: Result) -> str:
+    return _part_of(split["cut"]["cut"], split["cut"]["examples"]) if split["cut"] else ""
+
+
+def _label(label: str, split: Result) -> str:
+    counts = split.get("labels", {})
+    return _part_of(counts.get(label, 0), sum(counts.values()))
+
+
+def _language(name: str, split: Result) -> str:
+    shares = split["languages"]["shares"]
+    return f"{shares[name]:.1%}" if name in shares else ""
 
 
 def _notes(part: Result) -> Iterator[str]:
@@ -152,10 +149,9 @@ def _share(copies: Result) -> str:
     return f"{'about ' if copies['sampled'] > 1 and copies['count'] else ''}{copies['count']:,} ({copies['share']:.1%})"
 
 
-def _aligned(rows: Iterator[tuple[str, list[str]]]) -> Iterator[str]:
-    """Names to the left, values to the right of their columns."""
-    table = list(rows)
-    wide = max(len(name) for name, _ in table)
-    widths = [max(len(cells[n]) for _, cells in table) for n in range(len(table[0][1]))]
-    for name, cells in table:
-        yield f"  {name:{wide}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths))
+def _aligned(splits: Mapping[str, Result], rows: Iterable[_Row]) -> Iterator[str]:
+    """Names to the left, values to the right of their columns, one for each split."""
+    table = [("", *splits), *((name, *map(to_text, splits.values())) for name, to_text in rows)]
+    width, *widths = (max(map(len, column)) for column in zip(*table))
+    for name, *cells in table:
+        yield f"  {name:{width}}  " + "  ".join(map(str.rjust, cells, widths))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import SPECIALS
+from jaxpt.errors import escaped
+from jaxpt.runtime.terminal import print_table
 
 if TYPE_CHECKING:
     from jaxpt.config import Config
@@ -44,32 +46,19 @@ def inspect(path: str, text: str | None = None) -> None:
     Raises:
       UserError: no vocabulary there.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     named = vocabulary_files.read_settings(Path(path)).get("kind")  # whoever names the directory means its code, too
     tokenizer = tokenizers.load(path, named if isinstance(named, str) and "." in named else None)
+    print(f"{path}: {tokenizer.kind}")
     vocabulary = tokenizer.vocabulary
-    table = Table(show_header=False)
-    table.add_row("size", f"{vocabulary.size:,}")
-    table.add_row("lowercase", "yes" if tokenizer.lowercase else "no")
+    rows = [("size", f"{vocabulary.size:,}", ""), ("lowercase", "yes" if tokenizer.lowercase else "no", "")]
     for name in SPECIALS:
-        value = getattr(vocabulary, name)
-        table.add_row(name, *(("-",) if value is None else (f"{value:,}", Text(tokenizer.tokens([value])[0]))))
-    table.add_row("sentinels", f"{vocabulary.sentinels:,}")
-    for token, i in vocabulary.added:
-        table.add_row("added", f"{i:,}", Text(token))
-    console = Console(highlight=False)
-    console.print(Text(f"{path}: {tokenizer.kind}"), soft_wrap=True)
-    console.print(table)
+        token_id = getattr(vocabulary, name)
+        rows.append((name, "-", "") if token_id is None else (name, f"{token_id:,}", tokenizer.tokens([token_id])[0]))
+    rows.append(("sentinels", f"{vocabulary.sentinels:,}", ""))
+    print_table(("", "", ""), rows + [("added", f"{token_id:,}", token) for token, token_id in vocabulary.added])
     if tokenizer.assumed:
-        console.print(Text(tokenizer.assumed), soft_wrap=True)
+        print(tokenizer.assumed)
     if text is not None:
         ids = tokenizer.encode(text, special=True)
-        rows = Table("token", "id")
-        for piece, number in zip(tokenizer.tokens(ids), ids):
-            rows.add_row(Text(repr(piece)[1:-1]), str(number))
-        console.print(rows)
-        again = tokenizer.decode(ids)
-        console.print(Text(f"{len(ids)} tokens; decoded: {again}"))
+        print_table(("token", "id"), zip(tokenizer.tokens(ids), map(str, ids)))
+        print(f"{len(ids)} tokens; decoded: {escaped(tokenizer.decode(ids))}")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxpt.parallel import chips
-from jaxpt.report.page.run_data import RunData
 
 CPU_WATTS = 65.0
 """Assumed for a machine without an accelerator: the nominal power of a desktop processor."""
@@ -47,28 +46,19 @@ class CostEstimate:
     kg_co2: float | None
 
 
-def of_run(run: RunData, assumed: Assumptions) -> CostEstimate:
-    """The receipt of a run.
-
-    Args:
-      run: the run.
-      assumed: watts, price and carbon.
-    """
-    return of(run.receipt, run.text_tokens, run.flops, elapsed([line for line, _, _ in run.lines]), assumed)
-
-
-def of(
-    receipt: Mapping[str, Any], tokens: float, flops: float, passed: float | None, assumed: Assumptions
+def estimate(
+    receipt: Mapping[str, Any], lines: Sequence[tuple[Mapping[str, Any], float, float]], assumed: Assumptions
 ) -> CostEstimate:
-    """The same of a run.json.
+    """What a run took.
 
     Args:
-      receipt: {} where there is none.
-      tokens: of text; 0 is not known.
-      flops: likewise.
-      passed: seconds between the first and the last line of its metrics.
+      receipt: its run.json; {} where there is none.
+      lines: (a line of metrics, tokens of text up to it, FLOPs up to it).
       assumed: watts, price and carbon.
     """
+    _, tokens, flops = lines[-1] if lines else ({}, 0.0, 0.0)
+    times = [line["time"] for line, _, _ in lines if "time" in line]
+    logged = times[-1] - times[0] if len(times) > 1 else None
     environment = receipt.get("environment") or {}
     devices = environment.get("devices") or {}
     kind, count = devices.get("kind", ""), devices.get("count", 1)
@@ -79,7 +69,7 @@ def of(
         watts = chip.watts if chip else CPU_WATTS if is_cpu else None
     if price is None and chip:
         price = chip.price
-    seconds = receipt.get("wall_seconds", passed)
+    seconds = receipt.get("wall_seconds", logged)
     hours = None if seconds is None or not (devices or assumed.watts or assumed.price) else seconds / 3600 * units
     overhead = 1.0 if is_cpu or not devices else chips.PUE
     kwh = None if hours is None or watts is None else hours * watts * assumed.load * overhead / 1000
@@ -89,12 +79,6 @@ def of(
         kwh=kwh, dollars=None if hours is None or price is None else hours * price,
         kg_co2=None if kwh is None else kwh * assumed.carbon,
     )  # fmt: skip
-
-
-def elapsed(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds between the first and the last line of metrics; None where there are not two."""
-    times = [line["time"] for line in lines if "time" in line]
-    return times[-1] - times[0] if len(times) > 1 else None
 
 
 def total(estimates: Sequence[CostEstimate]) -> CostEstimate:

@@ -53,7 +53,9 @@ def sections(runs: Sequence[RunData], assumed: costs.Assumptions) -> Iterator[Se
         "Data": data,
         "Labels": labels,
         "Throughput and time": time,
-        "Receipt": lambda runs: receipt([costs.of_run(run, assumed) for run in runs], named(runs), assumed),
+        "Receipt": lambda runs: receipt(
+            [costs.estimate(run.receipt, run.lines, assumed) for run in runs], named(runs), assumed
+        ),
         "Configuration": configuration,
     }
     for heading, make in makers.items():

@@ -167,16 +167,14 @@ def _scores(study: StudyData) -> list[Dots]:
 def _receipt(study: StudyData, assumed: costs.Assumptions) -> str:
     """What rows and fine-tunings took together, searches and discarded runs included."""
     row_dirs = {run.path.resolve() for run in study.rows}
-    rows = [costs.of_run(run, assumed) for run in study.rows]
-    tuned = [_of_directory(path, assumed) for path in runs.run_dirs(study.directory) if path.resolve() not in row_dirs]
+    rows = [costs.estimate(run.receipt, run.lines, assumed) for run in study.rows]
+    tuned = [
+        costs.estimate(run_dirs.receipt(path), list(curves.cumulated(run_dirs.records(path)[0])), assumed)
+        for path in runs.run_dirs(study.directory)
+        if path.resolve() not in row_dirs
+    ]
     groups = {f"{len(rows)} pretrained": rows, f"{len(tuned)} fine-tuned": tuned}
     nonempty = {name: members for name, members in groups.items() if members}
     return receipt(
         [costs.total(members) for members in nonempty.values()], [escape(name) for name in nonempty], assumed
     )
-
-
-def _of_directory(path: Path, assumed: costs.Assumptions) -> costs.CostEstimate:
-    lines = list(curves.cumulated(run_dirs.records(path)[0]))
-    tokens, flops = lines[-1][1:] if lines else (0.0, 0.0)
-    return costs.of(run_dirs.receipt(path), tokens, flops, costs.elapsed([line for line, _, _ in lines]), assumed)

@@ -71,13 +71,14 @@ CARD = {"devices": {"kind": "GeForce RTX 4090", "count": 1, "platform": "gpu"}}
 def test_a_receipt_says_what_its_figures_rest_on():
     """A device that no table has, and a run without run.json, whose power or price is given."""
     given = costs.Assumptions(watts=400)
-    card = costs.of({"environment": CARD, "wall_seconds": 3600}, 1, 1, None, given)
+    card = costs.estimate({"environment": CARD, "wall_seconds": 3600}, [({}, 1, 1)], given)
     assert card.kwh == pytest.approx(0.4 * costs.chips.PUE)
     assert f"× {costs.chips.PUE:g} for the data centre" in costs.grounds([card], given)["kwh"]
-    unknown = costs.of({}, 1, 1, 3600.0, given)
+    hour = [({"time": 0.0}, 0, 0), ({"time": 3600.0}, 1, 1)]
+    unknown = costs.estimate({}, hour, given)
     assert unknown.kwh == pytest.approx(0.4)
     assert "nothing is said" not in costs.grounds([unknown], given)["kwh"]
-    assert costs.of({}, 1, 1, 3600.0, costs.Assumptions(price=2)).dollars == pytest.approx(2)
+    assert costs.estimate({}, hour, costs.Assumptions(price=2)).dollars == pytest.approx(2)
 
 
 def test_texts_may_hold_every_end_of_line(tmp_path):
