@@ -50,7 +50,7 @@ def load(
     Example: `load("configs/finetune/sst2.yaml", ["init_from.path=runs/bert_base", "data.path=train.tsv"])`
     """
     config = configs.load(path, overrides, where, report, complete=lambda tree: with_room(inherit(tree)))
-    return config if config.task is None else with_labels(with_choices(config))
+    return with_task_values(config)
 
 
 def load_data(
@@ -82,7 +82,7 @@ def load_data(
         return {**tree, "model": dict(_STAND_IN), "data": {**(tree.get("data") or {}), "tokenizer": tokenizer}}
 
     config = configs.load(path, overrides, report=report, complete=complete)
-    return (config if config.task is None else with_labels(with_choices(config))), is_named
+    return with_task_values(config), is_named
 
 
 _STAND_IN = {"kind": "bert", "vocab_size": 30522, "layers": 12, "embed_dim": 768, "heads": 12, "mlp_dim": 3072}
@@ -175,73 +175,53 @@ def with_room(tree: Tree) -> Tree:
     return {**tree, "model": {**model, "vocab_size": max(size, tokenizer.vocabulary.size)}}
 
 
-def with_labels(config: Config) -> Config:
-    """The configuration with its task's labels and the classes' weights as numbers.
+def with_task_values(config: Config) -> Config:
+    """The configuration with what its task takes from the training set: labels, most choices, balanced class weights.
 
-    A run that exists keeps its labels and weights, and prepared batches have theirs. Otherwise they are those of the
-    training set.
+    A run that exists keeps its values, and prepared batches have theirs.
 
     Args:
-      config: a configuration with a task.
+      config: the configuration of a run.
 
     Raises:
-      UserError: no training set to take them from, or it has a single label.
+      UserError: there is no training set to take them from, it has a single label, or a row has no choices.
     """
+    if config.task is None:
+        return config
     tree, old = configs.dump(config), _saved(config)
-    changes = False
     for name, task_config in each_task(config).items():
-        wants_labels = getattr(task_config.task, "labels", ()) is None
+        task, settings = task_config.task, _task_in(tree, name)
+        old_settings = {} if old is None else _task_in(old, name)
+        if getattr(task, "most_choices", 0) is None:
+            settings["most_choices"] = old_settings.get("most_choices") or _max_choices(task_config, name)
+        wants_labels = getattr(task, "labels", ()) is None
+        weights, key = _weights_in(tree, name)
         wants_weights = getattr(task_config.objective, "class_weights", None) == "balanced"
-        if not wants_labels and not wants_weights:
-            continue
-        changes, task, (settings, key) = True, _task_in(tree, name), _weights_in(tree, name)
         if old is not None:
             if wants_labels:
-                task["labels"] = _task_in(old, name).get("labels")
+                settings["labels"] = old_settings.get("labels")
             if wants_weights:
-                old_settings, old_key = _weights_in(old, name)
-                settings[key] = old_settings.get(old_key, settings[key])
-            continue
-        with named(name):
-            counts = label_counts(task_config.task, files(task_config.data, "train"))
-            if wants_labels:
-                task["labels"] = list(counts)
-            if wants_weights:
-                from jaxpt.objectives.class_losses import balanced_class_weights
-
-                weights = balanced_class_weights([counts.get(label, 0) for label in task["labels"]], task["labels"])
-                settings[key] = weights.tolist()
-    return configs.build(tree) if changes else config
-
-
-def with_choices(config: Config) -> Config:
-    """The configuration with the most choices of a row, of a multiple-choice task that does not say them.
-
-    A run that exists keeps its number. Otherwise it is that of the training set.
-
-    Args:
-      config: a configuration with a task.
-
-    Raises:
-      UserError: no training set to count in, or a row without choices.
-    """
-    tree, old = configs.dump(config), _saved(config)
-    changes = False
-    for name, task_config in each_task(config).items():
-        task: Any = task_config.task
-        if getattr(task, "most_choices", 0) is not None:
-            continue
-        max_choices = None if old is None else _task_in(old, name).get("most_choices")
-        if max_choices is None:
+                old_weights, old_key = _weights_in(old, name)
+                weights[key] = old_weights.get(old_key, weights[key])
+        elif wants_labels or wants_weights:
             with named(name):
-                choice_counts = (
-                    len(task.choices_in(row, file.where(row)).texts)
-                    for file in files(task_config.data, "train")
-                    for row in file.rows(task)
-                )
-                max_choices = max(choice_counts, default=2)
-        changes, _task_in(tree, name)["most_choices"] = True, max_choices
-    return configs.build(tree) if changes else config
+                counts = label_counts(task, files(task_config.data, "train"))
+                if wants_labels:
+                    settings["labels"] = list(counts)
+                if wants_weights:
+                    from jaxpt.objectives.class_losses import balanced_class_weights
+
+                    of_labels = [counts.get(label, 0) for label in settings["labels"]]
+                    weights[key] = balanced_class_weights(of_labels, settings["labels"]).tolist()
+    return config if tree == configs.dump(config) else configs.build(tree)
+
+
+def _max_choices(config: Config, name: str) -> int:
+    """The most choices of a row of the training set; 2 where it has no rows."""
+    task: Any = config.task
+    with named(name):
+        rows = ((row, file.where(row)) for file in files(config.data, "train") for row in file.rows(task))
+        return max((len(task.choices_in(row, where).texts) for row, where in rows), default=2)
 
 
 def _saved(config: Config) -> Tree | None:

@@ -37,7 +37,6 @@ class RunData:
     """{} where the run has not ended."""
     lines: tuple[tuple[dict[str, Any], float, float], ...]
     """(a line of metrics, tokens of text up to it, FLOPs)."""
-    damaged_lines: int
 
     @property
     def kind(self) -> str:
@@ -118,9 +117,8 @@ def read(paths: Sequence[Path]) -> list[RunData]:
 
 
 def _read(path: Path, name: str, colour: int) -> RunData:
-    lines, damaged = run_dirs.records(path)
-    config, receipt = configs.load(path), run_dirs.receipt(path)
-    return RunData(path, name, colour, config, runs.run(path), receipt, tuple(curves.cumulated(lines)), damaged)
+    lines = tuple(curves.cumulated(run_dirs.records(path)[0]))
+    return RunData(path, name, colour, configs.load(path), runs.run(path), run_dirs.receipt(path), lines)
 
 
 def names(paths: Sequence[Path]) -> list[str]:

@@ -103,8 +103,8 @@ def _state(run: RunData) -> str:
         state = "not finished: it runs elsewhere, was killed or has failed"
     if skipped := run.receipt.get("skipped_steps"):
         state += f", {skipped:,} updates skipped"
-    if run.damaged_lines:
-        state += f", {run.damaged_lines:,} lines of its metrics are damaged"
+    if run.run.damaged_lines:
+        state += f", {run.run.damaged_lines:,} lines of its metrics are damaged"
     return state
 
 

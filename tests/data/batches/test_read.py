@@ -18,7 +18,7 @@ from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
 from jaxpt.evals import baseline
 from jaxpt.report.verify import verify
-from jaxpt.study.recipes import with_choices, with_labels
+from jaxpt.study.recipes import with_task_values
 from tests import families, fine_tuning
 
 LINES = [
@@ -136,7 +136,7 @@ def test_what_is_read_is_what_the_stream_gives(case, name):
 def test_rows_and_labels_lie_beside_them(case, name, tmp_path):
     config, directory = case(name)
     moved = shutil.copytree(directory, tmp_path / "moved")
-    again = with_labels(with_choices(from_files(config, moved, run_dir=str(tmp_path / "run"))))
+    again = with_task_values(from_files(config, moved, run_dir=str(tmp_path / "run")))
     assert again.task == config.task and again.objective == config.objective
     for one, of_task in each_task(config).items():
         for split in ("train", "validation"):
