@@ -16,7 +16,7 @@ from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.runtime.disk import write_text
 from jaxpt.study import curves, finetuned, pictures
-from jaxpt.study.charts import Chart, Series
+from jaxpt.study.charts import Chart, Series, is_drawable
 from jaxpt.study.text_table import Table
 from jaxpt.study.text_table import markdown as as_markdown
 from jaxpt.train import run_dir as run_dirs
@@ -93,7 +93,7 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
     write_text(directory / "table.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / "table.md", markdown(study, results))
     charts = _charts(results)
-    for suffix in ("png", "svg") if any(chart.series for chart in charts) else ():
+    for suffix in ("png", "svg") if any(map(is_drawable, charts)) else ():
         pictures.draw(f"{study.name}: {study.question}", charts, directory / f"picture.{suffix}")
     return results
 

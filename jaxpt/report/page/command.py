@@ -19,7 +19,7 @@ from jaxpt.report.page.studies import StudyData
 from jaxpt.runtime import plugins
 from jaxpt.runtime.disk import check_writable, write_text
 from jaxpt.study import pictures, svg
-from jaxpt.study.charts import Chart, Dots
+from jaxpt.study.charts import Chart, Dots, is_drawable
 
 STYLE = """
 html { scroll-padding-top: 3.5rem } body { max-width: 80rem; line-height: 1.5 }
@@ -70,7 +70,7 @@ def report(paths: Sequence[str], out: str | None = None, picture: str | None = N
     charts: Sequence[Chart | Dots] = ()
     if picture is not None:
         charts = _charts(all_studies, runs)
-        if not charts:
+        if not any(map(is_drawable, charts)):
             raise UserError(f"--picture {picture}: nothing to draw: no metrics were logged yet")
     groups = [studies.group(study, assumed) for study in all_studies]
     if runs:
