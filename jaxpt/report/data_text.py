@@ -14,25 +14,25 @@ _BAR = 32  # characters
 _MOST_LANGUAGES, _MOST_LABELS = 8, 20
 
 
-def lines(found: Result) -> Iterator[str]:
+def lines(statistics: Result) -> Iterator[str]:
     """All of `jaxpt.report.data.measure`, for people.
 
     Args:
-      found: what it gave.
+      statistics: what it gave.
 
     Yields:
       Lines.
     """
-    vocabulary, unit = found["vocabulary"], found["unit"]
+    vocabulary, unit = statistics["vocabulary"], statistics["unit"]
     if vocabulary is not None:
         yield f"vocabulary: {vocabulary['kind']}, {vocabulary['size']:,} ids"
     elif unit == "words":
         yield "vocabulary: none yet (a run trains it, or init_from.path has it); lengths are in words"
-    if found["first"] is not None:
-        yield f"only the first {found['first']:,} of each split were read"
-    for name, part in found["parts"].items():
+    if statistics["first"] is not None:
+        yield f"only the first {statistics['first']:,} of each split were read"
+    for name, part in statistics["parts"].items():
         yield ""
-        yield (f"{name}: " if len(found["parts"]) > 1 else "") + f"{part['source']}"
+        yield (f"{name}: " if len(statistics["parts"]) > 1 else "") + f"{part['source']}"
         yield from part["found"]
         yield from _aligned(part["splits"], _rows(list(part["splits"].values()), part["unit"], unit))
         yield from _notes(part)
@@ -40,7 +40,7 @@ def lines(found: Result) -> Iterator[str]:
         yield f"length of the training set's {part['unit']} in {unit}"
         yield from _histogram(part["splits"]["train"])
     yield ""
-    yield from _epochs(found)
+    yield from _epochs(statistics)
 
 
 _Row = tuple[str, Callable[[Result], str]]

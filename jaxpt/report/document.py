@@ -48,9 +48,9 @@ def folded(heading: str, content: str, is_open: bool = False) -> str:
     return f"<details{' open' if is_open else ''}><summary>{escape(heading)}</summary>{content}</details>"
 
 
-def facts(found: Mapping[str, str]) -> str:
+def facts(figures: Mapping[str, str]) -> str:
     """Names with their values as a list."""
-    return f"<dl>{''.join(f'<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>' for k, v in found.items())}</dl>"
+    return f"<dl>{''.join(f'<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>' for k, v in figures.items())}</dl>"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = ()) -> str:

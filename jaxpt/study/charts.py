@@ -169,16 +169,16 @@ def drawn(chart: Chart) -> tuple[list[Series], Axis, Axis]:
     return curves, x_axis, axis([y for curve in curves for y in curve.y], is_log=chart.is_log)
 
 
-def downsample(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
+def downsample(points: Sequence[tuple[float, float]], limit: int = MOST_POINTS) -> list[tuple[float, float]]:
     """The lowest and the highest point of each stretch of a curve, and its ends.
 
     Example:
       >>> len(downsample([(x, x % 7) for x in range(10_000)])) <= MOST_POINTS
       True
     """
-    if len(points) <= most:
+    if len(points) <= limit:
         return list(points)
-    indices, stretches = {0, len(points) - 1}, most // 2 - 1
+    indices, stretches = {0, len(points) - 1}, limit // 2 - 1
     for n in range(stretches):
         stretch = range(n * len(points) // stretches, (n + 1) * len(points) // stretches)
         indices |= {min(stretch, key=lambda i: points[i][1]), max(stretch, key=lambda i: points[i][1])}

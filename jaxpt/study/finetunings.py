@@ -219,11 +219,11 @@ def searched(study: Study, cell: Cell) -> dict[int, float]:
     }
 
 
-def is_finished(one: FineTuning) -> bool:
+def is_finished(tuning: FineTuning) -> bool:
     """True if this run was finished with these settings, from these weights."""
-    known = begun(one.run_dir)
+    known = begun(tuning.run_dir)
     known.pop("recipe", None)  # in files of before: the same recipe may stand elsewhere
-    return known == json.loads(identity(one))
+    return known == json.loads(identity(tuning))
 
 
 def begun(run_dir: Path) -> dict[str, Any]:
@@ -251,11 +251,11 @@ def failure(code: int, lines: Sequence[str]) -> str:
     return "" if code == 0 else last or f"exit code {code}"
 
 
-def identity(one: FineTuning, is_finished: bool = True) -> str:
+def identity(tuning: FineTuning, is_finished: bool = True) -> str:
     """The text of BEGUN."""
-    known: dict[str, Any] = {"settings": read(Path(one.recipe))[0]}
-    known["overrides"] = [item for item in one.overrides if item != KEEP]  # which changes no result
-    known |= {"from": weights(one.origin), "finished": is_finished}
+    known: dict[str, Any] = {"settings": read(Path(tuning.recipe))[0]}
+    known["overrides"] = [item for item in tuning.overrides if item != KEEP]  # which changes no result
+    known |= {"from": weights(tuning.origin), "finished": is_finished}
     return json.dumps(known, indent=1, default=str) + "\n"
 
 

@@ -248,24 +248,24 @@ def _weights_in(tree: Tree, name: str) -> tuple[Tree, str]:
     return (objective.get("tasks") or {}, f"{name}.class_weights") if name else (objective, "class_weights")
 
 
-def label_counts(task: Task, given: Sequence[RowFile]) -> dict[str, int]:
+def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
     """Rows of each label in some files: numbers by value, words by alphabet.
 
     Args:
       task: a task with labels.
-      given: its files.
+      row_files: its files.
 
     Raises:
       UserError: they have fewer than two labels.
     """
     counts: dict[str, int] = {}
-    task = task.before_labels((row, file.where(row)) for file in given for row in file.rows(task))
-    for file in given:
+    task = task.before_labels((row, file.where(row)) for file in row_files for row in file.rows(task))
+    for file in row_files:
         for row in file.rows(task):
             for label in task.labels_in(row, file.where(row)):
                 counts[label] = counts.get(label, 0) + 1
     if len(counts) < 2:
         known = ", ".join(counts) or "none"
-        names = ", ".join(file.name for file in given)
+        names = ", ".join(file.name for file in row_files)
         raise UserError(f"{names}: wants rows of two labels or more (task.label), got {known}")
     return {label: counts[label] for label in tables.in_order(counts)}

@@ -147,6 +147,12 @@ def balance(labels: Mapping[str, Mapping[str, int]]) -> str:
     return table(heads, rows, [n for n in range(1, len(heads)) if n % 3]) + more
 
 
+def label_names(run: RunData) -> Sequence[str]:
+    """The labels of a run's task, as predictions have them."""
+    task = run.config.task
+    return getattr(task, "shown", None) or getattr(task, "labels", None) or ()
+
+
 def label_counts(run: RunData) -> dict[str, dict[str, int]]:
     """{split: {label: count}} as the run has kept it; of earlier runs those of the predicted split alone."""
     for split in splits(run):
@@ -161,7 +167,7 @@ def label_counts(run: RunData) -> dict[str, dict[str, int]]:
                     split_counts[f"{part['task']}, {name}" if part["task"] else name] = named
             return {name: counts for name, counts in split_counts.items() if counts}
         targets = [row.get("target") for row in run.rows(f"predictions_{split}.jsonl")]
-        names = getattr(run.config.task, "shown", None) or getattr(run.config.task, "labels", None) or ()
+        names = label_names(run)
         flat = [label for target in targets for label in (target if isinstance(target, list) else [target])]
         if flat and all(label in names for label in flat):
             return {split: dict(Counter(flat))}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jaxpt.config import at_phase, phase_starts, to_yaml
 from jaxpt.report import runs as reports
-from jaxpt.report.document import folded, table
+from jaxpt.report.document import facts, folded, table
 from jaxpt.report.page import costs, mistakes, run_charts, times
 from jaxpt.report.page.run_data import RunData
 from jaxpt.study import svg
@@ -219,20 +219,14 @@ def _of_predictions(
 
 def confusions(runs: Sequence[RunData]) -> str:
     """The confusion matrix of each run with labels."""
-
-    def make(run: RunData, split: str, rows: list[dict[str, Any]]) -> str:
-        task = run.config.task
-        return mistakes.confusion(rows, getattr(task, "shown", None) or getattr(task, "labels", None) or ())
-
-    return _of_predictions(runs, make)
+    return _of_predictions(runs, lambda run, split, rows: mistakes.confusion(rows, mistakes.label_names(run)))
 
 
 def worst(runs: Sequence[RunData]) -> str:
     """The rows with the largest loss of each run."""
 
     def make(run: RunData, split: str, rows: list[dict[str, Any]]) -> str:
-        worst_rows = [row for part in run.rows(f"mistakes_{split}.jsonl") for row in part["worst"]]
-        return mistakes.worst(rows, worst_rows)
+        return mistakes.worst(rows, [row for part in run.rows(f"mistakes_{split}.jsonl") for row in part["worst"]])
 
     return _of_predictions(runs, make, is_long=True)
 
@@ -289,16 +283,13 @@ def time(runs: Sequence[RunData]) -> str:
         if parts := times.seconds(run):
             cells = [duration(parts[part]) if part in parts else "" for part in times.PARTS]
             speed = run.curve("speed/tokens_per_second")[1]
-            rows.append([name, times.bar(parts), *cells, number(sorted(speed)[len(speed) // 2]), _memory(run)])
+            peak = run.last.get("memory/peak_bytes_in_use")
+            cells += [number(sorted(speed)[len(speed) // 2]), "" if peak is None else f"{peak / 1e9:.2f} GB"]
+            rows.append([name, times.bar(parts), *cells])
     heads = ["run", "", *(f"{times.swatch(part)} {part}" for part in times.PARTS)]
     heads += ["tokens/s, median", "device memory"]
     spent = without_empty(heads, rows, range(2, len(heads))) if rows else ""
     return spent + figures(run_charts.speeds(runs))
-
-
-def _memory(run: RunData) -> str:
-    peak = run.last.get("memory/peak_bytes_in_use")
-    return "" if peak is None else f"{peak / 1e9:.2f} GB"
 
 
 _QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -339,8 +330,8 @@ def configuration(runs: Sequence[RunData]) -> str:
             "Python": environment.get("python", ""), "packages": ", ".join(packages),
             "system": environment.get("platform", ""), "devices": json.dumps(environment.get("devices") or ""),
         }  # fmt: skip
-        known = "".join(f"<div><dt>{k}</dt><dd>{escape(v)}</dd></div>" for k, v in details.items() if v and v != '""')
+        known = facts({name: text for name, text in details.items() if text and text != '""'})
         recipe = f"<pre>{escape(to_yaml(run.config))}</pre>"
         name = Path(run.name).name if len(runs) == 1 else run.name
-        parts.append(folded(name, f"<dl>{known}</dl>{recipe}"))
+        parts.append(folded(name, known + recipe))
     return "".join(parts)
