@@ -52,10 +52,8 @@ def _losses(runs: Sequence[RunData], kind: str) -> Iterator[Chart]:
     over_tokens, x = _over(runs)
     levels = [level for run in runs for level in _levels(run, over_tokens, alone)]
     is_same = all(_is_target_loss(run) for run in runs)
-    held = [Series("held-out" if alone else run.name, *run.curve("validation/loss", over_tokens), run.colour)
-            for run in runs]  # fmt: skip
-    train = [Series("training" if alone else run.name, *run.curve("train/loss", over_tokens), run.colour)
-             for run in runs]  # fmt: skip
+    held = _curves(runs, "validation/loss", over_tokens, "held-out" if alone else None)
+    train = _curves(runs, "train/loss", over_tokens, "training" if alone else None)
     below = f"dashed: {_baseline_name(runs[0])} baseline" if levels and not alone else ""
     if alone:
         curves = [*held, dataclasses.replace(train[0], colour=1), *(levels if is_same else [])]
@@ -71,8 +69,7 @@ def _losses(runs: Sequence[RunData], kind: str) -> Iterator[Chart]:
         yield Chart(f"{prefix}held-out loss, nats", x, curves, below * is_same, may_be_log=True)
         yield Chart(f"{prefix}training loss, nats", x, train, may_be_log=True)
     if levels and not is_same and any(len(run.curve("validation/target_loss")[0]) > 1 for run in runs):
-        curves = [Series("model" if alone else run.name, *run.curve("validation/target_loss", over_tokens), run.colour)
-               for run in runs]  # fmt: skip
+        curves = _curves(runs, "validation/target_loss", over_tokens, "model" if alone else None)
         where = "" if runs[0].objective is None else f" at {runs[0].objective.baseline.target_name}"
         yield Chart(f"{prefix}held-out loss{where}, nats", x, [*curves, *levels], below)
     yield from _parts(runs, prefix, over_tokens, x)
@@ -156,8 +153,7 @@ def _metrics(runs: Sequence[RunData], kind: str, count: int) -> Iterator[Chart]:
     if count > 1:
         prefix = f"{kind}: " if len(runs) < count else ""
         for name in names:
-            curves = [Series(run.name, *run.curve(name, over_tokens), run.colour) for run in runs]
-            yield Chart(prefix + shown(name), x, curves)
+            yield Chart(prefix + shown(name), x, _curves(runs, name, over_tokens))
         return
     for evaluator, group in itertools.groupby(names, lambda name: name.rpartition("/")[0]):
         curves = [Series(shown(name.rpartition("/")[2]), *runs[0].curve(name)) for name in group]
@@ -185,5 +181,9 @@ def shown(name: str) -> str:
 def _each(runs: Sequence[RunData], name: str, title: str, may_be_log: bool = False) -> Chart:
     """A curve for each run."""
     over_tokens, x = _over(runs)
-    curves = [Series(run.name if len(runs) > 1 else "", *run.curve(name, over_tokens), run.colour) for run in runs]
-    return Chart(title, x, curves, may_be_log=may_be_log)
+    return Chart(title, x, _curves(runs, name, over_tokens, None if len(runs) > 1 else ""), may_be_log=may_be_log)
+
+
+def _curves(runs: Sequence[RunData], name: str, over_tokens: bool, label: str | None = None) -> list[Series]:
+    """A figure of each run, under the run's name or another label."""
+    return [Series(run.name if label is None else label, *run.curve(name, over_tokens), run.colour) for run in runs]
