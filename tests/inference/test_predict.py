@@ -128,7 +128,7 @@ def test_the_best_checkpoint_is_the_one_that_is_used(run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "words"),
-    [({"texts": "a film"}, "line 1 (task.text): no column 'text'"), ({"text": 3}, "column 'text' wants text, got int")],
+    [({"texts": "a film"}, "line 1 (task.text): no column 'text'"), ({"text": 3}, "column 'text' wants text, got 3")],
 )
 def test_a_bad_row_leaves_no_file(row, words, run, tmp_path, capsys):
     path = fine_tuning.write(tmp_path / "rows.jsonl", [row])
