@@ -57,10 +57,10 @@ class LinearProbe(Evaluator, Probe):
             layer_accuracies = _accuracies(setup, params, task, self, stop)
             if layer_accuracies is None:
                 return None
-            layers = (
-                {f"layer_{n}": accuracy for n, accuracy in enumerate(layer_accuracies)} if self.layer == "all" else {}
-            )
-            return Result({"accuracy": layer_accuracies[-1], "most_frequent": task.baseline} | layers)
+            metrics = {"accuracy": layer_accuracies[-1], "most_frequent": task.baseline}
+            if self.layer == "all":
+                metrics |= {f"layer_{n}": accuracy for n, accuracy in enumerate(layer_accuracies)}
+            return Result(metrics)
 
         return evaluate
 

@@ -45,7 +45,7 @@ class TaskMetrics(Evaluator):
             metrics: dict[str, float] = {}
             report_lines: list[str] = []
             tells: dict[str, Tell] = {}
-            constants: dict[str, float] = {}
+            majority: dict[str, float] = {}
             computed: dict[str, str] = {}
             for name, task in tasks.items():
                 measurement = task.measure(params, earlier if not name else of_part(earlier, name), stop)
@@ -55,13 +55,13 @@ class TaskMetrics(Evaluator):
                 report_lines += task.lines(f"{self.called}/{name}" if name else self.called, task_metrics)
                 computed |= _prefixed(name, task.computed)
                 metrics |= _prefixed(name, task_metrics)
-                constants |= _prefixed(name, task.majority)
+                majority |= _prefixed(name, task.majority)
             if "" not in tasks and len(tasks) == len(setup.config.task.tasks):
                 average = setup.config.task.average(metrics)
                 report_lines += lines(self.called, average) if average else []
                 metrics = {**average, **metrics}
             report_lines += features.report_lines(params)
-            return Result(metrics, tuple(report_lines), functools.partial(_details, tells), constants, computed)
+            return Result(metrics, tuple(report_lines), functools.partial(_details, tells), majority, computed)
 
         return evaluate
 

@@ -69,8 +69,8 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     if result.computed:
         known["computed"] = dict(result.computed)
     if split == "test":
-        return known | {"test": result.metrics, "test_constant": result.constants}
-    return known | {"best": result.metrics, "task_constant": result.constants}
+        return known | {"test": result.metrics, "test_constant": result.majority_baseline}
+    return known | {"best": result.metrics, "task_constant": result.majority_baseline}
 
 
 def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> None:

@@ -37,7 +37,7 @@ class Result(NamedTuple):
     details: Callable[[Any, Mapping[str, float]], Details] | None = None
     """(parameters, metrics of the validation set) → more about the same rows, where there is more; to be called in all
     processes, with the same parameters."""
-    constants: Mapping[str, float] = {}
+    majority_baseline: Mapping[str, float] = {}
     """Metrics of a trivial prediction on the same rows, where there is one."""
     computed: Mapping[str, str] = {}
     """{metric: how it is computed}, where its name does not say all: a label, an average, a scorer's signature."""
