@@ -31,7 +31,6 @@ _EXACT = 4096  # lengths up to this one are counted each
 _DIGESTS = 1 << 20
 _DRAWN, _BEGINNING = 1000, 1000  # documents whose language is told, and characters of them that are looked at
 _LETTERS = 20  # of a text with fewer no language is told
-_CONFIDENCE = 0.5
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -152,7 +151,7 @@ class Sample:
 def _identifier() -> Any:
     from py3langid import langid
 
-    settings = {"norm_probs": True, "min_confidence": _CONFIDENCE}
+    settings = {"norm_probs": True, "min_confidence": 0.5}
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, **settings)
 
 

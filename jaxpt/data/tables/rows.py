@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from jaxpt.config.kinds import nearest
@@ -115,6 +115,39 @@ def label(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def check_label(name: str, labels: Sequence[str], where: str, what: str = "label") -> None:
+    """Raises UserError if a label is none of a task's; the nearest right one is given.
+
+    Args:
+      name: of a row.
+      labels: the task's.
+      where: file and line.
+      what: how the message calls it.
+    """
+    if name not in labels:
+        raise UserError(f"{where}: {what} {name!r} is none of task.labels{nearest(name, list(labels))}")
+
+
+def check_labels(labels: Sequence[str] | None) -> None:
+    """Raises ValueError where the labels of a recipe are fewer than two, or one of them is given twice."""
+    if labels is not None and len(labels) < 2:
+        raise ValueError(f"labels: wants two or more, got {len(labels)}")
+    if labels is not None and len(set(labels)) < len(labels):
+        raise ValueError(f"labels: {max(labels, key=labels.count)!r} is given twice")
+
+
+def label_of(row: Row, name: str, where: str) -> str:
+    """The label of a row, whatever the format of its file: 1 and "1" are the same.
+
+    Raises:
+      UserError: there is none.
+    """
+    spelled = label(column(row, name, where)).strip()
+    if not spelled:
+        raise UserError(f"{where}: column {name!r} (task.label) is empty; wants a label")
+    return spelled
 
 
 def row_id(row: Row, name: str | None = None, default: Any = None) -> Any:

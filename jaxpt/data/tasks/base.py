@@ -247,39 +247,6 @@ def _said(value: Any) -> str:
     return (", ".join(value) if isinstance(value, list) else value) or "(none)"
 
 
-def check_label(label: str, labels: Sequence[str], where: str, what: str = "label") -> None:
-    """Raises UserError if a label is none of a task's; the nearest right one is given.
-
-    Args:
-      label: of a row.
-      labels: the task's.
-      where: file and line.
-      what: how the message calls it.
-    """
-    if label not in labels:
-        raise UserError(f"{where}: {what} {label!r} is none of task.labels{nearest(label, list(labels))}")
-
-
-def check_labels(labels: Sequence[str] | None) -> None:
-    """Raises ValueError where the labels of a recipe are fewer than two, or one of them is given twice."""
-    if labels is not None and len(labels) < 2:
-        raise ValueError(f"labels: wants two or more, got {len(labels)}")
-    if labels is not None and len(set(labels)) < len(labels):
-        raise ValueError(f"labels: {max(labels, key=labels.count)!r} is given twice")
-
-
-def label_of(row: Row, name: str, where: str) -> str:
-    """The label of a row, whatever the format of its file: 1 and "1" are the same.
-
-    Raises:
-      UserError: there is none.
-    """
-    label = tables.label(tables.column(row, name, where)).strip()
-    if not label:
-        raise UserError(f"{where}: column {name!r} (task.label) is empty; wants a label")
-    return label
-
-
 class ComparedTexts(Task):
     """Base of tasks whose predictions are texts that are compared with references."""
 

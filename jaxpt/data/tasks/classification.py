@@ -13,7 +13,8 @@ from jaxpt.config import unaffected
 from jaxpt.config.kinds import nearest
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
-from jaxpt.data.tasks.base import Answer, LocatedRow, TextsTask, check_label, check_labels, label_of, names_of
+from jaxpt.data.tables.rows import check_label, check_labels, label_of
+from jaxpt.data.tasks.base import Answer, LocatedRow, TextsTask, names_of
 from jaxpt.errors import UserError
 from jaxpt.metrics.text_tasks import TASKS
 

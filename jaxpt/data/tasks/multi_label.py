@@ -12,7 +12,8 @@ from pydantic import Field
 from jaxpt import metrics
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
-from jaxpt.data.tasks.base import Answer, TextsTask, check_label
+from jaxpt.data.tables.rows import check_label
+from jaxpt.data.tasks.base import Answer, TextsTask
 
 
 class MultiLabelTask(TextsTask):

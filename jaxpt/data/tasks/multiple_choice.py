@@ -18,7 +18,8 @@ from jaxpt import metrics
 from jaxpt.config import Overrides
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
-from jaxpt.data.tasks.base import Answer, LocatedRow, Task, label_of, names_of
+from jaxpt.data.tables.rows import label_of
+from jaxpt.data.tasks.base import Answer, LocatedRow, Task, names_of
 from jaxpt.errors import UserError
 from jaxpt.metrics.answers import normalize
 from jaxpt.metrics.text_tasks import TASKS

@@ -16,7 +16,8 @@ from pydantic import model_validator
 from jaxpt import metrics
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
-from jaxpt.data.tasks.base import Answer, LocatedRow, Task, check_label, check_labels
+from jaxpt.data.tables.rows import check_label, check_labels
+from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError
 from jaxpt.metrics.tagging import SCHEMES
 
