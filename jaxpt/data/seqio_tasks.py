@@ -28,7 +28,6 @@ _PACKAGE = "jaxpt.data.preprocessors"
 _COMPARED = 64  # records of the first shard that are made twice
 
 Record = dict[str, tf.Tensor]
-Features = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def resolve(name: str) -> Callable[..., Any]:

@@ -142,7 +142,7 @@ class Objective(ObjectiveConfig):
           ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}), and the next carry if `carry` was passed;
           no gradient flows through it. The trainer divides each part by its `weights` over the whole global batch.
           Parts that are not in `coefficients` are auxiliary losses of the model (`Output.aux`): they have coefficient 1
-          and are divided by `num_tokens`.
+          and are divided by the number of tokens.
         """
         output = self.output(model, batch)
         checks.check_type(self.kind, "output", output, Output)
@@ -357,9 +357,3 @@ def carried_loss(
     loss_outputs = objective.loss(model, batch, **options)
     checks.check_sums(objective.kind, "loss", loss_outputs, 2 if carry is None else 3)
     return (*loss_outputs, None)[:3]  # type: ignore[return-value]
-
-
-def num_tokens(batch: Batch) -> jax.Array | int:
-    """Non-padding tokens of a batch, encoder and decoder together: the denominator of auxiliary losses."""
-    sides = ("encoder_segment_ids", "decoder_segment_ids")
-    return sum((batch[name] > 0).sum() for name in sides if name in batch)

@@ -20,7 +20,7 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.models import pipeline
 from jaxpt.models.network import Network
-from jaxpt.objectives.base import Objective, carried_loss, num_tokens
+from jaxpt.objectives.base import Objective, carried_loss
 from jaxpt.objectives.checks import check_parts
 from jaxpt.parallel import compiler, distributed, rules
 from jaxpt.train import trainable
@@ -99,6 +99,12 @@ def gradients(
         carry = from_microbatches(carries)
     means, metrics = aux
     return grads, {"loss": loss, **means, **finish(metrics)}, carry
+
+
+def num_tokens(batch: Batch) -> jax.Array | int:
+    """Non-padding tokens of a batch, encoder and decoder together: the denominator of auxiliary losses."""
+    sides = ("encoder_segment_ids", "decoder_segment_ids")
+    return sum((batch[name] > 0).sum() for name in sides if name in batch)
 
 
 def to_microbatches(rows: Any, accumulation: int) -> Any:

@@ -14,8 +14,8 @@ from jaxpt.models.layers import Dropout, Embed, LayerNorm
 from jaxpt.models.network import Network
 from jaxpt.models.positions import LearnedPositions
 from jaxpt.models.stack import Segment, Stack
-from jaxpt.objectives.base import num_tokens
 from jaxpt.train import state, step
+from jaxpt.train.step import num_tokens
 from tests import families
 from tests.models.helpers import drawn
 

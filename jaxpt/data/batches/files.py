@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpt.data.spec import Features
 from jaxpt.data.stream.feed import Batch
 from jaxpt.errors import UserError
 from jaxpt.runtime.disk import writing
@@ -28,7 +29,6 @@ FILE_MEMBERS = 256
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, KeyError, ValueError, RuntimeError)
 _AGAIN = "; copy it again, or prepare the batches again"
 _INTEGERS = (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32)
-Features = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def packed(batch: Batch) -> np.ndarray:

@@ -26,7 +26,8 @@ import numpy as np
 from jaxpt.data.layout import Ragged
 from jaxpt.data.preprocessors.batched import Records, fold_in
 from jaxpt.data.records.store import Store
-from jaxpt.data.seqio_tasks import Features, key
+from jaxpt.data.seqio_tasks import key
+from jaxpt.data.spec import Features
 from jaxpt.data.stream.feed import Batch, Which, ahead, places, steps_of
 from jaxpt.data.stream.online import Online
 from jaxpt.data.stream.order import Mixture, continued, permuted

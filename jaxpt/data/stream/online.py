@@ -13,7 +13,8 @@ from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
 from jaxpt.data.layout import Ragged
 from jaxpt.data.preprocessors.batched import Batch, Records, fold_in
-from jaxpt.data.seqio_tasks import Features, arguments, resolve
+from jaxpt.data.seqio_tasks import arguments, resolve
+from jaxpt.data.spec import Features
 from jaxpt.errors import UserError, shown
 
 Step = Callable[[Batch, tf.Tensor], Batch]
