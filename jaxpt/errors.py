@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 COLUMNS = 100
@@ -51,6 +51,16 @@ def printable(text: str, limit: int = 1200) -> str:
     if len(text) > limit:
         text = f"{text[: limit // 2]} … {text[-limit // 2 :]}"
     return " ".join("".join(c if c.isprintable() or c.isspace() else repr(c)[1:-1] for c in text).split())
+
+
+def listed(names: Sequence[str], limit: int = 3) -> str:
+    """The first names and how many more there are.
+
+    Example:
+      >>> listed(["a", "b", "c"], 2)
+      'a, b and 1 more'
+    """
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def fitted(text: str) -> str:

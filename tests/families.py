@@ -50,6 +50,12 @@ def network(config):
     return config.objective.network(config.model)
 
 
+def layout(config):
+    """Which of a model's parameters are trained when."""
+    model = network(config)
+    return trainable.layout(config, model.shapes(), model.logical_axes())
+
+
 def begin(setup, seed=0, spread=0.1):
     """A state before the first step, with random parameters: to compile `setup.init` takes as long as half a step.
 
@@ -65,7 +71,7 @@ def begin(setup, seed=0, spread=0.1):
     if lora.ADAPTER in setup.shapes.params:
         params[lora.ADAPTER] = jax.tree_util.tree_map_with_path(draw, setup.shapes.params[lora.ADAPTER])
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), setup.shapes)
-    ema = None if zeros.ema is None else trainable.take(params, setup.trained)
+    ema = None if zeros.ema is None else trainable.partition(params, setup.trained)[0]
     return placed(zeros.replace(params=params, ema=ema), setup)
 
 

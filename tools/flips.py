@@ -96,7 +96,7 @@ def ready(run, current, end, metrics):
     from jaxpt.train import ending
 
     found = hashlib.blake2b()
-    batches = run.data.train.batches(int(current.step) - run.data_start)
+    batches = run.phase.data.train.batches(int(current.step) - run.phase.data_start)
     for x in jax.tree.leaves((current, next(batches), next(batches))):
         found.update(np.asarray(x).tobytes())
     trained.append(found.hexdigest() + json.dumps(configs.dump(run.config), sort_keys=True))

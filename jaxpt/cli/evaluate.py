@@ -54,7 +54,7 @@ def evaluate(path: str, overrides: Sequence[str] = ()) -> dict[str, float]:
     config = recipes.load(named[0] if named else path, overrides)
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
-    run_dir, step = checkpoint.find(path if named else config.run_dir, None)
+    run_dir, step = checkpoint.find(path if named else config.run_dir)
     index = configs.phase_of(config, step)
     phase = configs.train_stages(config)[index].phase
     config = configs.at_phase(config, index)

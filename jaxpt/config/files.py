@@ -59,16 +59,7 @@ def load(
       20
     """
     path = Path(path)
-    if path.is_dir():
-        if not (path / "config.yaml").is_file():
-            raise UserError(f"{path}: there is no config.yaml in it; wants a recipe (.yaml) or the directory of a run")
-        tree, origin, dropped = read(path / "config.yaml")
-        tree["run_dir"] = str(path)  # a run may have moved since its config.yaml was written
-    else:
-        tree, origin, dropped = read(path)
-        tree["run_dir"] = tree.get("run_dir") or f"runs/{path.stem}"
-    for item in overrides:
-        dropped += override(tree, origin, item, where)
+    tree, origin, dropped = _with_overrides(path, overrides, where)
     try:
         tree = complete(tree)
     except UserError as error:
@@ -77,12 +68,28 @@ def load(
         config = build(tree, lambda key: origin_of(key, origin, str(path)))
     except UserError as error:
         raise UserError(f"{error}{switch_advice(str(error), dropped, origin)}") from error
-    check_phases(config, origin, where)
-    for line in dropped_lines(dropped, config):
+    values = dump(config)
+    check_phases(values, origin, where)
+    for line in dropped_lines(dropped, values):
         report(line)
     if line := unreached(config):
         report(f"{origin_of('train.steps', origin, str(path))}: {line}")
     return config
+
+
+def _with_overrides(
+    path: Path, overrides: Sequence[str], where: str
+) -> tuple[dict[str, Any], dict[str, str], list[Dropped]]:
+    """`read` of a recipe or of a run's `config.yaml`, with overrides on top and `run_dir` filled in."""
+    file = path / "config.yaml" if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        raise UserError(f"{path}: there is no config.yaml in it; wants a recipe (.yaml) or the directory of a run")
+    tree, origin, dropped = read(file)
+    # A run may have moved since its config.yaml was written.
+    tree["run_dir"] = str(path) if path.is_dir() else tree.get("run_dir") or f"runs/{path.stem}"
+    for assignment in overrides:
+        dropped += override(tree, origin, assignment, where)
+    return tree, origin, dropped
 
 
 def to_yaml(config: Config) -> str:
@@ -154,13 +161,9 @@ for _tag, _pattern, _first in _SCALARS:
 def parse(text: str, where: str) -> Any:
     """The value of a YAML text, made of mappings, lists, strings, numbers, booleans and null alone."""
     try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            _check_size(node, where)
-            value = None if node is None else loader.construct_document(node)
-        finally:
-            loader.dispose()
+        node = yaml.compose(text, _Loader)
+        _check_size(node, where)
+        value = None if node is None else _Loader("").construct_document(node)
         return json.loads(json.dumps(value, allow_nan=False))
     except RecursionError:
         raise UserError(f"{where}: nested too deeply") from None

@@ -11,10 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jaxpt.config.check import dump
 from jaxpt.config.parts import ModelConfig, ObjectiveConfig
 from jaxpt.config.plain import get, switches
-from jaxpt.config.tree import Config
 from jaxpt.errors import UserError
 
 _SHARED = {"model": tuple(ModelConfig.model_fields), "objective": tuple(ObjectiveConfig.model_fields)}
@@ -52,17 +50,17 @@ def switch(old: dict[str, Any], new: dict[str, Any], where: str) -> list[Dropped
     return dropped
 
 
-def dropped_lines(dropped: list[Dropped], config: Config) -> list[str]:
+def dropped_lines(dropped: list[Dropped], tree: dict[str, Any]) -> list[str]:
     """A line for each switch of a kind by which a value was lost.
 
     Args:
       dropped: what `switch` found.
-      config: the whole configuration, in which a higher layer or a default may have the same value.
+      tree: all values, in which a higher layer or a default may have the same one.
 
     Returns:
       Lines such as "mine.yaml: optimizer.kind: lion drops adamw's b1: 0.8".
     """
-    tree, lines = dump(config), dict[tuple[str, ...], list[str]]()
+    lines: dict[tuple[str, ...], list[str]] = {}
     for where, key, value, kinds in dropped:
         part, _, name = key.rpartition(".")
         if get(tree, key.split(".")) != value:
@@ -103,18 +101,18 @@ def switch_advice(message: str, dropped: list[Dropped], origin: Mapping[str, str
     return ""
 
 
-def check_phases(config: Config, origin: Mapping[str, str], overrides: str) -> None:
+def check_phases(tree: dict[str, Any], origin: Mapping[str, str], overrides: str) -> None:
     """Refuses a key that a phase of a lower layer sets to something else.
 
     Args:
-      config: the whole configuration.
+      tree: all values.
       origin: for each dotted key who set it, the last one last.
       overrides: how the overrides are called there.
 
     Raises:
       UserError: names the key, the phases, and what to write instead.
     """
-    tree, order = dump(config), list(origin)
+    order = list(origin)
     lost: dict[str, dict[int, Any]] = {}
     setters: dict[str, tuple[str, str]] = {}
     for index, phase in enumerate(tree["train"]["phases"]):

@@ -191,7 +191,7 @@ def probe(path: str, settings: Probe) -> dict[str, Any]:
     """
     from jaxpt.data import tokenizers
 
-    run_dir, step = checkpoint.find(path, None)
+    run_dir, step = checkpoint.find(path)
     config = configs.load(run_dir)
     setup = state.setup(config)
     task = task_of(settings, tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind), setup)

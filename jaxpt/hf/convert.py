@@ -31,7 +31,7 @@ from jaxpt.models import stored
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
 from jaxpt.runtime import disk
-from jaxpt.train import initial, lora, trainable, weights
+from jaxpt.train import checkpoint, initial, lora, trainable, weights
 
 Report = Callable[[str], None]
 
@@ -121,7 +121,7 @@ def export(
         finite, Hugging Face has no such architecture, or the outputs differ. `out` is then not created.
     """
     out = _new(out)
-    run_dir, step = weights.locate(run)
+    run_dir, step = checkpoint.find(run)
     config, renamed = _of_task(configs.load(run_dir), task)
     _check_features(config)
     saved = weights.Saved(run_dir, step)
@@ -159,7 +159,7 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
       UserError: `out` exists, the run has no adapter, the checkpoint is damaged, or peft has no such adapter.
     """
     out = _new(out)
-    run_dir, step = weights.locate(run)
+    run_dir, step = checkpoint.find(run)
     config = configs.load(run_dir)
     if config.train.lora is None:
         raise UserError(f"{run_dir}: has no low-rank adapter (train.lora); leave --adapter out")
@@ -167,9 +167,8 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     saved = weights.Saved(run_dir, step)
     whole = config.objective.network(config.model)
     network, summands, left_out = exported(whole)
-    shapes, axes = whole.shapes(), whole.logical_axes()
-    layout = trainable.layout(config, shapes, axes)
-    if config.data.tokenizer.add_tokens and not initial.trains_vocabulary(layout, whole):
+    layout = trainable.layout(config, whole.shapes(), whole.logical_axes())
+    if config.data.tokenizer.add_tokens and not initial.trains_vocabulary(layout):
         tokens, v = config.data.tokenizer.add_tokens, _vocabulary(config, run_dir)
         if new := [token for token, i in v.added if token in tokens and i >= v.size - v.behind]:
             raise UserError(
@@ -177,7 +176,7 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
                 "the table out; leave --adapter out to export the whole model"
             )
     factors = {path: x for path, x in saved.factors(layout.parts).items() if path in summands}
-    trained = {path: x for path, x in layout.ever_trained(shapes, axes).items() if path in summands}
+    trained = {path: x for path, x in layout.ever_trained().items() if path in summands}
     source = config.init_from
     is_base = source is not None and not source.random and reader.reads(Path(source.path))
     base = source.path if is_base else None

@@ -18,7 +18,7 @@ from jaxpt.hf import directory as hf
 from jaxpt.hf import generation, imported, origin
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
-from jaxpt.train import weights
+from jaxpt.train import checkpoint, weights
 
 _LANGUAGE = re.compile("[a-z]{2,3}_[A-Z]{2}")
 
@@ -70,7 +70,7 @@ def open_model(
         raise UserError(
             f"{path}: is no model; expected RUN_DIR, RUN_DIR/checkpoints/STEP or a Hugging Face directory (config.json)"
         )
-    run_dir, step = weights.locate(path)
+    run_dir, step = checkpoint.find(path)
     config = configs.load(run_dir)
     network = config.objective.network(config.model)
     opened = _tokenizer(tokenizer, run_dir, config)
@@ -90,7 +90,7 @@ def resolve_checkpoint(path: str | Path) -> tuple[Path, int | None]:
     path = Path(path)
     if _is_hf(path) or not any((folder / "checkpoints").is_dir() for folder in (path, *path.parents[:2])):
         return path, None
-    run_dir, step = weights.locate(path)
+    run_dir, step = checkpoint.find(path)
     return run_dir / "checkpoints" / str(step), step
 
 

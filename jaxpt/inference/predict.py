@@ -45,7 +45,7 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue:
       UserError: the run has no task, or none of GLUE's, or several and none is named; `out` exists, or a row is not as
         it must be.
     """
-    run_dir, step = checkpoint.find(path, None)
+    run_dir, step = checkpoint.find(path)
     config = configs.load(run_dir, overrides)
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()

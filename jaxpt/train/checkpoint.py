@@ -10,7 +10,6 @@ A directory without Orbax's commit mark is a save that was cut off: it is never 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -30,10 +29,9 @@ from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
 from jaxpt.models import parts
 from jaxpt.runtime import disk
-from jaxpt.runtime.disk import write_text
 from jaxpt.train import checksums, handlers, lora, stored, trainable
 from jaxpt.train.run_dir import receipt
-from jaxpt.train.state import Setup, State, size
+from jaxpt.train.state import Setup, State
 
 RUN_ID = "run_id"
 """The file with the run's id, beside its checkpoints."""
@@ -47,21 +45,16 @@ class Checkpoints:
         self.directory = run_dir.absolute() / "checkpoints"
         self._contents = config.verify == "contents"
         self._whole: set[int] = set()
-        keep = [policies.LatestN(config.keep_last)]
         lower_is_better = config.best_mode == "min"
         worst = math.inf if lower_is_better else -math.inf
 
         def rank(metrics: Mapping[str, float]) -> float:
             return metrics.get(config.best_metric, worst)  # that of another run of this run_dir may have been another
 
+        keep: list[Any] = [policies.LatestN(config.keep_last)]
         if config.keep_best:
-            best = policies.BestN(
-                get_metric_fn=rank,
-                reverse=lower_is_better,
-                n=config.keep_best,
-                keep_checkpoints_without_metrics=False,
-            )
-            keep.append(best)
+            best = {"get_metric_fn": rank, "reverse": lower_is_better, "keep_checkpoints_without_metrics": False}
+            keep.append(policies.BestN(n=config.keep_best, **best))
         if config.keep_every:
             keep.append(policies.EveryNSteps(config.keep_every))
         options = ocp.CheckpointManagerOptions(
@@ -76,10 +69,10 @@ class Checkpoints:
         self._drop_unreadable_figures(read_only)
         self._handlers = {"state": handlers.StateHandler(), "meta": handlers.MetaHandler()}
         registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-        registry.add("state", ocp.args.StandardSave, self._handlers["state"])
-        registry.add("state", ocp.args.StandardRestore, self._handlers["state"])
-        registry.add("meta", ocp.args.JsonSave, self._handlers["meta"])
-        registry.add("meta", ocp.args.JsonRestore, self._handlers["meta"])
+        for args in (ocp.args.StandardSave, ocp.args.StandardRestore):
+            registry.add("state", args, self._handlers["state"])
+        for args in (ocp.args.JsonSave, ocp.args.JsonRestore):
+            registry.add("meta", args, self._handlers["meta"])
         self._manager = ocp.CheckpointManager(self.directory, options=options, handler_registry=registry)
 
     def _drop_unreadable_figures(self, read_only: bool) -> None:
@@ -121,15 +114,13 @@ class Checkpoints:
         """
         damaged: list[tuple[int, str]] = []
         for step in reversed(self.steps()):
-            damage = self.damage(step)
-            if damage is None:
+            if (damage := self.damage(step)) is None:
                 break
             damaged.append((step, damage))
         else:
             if damaged:
-                raise UserError(
-                    f"{damaged[0][1]}; no other checkpoint is whole: restore the file, or delete the run_dir"
-                )
+                restore = "no other checkpoint is whole: restore the file, or delete the run_dir"
+                raise UserError(f"{damaged[0][1]}; {restore}")
             return None
         for bad, damage in damaged:
             report(f"{damage}; put aside as {bad}.damaged")
@@ -146,14 +137,14 @@ class Checkpoints:
         run, or arrays that do not open; None where it is whole."""
         if step in self._whole:
             return None
-        for part in (self.directory / str(step) / name for name in ("meta", "state")):
-            damage = checksums.damage(part, self._contents) or self._misplaced(part, step)
-            if damage is not None:
+        directory = self.directory / str(step)
+        for part in (directory / "meta", directory / "state"):
+            if damage := checksums.damage(part, self._contents) or self._misplaced(part, step):
                 return damage
-        if (damage := handlers.unreadable(self.directory / str(step) / "state")) is not None:
-            return damage
-        self._whole.add(step)
-        return None
+        damage = handlers.unreadable(directory / "state")
+        if damage is None:
+            self._whole.add(step)
+        return damage
 
     def _misplaced(self, part: Path, step: int) -> str | None:
         """What a part of a checkpoint belongs to, where that is not this step of this run."""
@@ -169,8 +160,7 @@ class Checkpoints:
 
     def check(self, step: int) -> None:
         """Raises UserError where a checkpoint is not whole, or not of this step and run."""
-        damage = self.damage(step)
-        if damage is not None:
+        if (damage := self.damage(step)) is not None:
             others = ", ".join(str(other) for other in self.steps() if other != step) or "none"
             raise UserError(f"{damage}; other checkpoints there: {others}")
 
@@ -205,7 +195,7 @@ class Checkpoints:
         file = self.directory / str(step) / "metrics" / "metrics"
         if self._best_metric in finite and is_primary() and not file.exists():
             file.parent.mkdir(exist_ok=True)
-            write_text(file, json.dumps(finite))
+            disk.write_text(file, json.dumps(finite))
         self._manager.reload()
 
     @contextlib.contextmanager
@@ -235,14 +225,12 @@ class Checkpoints:
         saved, abstract_state = self._manager.item_metadata(step).state, setup.placed_shapes()
         if saved["opt_state"] is None:
             run_dir = self.directory.parent
-            raise UserError(
-                f"{run_dir}: holds imported weights alone, no run to go on with; "
-                f"start one from them: init_from.path={run_dir} run_dir=…"
-            )
-        compare_model(self.directory / str(step), saved["params"], abstract_state.params)
+            start = f"start one from them: init_from.path={run_dir} run_dir=…"
+            raise UserError(f"{run_dir}: holds imported weights alone, no run to go on with; {start}")
+        stored.compare_model(self.directory / str(step), saved["params"], abstract_state.params)
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_tree(abstract_state)))
         state = State(**self._manager.restore(step, args=args).state)
-        compare_step(self.directory / str(step), state.step)
+        stored.compare_step(self.directory / str(step), state.step)
         return state
 
     def restore_params(self, setup: Setup, step: int) -> Any:
@@ -255,9 +243,8 @@ class Checkpoints:
         self.check(step)
         directory, abstract_state = self.directory / str(step), setup.placed_shapes()
         sources = stored.sources(self._manager.item_metadata(step).state)
-        compare_model(
-            directory, stored.shapes(sources), stored.shapes(stored.sources({"params": abstract_state.params}))
-        )
+        model = stored.shapes(stored.sources({"params": abstract_state.params}))
+        stored.compare_model(directory, stored.shapes(sources), model)
         places = traverse_util.flatten_dict(abstract_state.params, sep="/")
         alike = sources.keys() == places.keys() and not any(map(stored.is_adapter, sources))
         if not alike:
@@ -265,15 +252,12 @@ class Checkpoints:
             places = stored.placed(sources, axes, setup.mesh, setup.table)
         flat = {f"{sources[path][0]}/{path}": x for path, x in places.items()}
         target = {"step": abstract_state.step, **traverse_util.unflatten_dict(flat, sep="/")}
-        args = ocp.args.PyTreeRestore(
-            item=target,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(target),
-            partial_restore=True,
-        )
+        restore_args = ocp.checkpoint_utils.construct_restore_args(target)
+        args = ocp.args.PyTreeRestore(item=target, restore_args=restore_args, partial_restore=True)
         with contextlib.closing(handlers.ArraysHandler()) as reader:
             restored = reader.restore(directory / "state", args=args)
-        compare_step(directory, restored["step"])
-        params = trainable.put(restored.get("params", {}), restored.get("ema", {}))
+        stored.compare_step(directory, restored["step"])
+        params = trainable.merge(restored.get("params", {}), restored.get("ema", {}))
         if alike:
             return params
         adapter = stored.adapter(self.directory.parent, sources)
@@ -299,8 +283,7 @@ class Checkpoints:
 
 def _tree(state: State) -> dict[str, Any]:
     """A state by its fields; `carry` is on the disk where there is one alone."""
-    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
-    return {name: value for name, value in fields.items() if name != "carry" or value is not None}
+    return {name: value for name, value in vars(state).items() if name != "carry" or value is not None}
 
 
 def run_id(directory: Path) -> str:
@@ -311,70 +294,12 @@ def run_id(directory: Path) -> str:
     """
     file = directory / RUN_ID
     if not file.is_file():
-        write_text(file, secrets.token_hex(8) + "\n")
+        disk.write_text(file, secrets.token_hex(8) + "\n")
     return _id_in(file)
 
 
 def _id_in(file: Path) -> str:
     return file.read_text(encoding="utf-8", errors="replace").strip()
-
-
-def compare_model(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises UserError where a checkpoint's parameters have not the names and shapes of a model's.
-
-    Args:
-      directory: the checkpoint, for the message.
-      saved: its parameters; arrays, or anything with a shape.
-      wanted: those of the model.
-    """
-    saved_shapes, model_shapes = (
-        {path: tuple(x.shape) for path, x in traverse_util.flatten_dict(tree, sep="/").items()}
-        for tree in (saved, wanted)
-    )
-    was_new, is_new = (any(path.startswith("model/") for path in paths) for paths in (saved_shapes, model_shapes))
-    if is_new and not was_new:
-        raise UserError(
-            f"{directory}: was written by an older version of jaxpt, which kept heads among the model's parameters; "
-            "export it with that version, then import it here"
-        )
-    differing = [path for path in model_shapes | saved_shapes if model_shapes.get(path) != saved_shapes.get(path)]
-    if differing:
-        shapes = (
-            f"shape {side[differing[0]]}" if differing[0] in side else "no place"
-            for side in (saved_shapes, model_shapes)
-        )
-        more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
-        raise UserError(
-            f"{directory}: holds another model than the configuration: {differing[0]} has {next(shapes)} there, "
-            f"{next(shapes)} here{more}; was config.yaml edited, or a model.… key changed?"
-        )
-
-
-def compare_step(directory: Path, saved: Any) -> None:
-    """Raises UserError where the step in a checkpoint's state is not the one that its directory is named after."""
-    if int(saved) != int(directory.name):
-        raise UserError(f"{directory}: its state is that of step {int(saved)}: the directory was renamed")
-
-
-def disk_need(setup: Setup, config: CheckpointConfig) -> int:
-    """Bytes that the checkpoints of a run take at most, those kept by `keep_every` not counted."""
-    return size(setup.shapes) * (config.keep_last + config.keep_best + 1)  # + 1: the one being written
-
-
-def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
-    """Raises UserError where the disk cannot hold the run's checkpoints, besides those that are there and will go."""
-    rolling, checkpoint_bytes = config.keep_last + config.keep_best, size(setup.shapes)
-    checkpoint_dirs = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit()]
-    if config.keep_every:
-        checkpoint_dirs = [path for path in checkpoint_dirs if int(path.name) % config.keep_every]
-    need = disk_need(setup, config) - checkpoint_bytes * min(len(checkpoint_dirs), rolling)
-    free = shutil.disk_usage(disk.nearest_existing(run_dir)).free
-    if need > free:
-        more = "more " if checkpoint_dirs else ""
-        raise UserError(
-            f"{run_dir}: the run's checkpoints need {more}{need / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; "
-            "free some space, lower checkpoint.keep_last or keep_best, or choose another run_dir"
-        )
 
 
 def named_step(path: str | Path) -> tuple[Path, int] | None:
@@ -385,7 +310,7 @@ def named_step(path: str | Path) -> tuple[Path, int] | None:
     return None
 
 
-def find(path: str | Path, step: int | None) -> tuple[Path, int]:
+def find(path: str | Path, step: int | None = None) -> tuple[Path, int]:
     """The run_dir and step that a user means.
 
     Args:

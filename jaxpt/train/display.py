@@ -12,7 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxpt.errors import fitted
 from jaxpt.runtime.stamp import stamped
-from jaxpt.train.resources import NOTABLE
+
+NOTABLE = 0.2
+"""From this share of the step time on, waiting for input is shown."""
 
 
 class _Console(Console):

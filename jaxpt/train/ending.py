@@ -1,18 +1,23 @@
-"""How a run ends: the last evaluations, the best checkpoint's test, and the receipt."""
+"""How a run ends: the last evaluations, the best checkpoint's test, the receipt, and commands for what comes next."""
 
 from __future__ import annotations
 
+import shlex
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxpt.config import Config
+from jaxpt.data.labelled.files import NAMED
 from jaxpt.data.parts import each_task
-from jaxpt.train import checkpoint, evaluation, run_dir, step, teachers
+from jaxpt.errors import UserError
+from jaxpt.train import checkpoint, evaluation, run_dir, teachers
 from jaxpt.train.display import duration, say
 from jaxpt.train.metrics import environment
-from jaxpt.train.next_commands import next_commands
 from jaxpt.train.state import State
 
 if TYPE_CHECKING:
+    from jaxpt.data.base import Data
     from jaxpt.train.loop import Run
 
 
@@ -26,22 +31,22 @@ def finish(run: Run, current: State) -> int:
     Returns:
       0, the exit code of a finished run.
     """
-    for name, result in run.evaluators.run(run.evaluators.missing(), run.setup.to_model(current)):
+    for name, result in run.phase.evaluators.run(run.phase.evaluators.missing(), run.phase.setup.to_model(current)):
         for line in evaluation.lines(name, result):
             say(line)
-    if run.missed:
-        missed = {name: run.evaluators.found[name] for name in run.missed}
+    if run.pending_evaluators:
+        missed = {name: run.phase.evaluators.found[name] for name in run.pending_evaluators}
         evaluation.record(run.run_dir, run.config, int(current.step), evaluation.figures(missed), run.checkpoints)
-    measured = {name: result.metrics for name, result in run.evaluators.found.items() if result.metrics != {}}
+    measured = {name: result.metrics for name, result in run.phase.evaluators.found.items() if result.metrics != {}}
     if checkpoint.is_primary():
-        rows = ({"evaluator": name, "lines": result.lines} for name, result in run.evaluators.found.items())
+        rows = ({"evaluator": name, "lines": result.lines} for name, result in run.phase.evaluators.found.items())
         run_dir.write_lines(run.run_dir / "evaluations" / "lines.jsonl", (row for row in rows if row["lines"]))
     if run.config.task is not None:
         measured |= _best(run, current)
     write_receipt(run, current, finished=True, **measured)
     say(
         f"done in {duration(time.time() - run.begun)}: {run.run_dir} holds checkpoints, metrics and tokenizer\n"
-        + next_commands(run.phase_config, run.data, run.run_dir)
+        + next_commands(run.phase.config, run.phase.data, run.run_dir)
     )
     return 0
 
@@ -54,7 +59,7 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     say(f"best checkpoint by {metric}: step {best}; predict, export and evaluation use it")
     has_test = any(task_config.data.has_test for task_config in each_task(run.config).values())
     split = "test" if has_test else "validation"
-    if (evaluate := run.evaluators.of_task(split)) is None:
+    if (evaluate := run.phase.evaluators.of_task(split)) is None:
         return {"best_step": best}
     params = run.checkpoints.restore_params(run.setup.for_evaluation(), best)
     measured = run.checkpoints.metrics(best)
@@ -93,17 +98,74 @@ def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> N
         "step": done,
         "skipped_steps": int(current.skipped_total),
         "parameters": run.setup.network.count_params(),
-        "tokens_per_step": run.phase_config.data.batch_size * step.tokens_per_example(run.setup, run.objective),
-        "text_tokens_per_step": run.text(),
-        "flops_per_step": run.flops,
+        "tokens_per_step": run.phase.tokens_per_step,
+        "text_tokens_per_step": run.phase.text_tokens_per_step,
+        "flops_per_step": run.phase.flops,
         "wall_seconds": round(before.get("wall_seconds", 0.0) + time.time() - run.begun, 1),
         # Without a step in this process: what was logged of the last one.
         "train_loss": before.get("train_loss", last) if run.last_loss is None else run.last_loss,
-        **({"compiled": run.digest} if run.digest else {}),
-        **({"code": run.code} if run.code else {}),
+        **({"compiled": run.phase.digest} if run.phase.digest else {}),
+        **({"code": run.phase.code} if run.phase.code else {}),
         **results,
-        "data": {"summary": run.data.summary, "fingerprint": run.data.fingerprint},
+        "data": {"summary": run.phase.data.summary, "fingerprint": run.phase.data.fingerprint},
         **teachers.identities(run.setup),
         "environment": environment(),
     }
     run_dir.write_receipt(run.run_dir, receipt)
+
+
+def next_commands(config: Config, data: Data, run_dir: Path) -> str:
+    """Lines with a command each; the last one generates text, if the model does.
+
+    Args:
+      config: the run's configuration, of its last phase.
+      data: the run's data.
+      run_dir: the run.
+
+    Returns:
+      The lines.
+    """
+    run, prompt = shlex.quote(str(run_dir)), shlex.quote(example_prompt(config, data))
+    lines = [
+        f"to evaluate it: jaxpt eval {run}",
+        *([f"to see its data: jaxpt inspect {run}"] if config.data.source != "batches" else []),
+        f"to extend it: jaxpt train {run} train.steps={2 * config.train.steps}",
+    ]
+    if config.task is not None and config.task.kind == "dialogue":
+        lines.append(f"to try it: jaxpt chat {run}")
+    elif config.task is not None:
+        name, task_config = next(iter(each_task(config).items()))
+        source, use = task_config.data, f" task.use={name}" if name else ""
+        paths = source.test_path or source.validation_path or source.path
+        file = "FILE" if source.source in NAMED or paths is None else paths if isinstance(paths, str) else paths[0]
+        lines.append(f"to try it: jaxpt predict {run} {shlex.quote(file)} --out predictions.jsonl{use}")
+    elif _generates(config, data):
+        lines.append(f"to try it: jaxpt generate {run} --prompt {prompt}")
+    return "\n".join(lines)
+
+
+def example_prompt(config: Config, data: Data) -> str:
+    """A prompt for the model: with a mask or a sentinel if it fills them, as its tokenizer writes it."""
+    blank = _blank(config, data)
+    return "The cat sat on" if blank is None else f"The {data.tokenizer.tokens([blank])[0]} sat on the mat."
+
+
+def _generates(config: Config, data: Data) -> bool:
+    """True if `jaxpt generate` can answer: an encoder fills masks, other models decode with a cache."""
+    if config.objective.family == "encoder":
+        is_trained = "masked_positions" in config.objective.data_spec(config.data.length).features
+        return is_trained and data.vocabulary.mask is not None
+    return config.objective.network(config.model).has_cache
+
+
+def _blank(config: Config, data: Data) -> int | None:
+    """The id of what the model fills."""
+    vocabulary, family = data.vocabulary, config.objective.family
+    if family == "encoder":
+        return vocabulary.mask
+    try:
+        language = next(iter(vocabulary.languages), None)
+        kind = config.objective.text_format(config.model, vocabulary, language=language).blank
+    except UserError:  # a finished run does not fail here
+        return None
+    return {"mask": vocabulary.mask, "sentinels": vocabulary.first_sentinel}.get(kind)

@@ -90,7 +90,7 @@ def step_flops(setup: Setup, batch: Any) -> int:
       The number of FLOPs, over all devices.
     """
     objective, shapes, teachers = setup.config.objective, setup.shapes, setup.loss_options().get("teachers")
-    frozen = trainable.without(shapes.params, setup.trained)
+    trained, frozen = trainable.partition(shapes.params, setup.trained)
     if not frozen:
         return model_flops(setup.network, objective, shapes.params, batch, teachers, shapes.carry)
     loss, arrays = _loss(setup.network.with_model(remat="none"), objective, teachers)
@@ -98,7 +98,6 @@ def step_flops(setup: Setup, batch: Any) -> int:
     def total(trained: Any, frozen: Any, *given: Any) -> Any:
         return sum(jax.tree.leaves(loss(setup.assemble(trained, frozen, None), *given)))
 
-    trained = trainable.take(shapes.params, setup.trained)
     return matmul_flops(jax.value_and_grad(total), trained, frozen, batch, arrays, shapes.carry)
 
 

@@ -1,8 +1,8 @@
-"""A run that starts from weights made elsewhere, whole or in part: what was taken is said, and what is new."""
+"""The state that a run starts from: its newest checkpoint, weights made elsewhere, or a fresh one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,112 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.config import CheckpointConfig, Config, InitConfig
+from jaxpt.config import Config, InitConfig
 from jaxpt.data.parts import each_task
-from jaxpt.errors import UserError
-from jaxpt.models import parts
+from jaxpt.errors import UserError, listed
+from jaxpt.models import base, parts
 from jaxpt.models.heads import classes
 from jaxpt.models.layers import stored_rows
 from jaxpt.models.network import Network
 from jaxpt.models.stored import StoredParam, stored_params
-from jaxpt.train import checkpoint, foreign, trainable, weights
-from jaxpt.train.state import Setup, State
+from jaxpt.parallel import rules
+from jaxpt.train import checkpoint, foreign, lora, teachers, trainable, weights
+from jaxpt.train.display import say
+from jaxpt.train.run_dir import changes, edited
+from jaxpt.train.state import Setup, State, per_device_size
+
+
+def begin(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> tuple[State, dict[str, Any] | None]:
+    """The state to go on from: of the run's newest checkpoint, as `init_from` says, or a fresh one.
+
+    Args:
+      setup: of the run.
+      checkpoints: those that the run has.
+      run_dir: where they are.
+
+    Returns:
+      (state, what was saved beside it: None where it is not the run's own).
+
+    Raises:
+      UserError: the checkpoint does not belong to the run, or `init_from` does not fit the model.
+    """
+    latest = checkpoints.newest_whole(report=say)
+    if latest is not None:
+        return _resume(setup, checkpoints, run_dir, latest)
+    source = setup.config.init_from
+    if source is None:
+        return setup.init(), None
+    if source.random:
+        say(f"all weights are random: of {source.path} only model and vocabulary are taken")
+        return setup.init(), None
+    if source.state and source.layers:
+        raise UserError("init_from.layers: with state=true the whole state goes on; leave one of them out")
+    other = foreign.reader(source.path) or source.partial or source.layers or source.vocabulary != "same"
+    other = other or setup.config.task is not None
+    if not source.state and other:
+        return start(setup, source, say), None
+    from_dir, at = checkpoint.find(source.path, source.step)
+    reader = checkpoint.Checkpoints(from_dir, setup.config.checkpoint, read_only=True)
+    try:
+        if source.state:
+            say(f"branching from {from_dir} at step {at}: the whole state")
+            return reader.restore(_setup_of(setup, at), at), None
+        say(f"starting from the weights of {from_dir} at step {at}")
+        return from_params(setup, setup.init(), reader.restore_params(setup, at)), None
+    except ValueError as error:
+        raise UserError(f"init_from.path: {from_dir}: does not fit this model: {str(error).splitlines()[0]}") from None
+    finally:
+        reader.close()
+
+
+def _resume(
+    setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path, latest: int
+) -> tuple[State, dict[str, Any] | None]:
+    place, steps = run_dir / "checkpoints" / str(latest), setup.config.train.steps
+    say(f"resuming from step {latest}{f' of {steps}' if latest <= steps else ''}: {place}")
+    if changed := changes(setup.config):
+        say(f"changed since the last start: {changed}")
+    if (traced := setup.config.profile) is not None and latest >= traced.first:
+        say(f"profile: step {traced.first} is behind the run: nothing is traced; profile.first={latest + 1} is next")
+    meta = checkpoints.meta(latest)
+    teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
+    for line in edited(setup.config, meta):
+        say(f"{run_dir / 'config.yaml'}: was changed since step {latest}: {line}")
+    return checkpoints.restore(_setup_of(setup, latest), latest), meta
+
+
+def _setup_of(setup: Setup, step: int) -> Setup:
+    """The setup of the phase in which the state of a step was saved."""
+    phase = configs.phase_of(setup.config, step)
+    return setup.for_phase(configs.at_phase(setup.config, phase), phase)
+
+
+def describe(setup: Setup, disk: int) -> str:
+    """What is said of model and devices before the first step.
+
+    Args:
+      setup: of the run.
+      disk: bytes that its checkpoints take at most.
+
+    Returns:
+      A line of parameters, devices and mesh, one of memory and disk, and one of large replicated parameters if any.
+    """
+    config, device = setup.config, jax.devices()[0]
+    mesh = " × ".join(f"{axis} {size}" for axis, size in setup.mesh.shape.items() if size > 1) or "of one device"
+    replicated = []
+    if config.mesh.preset != "replicated":
+        replicated = rules.large_replicated_params(setup.shapes.params, setup.shardings.params)
+    part, _ = trainable.partition(setup.shapes.params, setup.trained)
+    is_whole = part is setup.shapes.params
+    trained = "" if is_whole else f", {sum(x.size for x in jax.tree.leaves(part)):,} trained"
+    return (
+        f"{setup.network.count_params():,} parameters{trained}; "
+        f"{jax.device_count()} × {device.device_kind}, mesh {mesh}, "
+        f"computing in {jnp.dtype(base.compute_dtype(config.model)).name}\n"
+        f"state {per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB"
+        + (f"\nlarge and fully replicated (mesh.rules can shard them): {', '.join(replicated)}" if replicated else "")
+    )
+
 
 Labels = dict[str, tuple[str, ...] | None]
 """{name of a head whose outputs are labels: the labels in their order; None of a number}."""
@@ -72,80 +168,109 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
       UserError: without `source.partial`, where a parameter is missing, of another shape or left over; with it, where
         nothing fits; the source is damaged, or a parameter of it is not finite.
     """
-    expected, vocab_size = stored_params(setup.network), setup.config.model.vocab_size
-    added = len(setup.config.data.tokenizer.add_tokens)
-    arrays, theirs, name = open_weights(source.path, source.step, partial=True, settings=setup.config.checkpoint)
-    their_size = theirs.config.vocab_size
-    grows = source.vocabulary == "same" and their_size < vocab_size <= their_size + added
-    if grows:
-        source = source.model_copy(update={"vocabulary": "first"})
-    if their_size != vocab_size and source.vocabulary == "same":
-        raise UserError(
-            f"init_from.path: {source.path}: its vocabulary has {their_size} ids, model.vocab_size is {vocab_size}; "
-            "init_from.vocabulary=first takes the rows of the ids that both have, =new draws all rows"
-        )
-    state = setup.init()
+    arrays, theirs, name = weights.open_weights(source.path, source.step, True, setup.config.checkpoint)
+    source, grows = _vocabulary_rule(setup.config, source, theirs.config.vocab_size)
+    expected, state = stored_params(setup.network), setup.init()
+    drawn = _drawn(setup.config, source, expected)
     flat = traverse_util.flatten_dict(state.params, sep="/")
-    wished = {path for path, place in expected.items() if source.vocabulary == "new" and "vocab" in place.axes}
-    labels = head_labels(setup.config)
-    known = labels_of(source.path) if labels else {}
-    for head in (name for name, label_names in labels.items() if name not in known or known[name] != label_names):
-        wished |= {path for path in expected if path.startswith(f"heads/{head}/")}
-    taken, fitted, unused = [], [], []
-    renamed: dict[str, str] = {}
-    for reader in foreign.readers():
-        renamed |= reader.renamed(theirs, setup.network)
-    for path, array in arrays:
-        path = renamed.get(path, path)
-        if path in wished:
-            continue
-        place = expected.get(path)
-        if source.layers is not None and place is not None and place.axes[:1] == ("layers",):
-            array = _chosen(array, source, theirs, path)
-        fresh = flat.get(path)  # None in a stack that is split
-        fit = None if place is None else _fit(array, fresh, place, min(their_size, vocab_size), source.vocabulary)
-        if fit is None:
-            unused.append(path)
-            continue
-        (taken if fit is array else fitted).append(path)
-        for piece, at in parts.places(path, setup.layout.parts):
-            flat[piece] = placed(fit[at], flat[piece].sharding)
+    taken, fitted, unused = _take(setup, source, arrays, theirs, drawn, flat)
     new = [path for path in expected if path not in taken and path not in fitted]
-    lacking = [path for path in new if path not in wished]
-    if setup.config.task is None:
-        wrong = lacking or unused
-    else:  # heads of pretraining are left behind, those of the task are new
-        lacking = [path for path in lacking if not path.startswith("heads/")]
-        wrong = lacking or [path for path in unused if not path.startswith("heads/")]
-    if wrong and not source.partial:
-        status = "lacks or has in another shape" if lacking else "has, this model has not,"
-        raise UserError(
-            f"init_from.path: {source.path} {status} {_some(wrong)}; init_from.partial=true takes what fits"
-        )
-    if not taken and not fitted:
-        raise UserError(
-            f"init_from.partial: {source.path}: none of its parameters fits this model, which would start at random; "
-            f"it has {_some(unused) or 'none that were asked for'}"
-        )
+    _check_taken(setup.config, source, [path for path in new if path not in drawn], unused, bool(taken or fitted))
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
     if grows:
-        say(f"  vocabulary: rows 0 to {their_size - 1} as they are, {their_size} to {vocab_size - 1} new (add_tokens)")
-        if not trains_vocabulary(setup.layout, setup.network):
+        old, size = theirs.config.vocab_size, setup.config.model.vocab_size
+        say(f"  vocabulary: rows 0 to {old - 1} as they are, {old} to {size - 1} new (add_tokens)")
+        if not trains_vocabulary(setup.layout):
             say("  the new rows stay as they are drawn: train.trainable or train.lora leaves the table out")
     if source.layers is not None:
         say(f"  layers: {', '.join(f'{mine} ← {source_layer}' for mine, source_layer in enumerate(source.layers))}")
     for status, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
         if paths:
             say(f"  {status}: {', '.join(paths)}")
-    params = traverse_util.unflatten_dict(flat, sep="/")
-    return from_params(setup, state, params)
+    return from_params(setup, state, traverse_util.unflatten_dict(flat, sep="/"))
 
 
-def trains_vocabulary(layout: trainable.Layout, network: Network) -> bool:
+def _take(
+    setup: Setup,
+    source: InitConfig,
+    arrays: Iterator[tuple[str, np.ndarray]],
+    theirs: Network,
+    drawn: set[str],
+    flat: dict[str, jax.Array],
+) -> tuple[list[str], list[str], list[str]]:
+    """Puts parameters of the source into `flat`; the paths of those taken as they are, fitted, and not used."""
+    expected, taken, fitted, unused = stored_params(setup.network), [], [], []
+    common = min(theirs.config.vocab_size, setup.config.model.vocab_size)
+    renamed: dict[str, str] = {}
+    for reader in foreign.readers():
+        renamed |= reader.renamed(theirs, setup.network)
+    for path, array in arrays:
+        path = renamed.get(path, path)
+        if path in drawn:
+            continue
+        place = expected.get(path)
+        if source.layers is not None and place is not None and place.axes[:1] == ("layers",):
+            array = _chosen(array, source, theirs, path)
+        fresh = flat.get(path)  # None in a stack that is split
+        fit = None if place is None else _fit(array, fresh, place, common, source.vocabulary)
+        if fit is None:
+            unused.append(path)
+            continue
+        (taken if fit is array else fitted).append(path)
+        for piece, at in parts.places(path, setup.layout.parts):
+            flat[piece] = weights.placed(fit[at], flat[piece].sharding)
+    return taken, fitted, unused
+
+
+def _vocabulary_rule(config: Config, source: InitConfig, their_size: int) -> tuple[InitConfig, bool]:
+    """(`source` with the rule for rows of the vocabulary, True if only `data.tokenizer.add_tokens` get new rows)"""
+    vocab_size, added = config.model.vocab_size, len(config.data.tokenizer.add_tokens)
+    if source.vocabulary != "same" or their_size == vocab_size:
+        return source, False
+    if their_size < vocab_size <= their_size + added:
+        return source.model_copy(update={"vocabulary": "first"}), True
+    raise UserError(
+        f"init_from.path: {source.path}: its vocabulary has {their_size} ids, model.vocab_size is {vocab_size}; "
+        "init_from.vocabulary=first takes the rows of the ids that both have, =new draws all rows"
+    )
+
+
+def _drawn(config: Config, source: InitConfig, expected: Mapping[str, StoredParam]) -> set[str]:
+    """Paths of the parameters that are not to be taken: tables of a new vocabulary, heads of other labels."""
+    drawn = {path for path, place in expected.items() if source.vocabulary == "new" and "vocab" in place.axes}
+    labels = head_labels(config)
+    known = labels_of(source.path) if labels else {}
+    for head in (name for name, label_names in labels.items() if name not in known or known[name] != label_names):
+        drawn |= {path for path in expected if path.startswith(f"heads/{head}/")}
+    return drawn
+
+
+def _check_taken(config: Config, source: InitConfig, lacking: list[str], unused: list[str], fits: bool) -> None:
+    """Raises UserError if parameters are missing or left over, or nothing fits."""
+    wrong = lacking or unused
+    if config.task is not None:  # heads of pretraining are left behind, those of the task are new
+        lacking = [path for path in lacking if not path.startswith("heads/")]
+        wrong = lacking or [path for path in unused if not path.startswith("heads/")]
+    if wrong and not source.partial:
+        status = "lacks or has in another shape" if lacking else "has, this model has not,"
+        raise UserError(
+            f"init_from.path: {source.path} {status} {listed(wrong)}; init_from.partial=true takes what fits"
+        )
+    if not fits:
+        raise UserError(
+            f"init_from.partial: {source.path}: none of its parameters fits this model, which would start at random; "
+            f"it has {listed(unused) or 'none that were asked for'}"
+        )
+
+
+def trains_vocabulary(layout: trainable.Layout) -> bool:
     """True if some phase trains a table with a row for each token."""
-    axes = network.logical_axes()
-    trained, named = layout.ever_trained(network.shapes(), axes), traverse_util.flatten_dict(axes, sep="/")
-    return any("vocab" in names and trained[path].any() for path, names in named.items())
+    trained = layout.ever_trained()
+    return any(
+        "vocab" in leaf.axes and trained[path].any()
+        for path, leaf in layout.tree.items()
+        if not path.startswith(f"{lora.ADAPTER}/")
+    )
 
 
 def from_params(setup: Setup, fresh: State, params: Any) -> State:
@@ -156,39 +281,10 @@ def from_params(setup: Setup, fresh: State, params: Any) -> State:
       fresh: at step 0.
       params: the model's, segments split as the setup says.
     """
-    params = trainable.put(fresh.params, params)
-    ema = None if fresh.ema is None else jax.tree.map(jnp.copy, trainable.take(params, setup.trained))
+    params = trainable.merge(fresh.params, params)
+    trained, _ = trainable.partition(params, setup.trained)
+    ema = None if fresh.ema is None else jax.tree.map(jnp.copy, trained)
     return fresh.replace(params=params, ema=ema)
-
-
-def open_weights(
-    path: str | Path, step: int | None = None, partial: bool = False, settings: CheckpointConfig | None = None
-) -> tuple[Iterator[tuple[str, np.ndarray]], Network, str]:
-    """A model's weights, one parameter at a time.
-
-    Args:
-      path: a run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form.
-      step: which checkpoint; the newest by default.
-      partial: a Hugging Face directory may lack tensors, or have others.
-      settings: what of a checkpoint is compared before it is read; its run's own by default.
-
-    Returns:
-      (parameters by path, the backbone and its heads, what it is). A checkpoint is verified when the first parameter is
-      asked for.
-
-    Raises:
-      UserError: there is no such thing; while reading, it is damaged or a parameter is not finite.
-    """
-    if reader := foreign.reader(path):
-        opened = reader.open(Path(path), partial)
-        return opened.parameters, opened.network, str(path)
-    run_dir, step = checkpoint.find(path, step)
-    config = configs.load(run_dir)
-    return _verified(run_dir, step, settings), config.objective.network(config.model), f"{run_dir} at step {step}"
-
-
-def _verified(run_dir: Path, step: int, settings: CheckpointConfig | None) -> Iterator[tuple[str, np.ndarray]]:
-    yield from weights.Saved(run_dir, step, settings).items()
 
 
 def _chosen(array: np.ndarray, source: InitConfig, theirs: Network, path: str) -> np.ndarray:
@@ -230,13 +326,3 @@ def _fit(
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
-
-
-def placed(array: np.ndarray, sharding: Any) -> jax.Array:
-    """A parameter in float32 where it belongs, each device its own part."""
-    array = np.asarray(array, np.float32)
-    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
-
-
-def _some(paths: list[str]) -> str:
-    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")

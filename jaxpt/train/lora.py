@@ -39,7 +39,7 @@ class Factors(NamedTuple):
     """[L, R, O]."""
 
 
-def targets(config: LoraConfig, tree: Mapping[str, patterns.Leaf]) -> dict[str, np.ndarray]:
+def targets(config: LoraConfig, tree: Mapping[str, patterns.Leaf]) -> patterns.Vectors:
     """The matrices that have an adapter.
 
     Args:

@@ -28,7 +28,7 @@ class Metrics:
 
     def __init__(self, run_dir: Path, config: Config, start: int) -> None:
         self.path = run_dir / "metrics.jsonl"
-        self._file = self._board = self._wandb = None
+        self._file, self._others = None, []  # (write, close) of each
         if jax.process_index() > 0:
             return
         self._rewind(start)
@@ -36,15 +36,17 @@ class Metrics:
         if config.log.tensorboard and importlib.util.find_spec("tensorboardX") is None:
             say("tensorboardX is not installed: no curves for TensorBoard; metrics.jsonl has all figures")
         elif config.log.tensorboard:
-            self._board = Board(run_dir / "tensorboard", start)
+            board = Board(run_dir / "tensorboard", start)
+            self._others.append((board.write, board.close))
         if config.log.wandb:
             if importlib.util.find_spec("wandb") is None:
                 raise UserError("log.wandb: the package is not installed; pip install wandb, or leave log.wandb out")
             import wandb
 
-            self._wandb = wandb.init(
+            run = wandb.init(
                 project=config.log.wandb, name=run_dir.name, dir=run_dir, config=dump(config), resume="allow"
             )
+            self._others.append((lambda step, figures: run.log(figures, step=step), run.finish))
 
     def _rewind(self, start: int) -> None:
         if not self.path.exists():
@@ -69,25 +71,21 @@ class Metrics:
             else:
                 flat |= {f"{name}/{index}": float(x) for index, x in enumerate(array.ravel())}
         # JSON has no NaN: such a figure is written as null.
-        finite = {name: round(x, 8) if np.isfinite(x) else None for name, x in flat.items()}
-        finite |= {name: None for name, value in values.items() if value is None}
+        known = {name: round(x, 8) if np.isfinite(x) else None for name, x in flat.items()}
+        known |= {name: None for name, value in values.items() if value is None}
         with writing(self.path):
-            self._file.write(metrics_line({"step": step, "time": round(time.time(), 3), **finite}))
+            self._file.write(metrics_line({"step": step, "time": round(time.time(), 3), **known}))
             self._file.flush()
-        if self._board:
-            self._board.write(step, flat)
-        if self._wandb:
-            self._wandb.log(flat, step=step)
+        for write, _ in self._others:
+            write(step, flat)
 
     def close(self) -> None:
         """Flushes and closes all writers."""
         if self._file:
             with writing(self.path):
                 self._file.close()
-        if self._board:
-            self._board.close()
-        if self._wandb:
-            self._wandb.finish()
+        for _, close in self._others:
+            close()
 
 
 class Board:

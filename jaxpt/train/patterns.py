@@ -27,6 +27,8 @@ from jaxpt.errors import UserError
 
 _IN_STACK = re.compile(r"(?P<stack>.+)/segment_(?P<segment>\d+)/block_(?P<block>\d+)/(?P<inner>.+)")
 _RANGED = re.compile(r"(?P<stack>[^\[\]]+)\[(?P<first>-?\d+)?(?P<colon>:)?(?P<last>-?\d+)?\](/(?P<inner>[^\[\]]+))?")
+Vectors = dict[str, np.ndarray]
+"""{path: numbers}, [layers], or [] of a parameter without a layers axis."""
 _EMBEDDING = re.compile(r"(?!.*head).*(embed|positions|relative|coder_bias)")
 
 
@@ -46,6 +48,11 @@ class Leaf:
     """Layers of its stack."""
 
     @property
+    def top(self) -> str | None:
+        """Path of its stack in the model, also of a low-rank adapter."""
+        return self.stack and self.stack.removeprefix("adapter/")
+
+    @property
     def of_head(self) -> bool:
         """Of a head, an untied projection to the vocabulary, or a low-rank adapter of one."""
         return self.path.removeprefix("adapter/").startswith(("heads/", "model/head/"))
@@ -56,7 +63,7 @@ class Leaf:
         return self.stack is None and not self.of_head and bool(_EMBEDDING.match(self.path))
 
     @property
-    def none(self) -> np.ndarray:
+    def empty_mask(self) -> np.ndarray:
         """False for each of its layers, or for itself."""
         return np.zeros(() if self.layers is None else len(self.layers), bool)
 
@@ -84,21 +91,18 @@ def leaves(shapes: Any, axes: Any) -> dict[str, Leaf]:
         if match is None:
             return Leaf(path, names[path])
         stack, segment = match["stack"], int(match["segment"])
-        before = sum(
-            blocks * repeats for (other, n), (blocks, repeats) in segments.items() if other == stack and n < segment
-        )
-        depth = sum(blocks * repeats for (other, _), (blocks, repeats) in segments.items() if other == stack)
+        sizes = {n: blocks * repeats for (other, n), (blocks, repeats) in segments.items() if other == stack}
+        before, depth = sum(size for n, size in sizes.items() if n < segment), sum(sizes.values())
         if names[path][:1] != ("layers",):
             return Leaf(path, names[path], stack, match["inner"], None, depth)
-        blocks, repeats = segments[stack, segment]
-        first = before + int(match["block"])
-        layers = tuple(range(first, first + blocks * repeats, blocks))
+        first, blocks = before + int(match["block"]), segments[stack, segment][0]
+        layers = tuple(range(first, first + sizes[segment], blocks))
         return Leaf(path, names[path], stack, match["inner"], layers, depth)
 
     return {path: make_leaf(path, match) for path, match in matches.items()}
 
 
-def select(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
+def select(pattern: str, tree: Mapping[str, Leaf], key: str) -> Vectors:
     """Of each parameter, for which of its layers a pattern holds.
 
     Args:
@@ -122,13 +126,13 @@ def select(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np.nda
         masks = _of_layers(pattern, tree, key)
     else:
         matches = glob(pattern).fullmatch
-        masks = {path: leaf.none | bool(matches(path)) for path, leaf in tree.items()}
+        masks = {path: leaf.empty_mask | bool(matches(path)) for path, leaf in tree.items()}
     if not any(held.any() for held in masks.values()):
         raise UserError(f"{key}: {pattern!r} matches no parameter{_near(pattern, tree)}")
     return masks
 
 
-def held(patterns: Iterable[str], paths: Iterable[str], key: str | None = None) -> dict[str, bool]:
+def match_paths(patterns: Iterable[str], paths: Iterable[str], key: str | None = None) -> dict[str, bool]:
     """Of each path, whether one of some patterns without ranges of layers holds for it.
 
     Args:
@@ -140,7 +144,7 @@ def held(patterns: Iterable[str], paths: Iterable[str], key: str | None = None) 
       UserError: a pattern holds for nothing.
 
     Example:
-      >>> held(["*/bias"], ["head/bias", "head/kernel"])
+      >>> match_paths(["*/bias"], ["head/bias", "head/kernel"])
       {'head/bias': True, 'head/kernel': False}
     """
     mask = dict.fromkeys(paths, False)
@@ -152,7 +156,7 @@ def held(patterns: Iterable[str], paths: Iterable[str], key: str | None = None) 
     return mask
 
 
-def union(patterns: Iterable[str], tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
+def union(patterns: Iterable[str], tree: Mapping[str, Leaf], key: str) -> Vectors:
     """Of each parameter, for which of its layers one pattern holds and none that begins with `!` does.
 
     Patterns with `!` alone are taken from everything.
@@ -170,7 +174,7 @@ def union(patterns: Iterable[str], tree: Mapping[str, Leaf], key: str) -> dict[s
     """
     patterns = tuple(patterns)
     plain = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
-    masks = {path: leaf.none for path, leaf in tree.items()}
+    masks = {path: leaf.empty_mask for path, leaf in tree.items()}
     for pattern in plain:
         masks = {path: masks[path] | held for path, held in select(pattern, tree, key).items()}
     for pattern in patterns:
@@ -179,7 +183,7 @@ def union(patterns: Iterable[str], tree: Mapping[str, Leaf], key: str) -> dict[s
     return masks
 
 
-def product(factors: Iterable[tuple[str, float]], tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
+def product(factors: Iterable[tuple[str, float]], tree: Mapping[str, Leaf], key: str) -> Vectors:
     """Of each parameter, for each of its layers, the product of the factors of all patterns that hold.
 
     Args:
@@ -193,14 +197,14 @@ def product(factors: Iterable[tuple[str, float]], tree: Mapping[str, Leaf], key:
     Raises:
       UserError: one of them is no pattern, or holds for nothing.
     """
-    products = {path: np.ones(leaf.none.shape) for path, leaf in tree.items()}
+    products = {path: np.ones(leaf.empty_mask.shape) for path, leaf in tree.items()}
     for pattern, factor in factors:
         for path, held in select(pattern, tree, key).items():
             products[path] = products[path] * np.where(held, factor, 1.0)
     return products
 
 
-def names(held: Mapping[str, np.ndarray], tree: Mapping[str, Leaf]) -> list[str]:
+def to_patterns(held: Mapping[str, np.ndarray], tree: Mapping[str, Leaf]) -> list[str]:
     """The shortest patterns that hold for just some parameters: undoes `union`.
 
     Args:
@@ -255,13 +259,13 @@ def _ranges(layers: set[int], depth: int) -> list[str]:
     return [f"[{a}]" if a == b else f"[{a or ''}:{'' if b == depth - 1 else b + 1}]" for a, b in zip(starts, ends)]
 
 
-def _of_layers(pattern: str, tree: Mapping[str, Leaf], key: str) -> dict[str, np.ndarray]:
+def _of_layers(pattern: str, tree: Mapping[str, Leaf], key: str) -> Vectors:
     match = _RANGED.fullmatch(pattern)
     if match is None or (match["first"], match["colon"]) == (None, None):
         raise UserError(f"{key}: {pattern!r} is no pattern; a range of layers is written as in encoder[8:]/*/kernel")
     stack, inner = glob(match["stack"], below=False), glob(match["inner"] or "*")
     first, last = (None if match[name] is None else int(match[name]) for name in ("first", "last"))
-    masks = {path: leaf.none for path, leaf in tree.items()}
+    masks = {path: leaf.empty_mask for path, leaf in tree.items()}
     for path, leaf in tree.items():
         if leaf.stack is None or not stack.fullmatch(leaf.stack) or not inner.fullmatch(leaf.inner):
             continue

@@ -34,17 +34,11 @@ class Programs(NamedTuple):
     """What tracing the step took."""
     compile_seconds: float
     """What compiling it, or loading it, took."""
-
-
-class Built(NamedTuple):
-    """What `start` hands over."""
-
-    programs: Programs
     lines: list[str]
-    """What `build` had to say."""
+    """What a step takes, and whose code it is, for the user."""
 
 
-def start(setup: Setup, phase: int) -> Callable[[], Built]:
+def start(setup: Setup, phase: int) -> Callable[[], Programs]:
     """Calls `build` in another thread, for XLA compiles without Python's lock: the caller prepares data meanwhile.
 
     Args:
@@ -54,12 +48,11 @@ def start(setup: Setup, phase: int) -> Callable[[], Built]:
     Returns:
       A function that waits for the programs, and raises what `build` raised.
     """
-    future: futures.Future[Built] = futures.Future()
+    future: futures.Future[Programs] = futures.Future()
 
     def work() -> None:
-        lines: list[str] = []
         try:
-            future.set_result(Built(build(setup, phase, lines.append), lines))
+            future.set_result(build(setup, phase))
         except BaseException as error:
             future.set_exception(error)
 
@@ -67,7 +60,7 @@ def start(setup: Setup, phase: int) -> Callable[[], Built]:
     return future.result
 
 
-def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
+def build(setup: Setup, phase: int) -> Programs:
     """Compiles the programs of a phase, or loads its step where `train.compiled` says so.
 
     All of them before the first step: compiled when it is first called, a program would keep a signal waiting while the
@@ -76,13 +69,12 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     Args:
       setup: of the phase.
       phase: its number, from 0.
-      say: is given a line that says what a step takes.
 
     Returns:
       The programs.
     """
     config, objective = setup.config, setup.config.objective
-    begun, saved, digest = time.perf_counter(), config.train.compiled, None
+    begun, saved, digest, lines = time.perf_counter(), config.train.compiled, None, []
     traced_at = begun
     if saved is None:
         lowered = step.traced(setup, objective).lower()
@@ -91,7 +83,7 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     else:
         train_step = compiled.load(setup, Path(saved), phase)
         digest, line = compiled.origin(Path(saved), phase)
-        say(line)
+        lines.append(line)
     compiled_at = time.perf_counter()
     placed = setup.placed_shapes()
     with setup.use():
@@ -100,7 +92,7 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     passes = "forward × 3" if len(setup.trained) == len(jax.tree.leaves(placed.params)) else "forward and backward"
     memory = train_step.memory_analysis()
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
-    say(
+    lines.append(
         f"step of {batch_text(config)} "
         f"{'compiled' if saved is None else f'loaded from {saved}'} in {compiled_at - begun:.1f} s: "
         f"{number(of_step)}FLOP ({passes}, causal attention by half), {used / 1e6:.0f} MB a device"
@@ -108,7 +100,8 @@ def build(setup: Setup, phase: int, say: Callable[[str], None]) -> Programs:
     with setup.use():
         check = step.make_finite_check(setup).lower(placed)
     _ = setup.to_model  # compiled now: evaluations need it
-    return Programs(train_step, check.compile(), of_step, digest, traced_at - begun, compiled_at - traced_at)
+    times = traced_at - begun, compiled_at - traced_at
+    return Programs(train_step, check.compile(), of_step, digest, *times, lines)
 
 
 def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:

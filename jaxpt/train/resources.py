@@ -1,16 +1,21 @@
-"""What a step waits for and takes: the host's time for the next batch, and the memory of the devices."""
+"""What a run waits for and takes: time for the next batch, memory of the devices, space on the disk."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
 
-NOTABLE = 0.2
-"""From this share of the step time on, waiting for input is shown."""
+from jaxpt.config import CheckpointConfig
+from jaxpt.errors import UserError
+from jaxpt.runtime import disk
+from jaxpt.train.display import NOTABLE
+from jaxpt.train.state import Setup, size
 
 
 class InputWait:
@@ -73,3 +78,24 @@ def device_memory() -> dict[str, float | None]:
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     known = {name: [stat[name] for stat in stats if name in stat] for name in ("bytes_in_use", "peak_bytes_in_use")}
     return {name: float(max(sizes)) if sizes else None for name, sizes in known.items()}
+
+
+def disk_need(setup: Setup, config: CheckpointConfig) -> int:
+    """Bytes that the checkpoints of a run take at most, those kept by `keep_every` not counted."""
+    return size(setup.shapes) * (config.keep_last + config.keep_best + 1)  # + 1: the one being written
+
+
+def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
+    """Raises UserError where the disk cannot hold the run's checkpoints, besides those that are there and will go."""
+    rolling, checkpoint_bytes = config.keep_last + config.keep_best, size(setup.shapes)
+    checkpoint_dirs = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit()]
+    if config.keep_every:
+        checkpoint_dirs = [path for path in checkpoint_dirs if int(path.name) % config.keep_every]
+    need = disk_need(setup, config) - checkpoint_bytes * min(len(checkpoint_dirs), rolling)
+    free = shutil.disk_usage(disk.nearest_existing(run_dir)).free
+    if need > free:
+        more = "more " if checkpoint_dirs else ""
+        raise UserError(
+            f"{run_dir}: the run's checkpoints need {more}{need / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; "
+            "free some space, lower checkpoint.keep_last or keep_best, or choose another run_dir"
+        )

@@ -13,7 +13,7 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config, DistributedConfig
 from jaxpt.data import fingerprint
-from jaxpt.errors import UserError, shown
+from jaxpt.errors import UserError, listed, shown
 from jaxpt.runtime import signals
 from jaxpt.runtime.disk import check_path, check_writable, checksum, write_text
 
@@ -37,9 +37,7 @@ def check(config: Config) -> Path:
         )
     check_path(config.run_dir)
     run_dir = Path(config.run_dir)
-    saved = run_dir / "config.yaml"
-    if saved.exists():
-        old = configs.load(saved)
+    if (old := _saved(run_dir)) is not None:
         changed = configs.differences(old, config)
         if not has_checkpoint(run_dir):  # whose digests would say whether the files are the same
             changed += configs.differences(old, config, "content")
@@ -55,6 +53,12 @@ def check(config: Config) -> Path:
     return run_dir
 
 
+def _saved(run_dir: Path) -> Config | None:
+    """The configuration that a run_dir belongs to."""
+    file = run_dir / "config.yaml"
+    return configs.load(file) if file.exists() else None
+
+
 @contextlib.contextmanager
 def _writing(run_dir: Path) -> Iterator[None]:
     try:
@@ -67,18 +71,16 @@ def changes(config: Config) -> str:
     """What a resume changes of its run, in words.
 
     Args:
-      config: of the resume, before `claim`.
+      config: of the resume, before `save_config`.
 
     Returns:
       As "train.steps 50 → 100, data.readers 0 → 4"; "" where nothing changed.
     """
-    saved = Path(config.run_dir) / "config.yaml"
-    if not saved.exists():
+    if (old := _saved(Path(config.run_dir))) is None:
         return ""
-    old = configs.load(saved)
     edits = [edit for role in ("extensible", "execution") for edit in configs.differences(old, config, role)]
     words = [f"{key} {shown(was)} → {shown(now)}" for key, was, now in edits if key != "run_dir"]
-    return ", ".join(words[:6]) + (f" and {len(words) - 6} more" if len(words) > 6 else "")
+    return listed(words, 6)
 
 
 def make(run_dir: Path) -> list[Path]:
@@ -143,10 +145,10 @@ def moved(config: Config) -> list[tuple[str, Any, Any]]:
     Returns:
       (key, path there, path now) for each.
     """
-    saved = Path(config.run_dir) / "config.yaml"
-    if not saved.exists() or not has_checkpoint(saved.parent):
+    old = _saved(Path(config.run_dir))
+    if old is None or not has_checkpoint(Path(config.run_dir)):
         return []
-    return configs.differences(configs.load(saved), config, "content")
+    return configs.differences(old, config, "content")
 
 
 def edited(config: Config, meta: Mapping[str, Any]) -> list[str]:
@@ -180,7 +182,7 @@ def edited_modules(code: Mapping[str, str], meta: Mapping[str, Any]) -> str:
     return ", ".join(name for name, digest in code.items() if was.get(name, digest) != digest)
 
 
-def claim(config: Config) -> None:
+def save_config(config: Config) -> None:
     """Writes `config.yaml`: from now on the run_dir belongs to this configuration, whichever process asks."""
     text = configs.to_yaml(_of_run(config))
     write_text(Path(config.run_dir) / "config.yaml", configs.with_checksum(text))
@@ -259,7 +261,7 @@ def metrics_line(record: Mapping[str, Any]) -> str:
     return json.dumps({**record, "crc32": f"{checksum(record):08x}"}) + "\n"
 
 
-def put_aside_damaged(run_dir: Path, say: Callable[[str], None]) -> None:
+def quarantine(run_dir: Path, say: Callable[[str], None]) -> None:
     """Renames a damaged run.json, which a resume writes anew, to run.json.damaged.
 
     Args:
@@ -299,12 +301,9 @@ def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str
     if changed:
         # Settings of the run first; records differ because something else does.
         changed.sort(key=lambda key: (key.startswith("records"), "." in key))
-        details = ", ".join(
-            f"{key} was {shown(differences[key][0])}, is {shown(differences[key][1])}" for key in changed[:3]
-        )
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        details = [f"{key} was {shown(differences[key][0])}, is {shown(differences[key][1])}" for key in changed]
         raise UserError(
-            f"{where}: was trained on other data: {details}{more}; "
+            f"{where}: was trained on other data: {listed(details)}; "
             f"restore the data{f' ({edited} was edited since then)' * bool(edited)}, or branch into a new run_dir with "
             "init_from"
         )

@@ -14,9 +14,11 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
+from flax import traverse_util
 from jax.sharding import Mesh, NamedSharding
 
-from jaxpt.config import Config
+from jaxpt.config import Config, LoraConfig
+from jaxpt.models import parts
 from jaxpt.models.network import Network
 from jaxpt.parallel import compiler, rules
 from jaxpt.parallel import mesh as meshes
@@ -43,7 +45,7 @@ class State:
     @property
     def averaged(self) -> Any:
         """The parameters that evaluation uses: the average where there is one."""
-        return self.params if self.ema is None else trainable.put(self.params, self.ema)
+        return self.params if self.ema is None else trainable.merge(self.params, self.ema)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +111,9 @@ class Setup:
 
     def _init(self, key: jax.Array) -> State:
         params = self.network.init(purpose_key(key, "init"))
-        params = trainable.store(self.layout, self.config.train.lora, params, self.axes, purpose_key(key, "adapter"))
+        params = parts.split(params, self.layout.parts)
+        adapters, _ = _adapters(self.layout, self.config.train.lora, params, self.axes)
+        params = trainable.merge(params, lora.init(adapters, purpose_key(key, "adapter")))
         return fresh(self.config, self.optimizer, params, self.trained).replace(carry=self._zeros())
 
     def for_phase(self, config: Config, index: int = 0) -> Setup:
@@ -129,11 +133,11 @@ class Setup:
     def _training(self, index: int) -> Setup:
         """With the optimizer of what a phase trains, and its state."""
         trained, config = self.layout.since[index], self.config
-        axes = trainable.take(self.axes, trained)
+        axes, _ = trainable.partition(self.axes, trained)
         groups = self.layout.groups(index)
         optimizer = optimizers.make(config.optimizer, self.schedule, axes, self.layout.rates, groups)
         shapes = jax.eval_shape(lambda params: fresh(config, optimizer, params, trained), self.shapes.params)
-        opt_axes = optimizers.state_axes(optimizer, trainable.take(shapes.params, trained), axes)
+        opt_axes = optimizers.state_axes(optimizer, trainable.partition(shapes.params, trained)[0], axes)
         ema_axes = None if shapes.ema is None else axes
         placed = State((), self.axes, opt_axes, ema_axes, skipped=(), skipped_total=())
         shardings = rules.shardings(placed, shapes, self.mesh, self.table)
@@ -153,12 +157,12 @@ class Setup:
 
         def begun(params: Any, updates: jax.Array) -> tuple[Any, Any]:
             new = fresh(self.config, self.optimizer, params, self.trained)
-            return trainable.resumed(new.opt_state, updates), new.ema
+            return _reset_schedule_count(new.opt_state, updates), new.ema
 
         with self.use():
             placed = self.shardings.opt_state, self.shardings.ema
             new = jax.jit(begun, out_shardings=placed)(state.params, state.step - state.skipped_total)
-        opt_state, ema = trainable.carried((state.opt_state, state.ema), new)
+        opt_state, ema = _merge_opt_state((state.opt_state, state.ema), new)
         return state.replace(opt_state=opt_state, ema=ema)
 
     @functools.cached_property
@@ -182,7 +186,7 @@ class Setup:
           key: random key of the step; None for no dropout.
         """
         adapter_key = None if key is None else purpose_key(key, "adapter")
-        return lora.merged(self.config.train.lora, trainable.put(trained, frozen), adapter_key)
+        return lora.merged(self.config.train.lora, trainable.merge(trained, frozen), adapter_key)
 
     def for_evaluation(self) -> Setup:
         """The setup as evaluators see it: parameters are the model's, without an adapter."""
@@ -226,10 +230,41 @@ def fresh(
     Returns:
       The state.
     """
-    part = params if trained is None else trainable.take(params, trained)
+    part = params if trained is None else trainable.partition(params, trained)[0]
     ema = jax.tree.map(jnp.copy, part) if config.optimizer.ema_decay else None
     zero = jnp.zeros((), jnp.int32)
     return State(zero, params, optimizer.init(part), ema, skipped=zero, skipped_total=zero)
+
+
+def _adapters(layout: trainable.Layout, adapter: LoraConfig | None, stored: Any, axes: Any) -> tuple[Any, Any]:
+    """(shapes, logical axes) by path of the low-rank adapters of a stored model; empty where there is none."""
+    if adapter is None:
+        return {}, {}
+    flat, names = (traverse_util.flatten_dict(tree, sep="/") for tree in (stored, axes))
+    return lora.describe(adapter, {path: flat[path] for path in layout.adapted}, names)
+
+
+def _reset_schedule_count(fresh: Any, updates: jax.Array) -> Any:
+    """A fresh optimizer state whose learning rate continues after so many updates, int32 []."""
+
+    def is_count(x: Any) -> bool:  # in a schedule: optax's states of it hold a count alone
+        return getattr(x, "_fields", None) == ("count",)
+
+    def set_count(x: Any) -> Any:
+        return x._replace(count=jnp.full_like(x.count, updates)) if is_count(x) else x
+
+    return jax.tree.map(set_count, fresh, is_leaf=is_count)
+
+
+def _merge_opt_state(old: Any, fresh: Any) -> Any:
+    """`fresh`, with what `old` has under the same paths: of parameters that were trained before."""
+    known = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(old)}
+
+    def merge(path: tuple[Any, ...], x: Any) -> Any:
+        before = known.get(jax.tree_util.keystr(path))
+        return before if before is not None and before.shape == x.shape else x
+
+    return jax.tree_util.tree_map_with_path(merge, fresh)
 
 
 def purpose_key(key: jax.Array, purpose: str, step: jax.Array | int = 0) -> jax.Array:
@@ -264,7 +299,9 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     schedule = config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)
     shapes, axes = network.shapes(), network.logical_axes()
     layout = trainable.layout(config, shapes, axes)
-    shapes, axes = trainable.stored(layout, config.train.lora, shapes, axes)
+    shapes, axes = parts.split(shapes, layout.parts), parts.split(axes, layout.parts)
+    adapter_shapes, adapter_axes = _adapters(layout, config.train.lora, shapes, axes)
+    shapes, axes = trainable.merge(shapes, adapter_shapes), trainable.merge(axes, adapter_axes)
     state = State((), shapes, (), None, skipped=(), skipped_total=())
     start = Setup(config, network, optax.identity(), schedule, mesh, table, layout, axes, state, state)
     return start.for_phase(config)

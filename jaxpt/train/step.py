@@ -149,15 +149,14 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
     def step(state: State, batch: Batch, *teachers: Any) -> tuple[State, Metrics]:
         key = purpose_key(jax.random.key(config.seed), "dropout", state.step)
         options = setup.loss_options(teachers)
-        trained = trainable.take(state.params, setup.trained)
-        frozen = trainable.without(state.params, setup.trained)
+        trained, frozen = trainable.partition(state.params, setup.trained)
         grads, metrics, carry = gradients(
             objective, setup.network, trained, batch, key, config.train.grad_accum_steps, state.carry,
             lambda trained, key: setup.assemble(trained, frozen, key), **options,
         )  # fmt: skip
         # Without the barrier XLA may make a gradient anew for each moment: of one that is written in place the old
         # values are then wanted later, and it is copied.
-        placed = trainable.take(setup.shardings.params, setup.trained)
+        placed, _ = trainable.partition(setup.shardings.params, setup.trained)
         grads = jax.lax.optimization_barrier(jax.lax.with_sharding_constraint(grads, placed))
         with jax.named_scope("optimizer"):
             updates, opt_state = setup.optimizer.update(grads, state.opt_state, trained)
@@ -168,7 +167,7 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
             ema = optax.incremental_update(params, ema, 1.0 - config.optimizer.ema_decay)
         norm = optax.global_norm(grads)
         is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
-        new = state.replace(params=trainable.put(params, frozen), opt_state=opt_state, ema=ema, carry=carry)
+        new = state.replace(params=trainable.merge(params, frozen), opt_state=opt_state, ema=ema, carry=carry)
         new = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, state)
         new = new.replace(
             step=state.step + 1,

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding
 
 from jaxpt import config as configs
 from jaxpt.config import LoraConfig
+from jaxpt.errors import UserError
 from jaxpt.models import parts
 from jaxpt.parallel import rules
 from jaxpt.train import lora
@@ -76,3 +77,40 @@ def placed(
         return jax.ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=NamedSharding(mesh, spec))
 
     return {path: abstract_array(path, x) for path, (_, x) in found.items()}
+
+
+def compare_model(directory: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises UserError where a checkpoint's parameters have not the names and shapes of a model's.
+
+    Args:
+      directory: the checkpoint, for the message.
+      saved: its parameters; arrays, or anything with a shape.
+      wanted: those of the model.
+    """
+    saved_shapes, model_shapes = (
+        {path: tuple(x.shape) for path, x in traverse_util.flatten_dict(tree, sep="/").items()}
+        for tree in (saved, wanted)
+    )
+    was_new, is_new = (any(path.startswith("model/") for path in paths) for paths in (saved_shapes, model_shapes))
+    if is_new and not was_new:
+        raise UserError(
+            f"{directory}: was written by an older version of jaxpt, which kept heads among the model's parameters; "
+            "export it with that version, then import it here"
+        )
+    differing = [path for path in model_shapes | saved_shapes if model_shapes.get(path) != saved_shapes.get(path)]
+    if differing:
+        shapes = (
+            f"shape {side[differing[0]]}" if differing[0] in side else "no place"
+            for side in (saved_shapes, model_shapes)
+        )
+        more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
+        raise UserError(
+            f"{directory}: holds another model than the configuration: {differing[0]} has {next(shapes)} there, "
+            f"{next(shapes)} here{more}; was config.yaml edited, or a model.… key changed?"
+        )
+
+
+def compare_step(directory: Path, saved: Any) -> None:
+    """Raises UserError where the step in a checkpoint's state is not the one that its directory is named after."""
+    if int(saved) != int(directory.name):
+        raise UserError(f"{directory}: its state is that of step {int(saved)}: the directory was renamed")

@@ -21,7 +21,7 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.parallel import rules
-from jaxpt.train import checkpoint, checksums, foreign, initial
+from jaxpt.train import checkpoint, checksums, foreign, weights
 from jaxpt.train.state import Setup, Teacher, size
 
 if TYPE_CHECKING:
@@ -68,8 +68,9 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
         return setup
     settings = setup.config.checkpoint
     opened = {
-        name: initial.open_weights(where["path"], where["step"], settings=settings) for name, where in locations.items()
+        name: weights.open_weights(where["path"], where["step"], settings=settings) for name, where in locations.items()
     }
+    networks = {name: network for name, (_, network, _) in opened.items()}
     for index in range(len(configs.phase_starts(setup.config))):
         phase = configs.at_phase(setup.config, index)
         networks = {name: network for name, (_, network, _) in opened.items()}
@@ -159,7 +160,7 @@ def _find(name: str, path: str) -> dict[str, Any]:
     if foreign.reader(path):
         return {"path": path, "step": None}
     if (checkpoint.named_step(path) or (Path(path),))[0].is_dir():
-        run_dir, step = checkpoint.find(path, None)
+        run_dir, step = checkpoint.find(path)
         return {"path": str(run_dir), "step": step}
     recipes = [file for file in Path("configs").glob(f"*/{Path(path).name}.yaml") if file.parent.name != "models"]
     command = f"`jaxpt train {recipes[0]}` makes one" if recipes else "`jaxpt train` and `jaxpt import` make them"
@@ -173,7 +174,7 @@ def _load(key: str, parts: Any, network: Network, where: dict[str, Any], setup: 
         placed = jax.tree.map(lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=p), shapes, shardings)
         return Teacher(network, placed, shardings, where)
     places = traverse_util.flatten_dict(shardings, sep="/")
-    flat = {path: initial.placed(array, places[path]) for path, array in parts if path in places}
+    flat = {path: weights.placed(array, places[path]) for path, array in parts if path in places}
     for path, shape in traverse_util.flatten_dict(shapes, sep="/").items():
         if path not in flat or flat[path].shape != shape.shape:
             raise UserError(f"{key}: {where['path']}: lacks {path}, or has it in another shape")

@@ -1,4 +1,4 @@
-"""Which parameters a run trains, in each of its phases, and how they are stored for it.
+"""Which parameters a run trains, in each of its stages, at which rate, and how they are stored for it.
 
 Parameters are one tree. A step is differentiated by the trained subtree alone, which alone has optimizer state and an
 average; the frozen rest passes through. Where some layers of a stack are trained and others are not, its segment is
@@ -13,63 +13,57 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.config import Config, LoraConfig
-from jaxpt.errors import UserError
+from jaxpt.config import Config, OptimizerConfig
+from jaxpt.errors import UserError, listed
 from jaxpt.models import parts
-from jaxpt.models.network import Network
-from jaxpt.train import layer_rates, lora, optimizers, patterns, unfreezing
+from jaxpt.train import lora, optimizers, patterns
+from jaxpt.train.patterns import Leaf, Vectors
 
 _SEGMENT = re.compile(r"(.*segment_\d+)/")
-
-Vectors = dict[str, np.ndarray]
-"""{path: numbers}, [layers], or [] of a parameter without a layers axis."""
+_MAX_NAMES = 8
+"""At most so many patterns of one learning rate are listed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the parameters of a run are stored, and which are trained when. Paths are those of the stored tree."""
+    """How the parameters of a run are stored, and which are trained when.
 
+    Paths are those of the stored tree, but for `tree` and `masks`.
+    """
+
+    tree: Mapping[str, Leaf]
+    """The parameters of the model and of its adapters, no segment split."""
+    masks: tuple[Vectors, ...]
+    """For each stage which of `tree` are trained."""
     parts: parts.Parts
     """The segments that are split."""
     adapted: tuple[str, ...]
     """Matrices with a low-rank adapter."""
     since: tuple[Mapping[str, int], ...]
-    """For each phase {path of a trained parameter: the phase since which it is}."""
+    """For each stage {path of a trained parameter: the stage since which it is}."""
     rates: Vectors | None
     """Factors of the learning rate, None where all are 1."""
     decays: Vectors | None
     """Factors of the weight decay, None where all are 1."""
 
-    def ever_trained(self, shapes: Any, axes: Any) -> Vectors:
-        """Which parameters of the model some phase trains: {path: bool [layers], or []}.
+    def ever_trained(self) -> Vectors:
+        """Which parameters of `tree` some stage trains: {path: bool [layers], or []}."""
+        return {path: np.any([masks[path] for masks in self.masks], axis=0) for path in self.tree}
 
-        Args:
-          shapes: of the model's parameters, no segment split.
-          axes: their logical axes.
-        """
-        trained, masks = {path for since in self.since for path in since}, {}
-        for path, leaf in patterns.leaves(shapes, axes).items():
-            masks[path] = leaf.none
-            for place, at in parts.places(path, self.parts):
-                masks[path][at if leaf.layers is not None else ()] = place in trained
-        return masks
-
-    def groups(self, phase: int) -> list[optimizers.Group]:
+    def groups(self, stage: int) -> list[optimizers.Group]:
         """The groups of the optimizer: a parameter's state begins where it is first trained; none where all is alike.
 
-        Their names do not depend on the phase, so that states are found again in the next one.
+        Their names do not depend on the stage, so that states are found again in the next one.
         """
         late = any(first > 0 for since in self.since for first in since.values())
         if not late and self.decays is None:
             return []
         members: dict[tuple[int, float], dict[str, np.ndarray | None]] = {}
-        for path, first in self.since[phase].items():
+        for path, first in self.since[stage].items():
             decays = np.ones(()) if self.decays is None else self.decays[path]
             for decay in np.unique(decays):
                 rows = None if (decays == decay).all() else np.flatnonzero(decays == decay)
@@ -94,33 +88,33 @@ def layout(config: Config, shapes: Any, axes: Any) -> Layout:
       The layout.
 
     Raises:
-      UserError: a pattern that holds for nothing, a phase that trains nothing.
+      UserError: a pattern that matches nothing, a phase that trains nothing.
     """
-    tree, adapted = described(config, shapes, axes)
-    trained = trained_in_phases(config, tree, adapted)
-    split = _parts(tree, [*trained, adapted])
+    tree, adapted = _parameters(config, shapes, axes)
+    masks = _trained_masks(config, tree, adapted)
+    split = _split(tree, [*masks, adapted])
 
-    def spread(masks: Mapping[str, np.ndarray]) -> Vectors:
-        return {place: np.asarray(x)[at] if x.ndim else x for path, x in masks.items() for place, at in _at(path, x)}
-
-    def _at(path: str, x: np.ndarray) -> list[tuple[str, slice]]:
-        return parts.places(path, split)
+    def stored(vectors: Vectors) -> Vectors:
+        pieces = ((place, x, at) for path, x in vectors.items() for place, at in parts.places(path, split))
+        return {place: x[at] if x.ndim else x for place, x, at in pieces}
 
     since: list[dict[str, int]] = []
-    for index, masks in enumerate(trained):
+    for stage, vectors in enumerate(masks):
         before = since[-1] if since else {}
-        since.append({path: before.get(path, index) for path, x in spread(masks).items() if x.all()})
-    rates, decays = layer_rates.factors(config.optimizer, tree), _decays(config, tree)
+        since.append({path: before.get(path, stage) for path, x in stored(vectors).items() if x.all()})
+    rates, decays = _rates(config.optimizer, tree), config.optimizer.decay_multipliers
     return Layout(
+        tree,
+        tuple(masks),
         split,
-        tuple(path for path, x in spread(adapted).items() if x.all()),
+        tuple(path for path, x in stored(adapted).items() if x.all()),
         tuple(since),
-        None if rates is None else spread(rates),
-        None if decays is None else spread(decays),
+        stored(rates) if rates else None,
+        stored(patterns.product(decays, tree, "optimizer.decay_multipliers")) if decays else None,
     )
 
 
-def described(config: Config, shapes: Any, axes: Any) -> tuple[dict[str, patterns.Leaf], Mapping[str, np.ndarray]]:
+def _parameters(config: Config, shapes: Any, axes: Any) -> tuple[dict[str, Leaf], Vectors]:
     """The parameters of a model and of its low-rank adapters, and which of their matrices have one."""
     tree = patterns.leaves(shapes, axes)
     if config.train.lora is None:
@@ -131,56 +125,74 @@ def described(config: Config, shapes: Any, axes: Any) -> tuple[dict[str, pattern
     return tree | patterns.leaves(*(traverse_util.unflatten_dict(x, sep="/") for x in adapters)), adapted
 
 
-def trained_in_phases(
-    config: Config, tree: Mapping[str, patterns.Leaf], adapted: Mapping[str, np.ndarray]
-) -> list[dict[str, np.ndarray]]:
-    """What each phase of the recipe trains, in the tree that is not split.
+def _trained_masks(config: Config, tree: Mapping[str, Leaf], adapted: Vectors) -> list[Vectors]:
+    """Which parameters each stage of the recipe trains.
 
-    Those that the run does not come to count too: a run that is made longer finds its parameters stored as before.
+    Those that the run does not reach count too: a run that is made longer finds its parameters stored as before.
     """
-    phase_masks = []
-    for index, stage in enumerate(configs.train_stages(config)):
-        trained = _trained(configs.at_phase(config, index), index, tree, adapted)
-        if config.train.unfreeze is not None:
-            opened = unfreezing.opened(config, tree, stage.unfrozen)
-            trained = {path: x & opened[path] for path, x in trained.items()}
+    stages, masks = configs.train_stages(config), []
+    order = _unfreezing_order(config, tree, stages[-1].unfrozen) if config.train.unfreeze else None
+    for index, stage in enumerate(stages):
+        trained = _named_trainable(configs.at_phase(config, index), index, tree, adapted)
+        if order is not None:
+            trained = {path: x & (order[path] <= stage.unfrozen) for path, x in trained.items()}
             if not any(x.any() for x in trained.values()):
                 raise UserError(f"train.unfreeze: nothing that train.trainable names is open at step {stage.start}")
-        phase_masks.append(trained)
-    return phase_masks
+        masks.append(trained)
+    return masks
 
 
-def lines(config: Config, network: Network) -> list[str]:
-    """What a run shows of gradual unfreezing and of the learning rates of layers; [] where there is neither."""
-    if config.train.unfreeze is None and config.optimizer.layer_decay is None and not config.optimizer.rate_multipliers:
-        return []
-    tree, adapted = described(config, network.shapes(), network.logical_axes())
-    trained = trained_in_phases(config, tree, adapted)
-    return [*unfreezing.lines(config, tree, trained), *layer_rates.lines(config.optimizer, tree, trained)]
-
-
-def _trained(
-    config: Config, phase: int, tree: Mapping[str, patterns.Leaf], adapted: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """What a phase trains, in the tree that is not split."""
-    trainable_patterns = config.train.trainable or (("*",) if config.train.lora is None else (lora.ADAPTER,))
-    masks = patterns.union(trainable_patterns, tree, "train.trainable")
+def _named_trainable(config: Config, stage: int, tree: Mapping[str, Leaf], adapted: Vectors) -> Vectors:
+    """Which parameters `train.trainable` names; by default all, with `train.lora` its adapters."""
+    named = config.train.trainable or (("*",) if config.train.lora is None else (lora.ADAPTER,))
+    masks = patterns.union(named, tree, "train.trainable")
     for path, layers in adapted.items():
         for name in ("a", "b"):
             masks[f"{lora.ADAPTER}/{path}/{name}"] &= layers
     if not any(x.any() for x in masks.values()):
-        raise UserError(f"train.trainable: {list(trainable_patterns)} leaves nothing to train in phase {phase + 1}")
+        raise UserError(f"train.trainable: {list(named)} leaves nothing to train in phase {stage + 1}")
     features = getattr(config.objective, "features", None)
     of_model = [path for path, x in masks.items() if x.any() and path.startswith(("model/", f"{lora.ADAPTER}/model/"))]
     if features is not None and features.frozen and of_model:
         raise UserError(
-            f"train.trainable: {list(trainable_patterns)} trains {of_model[0]}, of the model that "
+            f"train.trainable: {list(named)} trains {of_model[0]}, of the model that "
             "objective.features.frozen reads; name [heads] alone, or set objective.features.frozen=false"
         )
     return masks
 
 
-def _parts(tree: Mapping[str, patterns.Leaf], chosen: Sequence[Mapping[str, np.ndarray]]) -> parts.Parts:
+def _unfreezing_order(config: Config, tree: Mapping[str, Leaf], last: int) -> Vectors:
+    """By how many openings each parameter, or each of its layers, is unfrozen: heads and final norms by 0, then a layer
+    at a time from the top (the decoder's first), the embeddings last; all that is left by the `last` opening.
+
+    Raises:
+      UserError: layers share their parameters, or there are more openings than groups.
+    """
+    stacks = {leaf.top: leaf for leaf in tree.values() if leaf.stack is not None and not leaf.of_head}
+    for leaf in tree.values():
+        if leaf.stack is not None and not leaf.of_head and leaf.layers is None:
+            raise UserError(f"train.unfreeze: the layers of {leaf.stack} share their parameters")
+    above = dict(zip(sorted(stacks), itertools.accumulate((stacks[name].depth for name in sorted(stacks)), initial=1)))
+    layers = sum(leaf.depth for leaf in stacks.values())
+
+    def order(leaf: Leaf) -> np.ndarray:
+        if leaf.of_embeddings:
+            return np.array(layers + 1)
+        if leaf.of_head or leaf.stack is None:
+            return np.array(0)
+        return above[leaf.top] + leaf.depth - 1 - np.array(leaf.layers)
+
+    orders = {path: order(leaf) for path, leaf in tree.items()}
+    last_group = max(int(x.max()) for x in orders.values())
+    if config.train.unfreeze.steps is not None and last > last_group:
+        raise UserError(
+            f"train.unfreeze.steps: {last + 1} steps, but the model opens in {last_group + 1}: heads, {last_group - 1} "
+            "layers, embeddings"
+        )
+    return {path: np.minimum(x, last) for path, x in orders.items()}
+
+
+def _split(tree: Mapping[str, Leaf], choices: Sequence[Vectors]) -> parts.Parts:
     """Splits each segment where a choice changes from one repetition of its blocks to the next."""
     rows: dict[str, list[np.ndarray]] = {}
     numbers: dict[str, list[tuple[int, ...]]] = {}
@@ -189,10 +201,10 @@ def _parts(tree: Mapping[str, patterns.Leaf], chosen: Sequence[Mapping[str, np.n
             continue
         segment = _SEGMENT.match(path.removeprefix(f"{lora.ADAPTER}/"))[1]
         numbers.setdefault(segment, []).append(leaf.layers)
-        rows.setdefault(segment, []).extend(choice[path] for choice in chosen if path in choice)
+        rows.setdefault(segment, []).extend(choice[path] for choice in choices if path in choice)
     split: dict[str, tuple[parts.Part, ...]] = {}
-    for segment, held in rows.items():
-        by_repetition = np.stack(held)
+    for segment, segment_rows in rows.items():
+        by_repetition = np.stack(segment_rows)
         changes = np.flatnonzero((by_repetition[:, 1:] != by_repetition[:, :-1]).any(0)) + 1
         if len(changes) == 0:
             continue
@@ -206,89 +218,76 @@ def _parts(tree: Mapping[str, patterns.Leaf], chosen: Sequence[Mapping[str, np.n
     return split
 
 
-def _decays(config: Config, tree: Mapping[str, patterns.Leaf]) -> Vectors | None:
-    factors = config.optimizer.decay_multipliers
-    return patterns.product(factors, tree, "optimizer.decay_multipliers") if factors else None
+def _rates(config: OptimizerConfig, tree: Mapping[str, Leaf]) -> Vectors | None:
+    """The factor of the learning rate of each parameter, or of each of its layers; None where all are 1."""
+    if config.layer_decay is None and not config.rate_multipliers:
+        return None
+    factors = patterns.product(config.rate_multipliers, tree, "optimizer.rate_multipliers")
+    depth = max((leaf.depth for leaf in tree.values()), default=0)
+    for path, leaf in tree.items():
+        above = np.zeros(())
+        if leaf.layers is not None:
+            above = leaf.depth - 1 - np.array(leaf.layers)
+        elif leaf.of_embeddings:
+            above = np.array(depth)
+        if not leaf.of_head:
+            above = above + config.layer_decay_offset
+        factors[path] = factors[path] * (config.layer_decay or 1.0) ** above
+    return factors
+
+
+# ---- report ---------------------------------------------------------------------------------------------------------
+
+
+def lines(config: Config, layout: Layout) -> list[str]:
+    """What a run prints about gradual unfreezing and about the learning rates of layers; [] where there is neither."""
+    return [*_unfreezing_lines(config, layout), *_rate_lines(config.optimizer, layout)]
+
+
+def _unfreezing_lines(config: Config, layout: Layout) -> list[str]:
+    """Lines such as "  step 101  model/encoder[11]"."""
+    if config.train.unfreeze is None:
+        return []
+    rows, before = ["gradual unfreezing, from step:"], {path: leaf.empty_mask for path, leaf in layout.tree.items()}
+    for stage, masks in zip(configs.train_stages(config), layout.masks, strict=True):
+        new = patterns.to_patterns({path: x & ~before[path] for path, x in masks.items()}, layout.tree)
+        late = " (the run ends before)" if stage.start >= config.train.steps else ""
+        if new:
+            rows.append(f"  {stage.start + 1:<6} {', '.join(new)}{late}")
+        before = {path: x | before[path] for path, x in masks.items()}
+    return rows
+
+
+def _rate_lines(config: OptimizerConfig, layout: Layout) -> list[str]:
+    """A line for each rate, the highest first, such as "  6.4e-05  model/encoder[11]"."""
+    factors, ever = _rates(config, layout.tree), layout.ever_trained()
+    if factors is None:
+        return []
+    # Equal products of factors may differ in their last bit.
+    rates = {path: np.round(config.learning_rate * x, 15) for path, x in factors.items() if ever[path].any()}
+    distinct = sorted({float(f"{y:.6g}") for path, x in rates.items() for y in x[ever[path]].reshape(-1)})
+    rows = ["learning rates at the peak:"]
+    for rate in reversed(distinct):
+        masks = {path: np.isclose(x, rate, rtol=1e-5, atol=0) & ever[path] for path, x in rates.items()}
+        names = patterns.to_patterns(masks, layout.tree)
+        rows.append(f"  {rate:<9.4g} {listed(names, _MAX_NAMES)}")
+    return rows
 
 
 # ---- trees ----------------------------------------------------------------------------------------------------------
 
 
-def take(tree: Any, paths: Iterable[str]) -> Any:
-    """A part of a tree, which is nested dicts: the leaves at some paths. Of all paths it is the tree itself."""
+def partition(tree: Any, paths: Iterable[str]) -> tuple[Any, Any]:
+    """(the leaves of nested dicts at some paths, the others), each as a tree."""
     selected, flat = set(paths), traverse_util.flatten_dict(tree, sep="/")
     if selected.issuperset(flat):
-        return tree
-    return traverse_util.unflatten_dict({path: x for path, x in flat.items() if path in selected}, sep="/")
+        return tree, {}
+    halves = ({path: x for path, x in flat.items() if (path in selected) == is_first} for is_first in (True, False))
+    first, second = (traverse_util.unflatten_dict(half, sep="/") for half in halves)
+    return first, second
 
 
-def without(tree: Any, paths: Iterable[str]) -> Any:
-    """A tree without the leaves at some paths."""
-    left_out, flat = set(paths), traverse_util.flatten_dict(tree, sep="/")
-    return traverse_util.unflatten_dict({path: x for path, x in flat.items() if path not in left_out}, sep="/")
-
-
-def put(tree: Any, part: Any) -> Any:
+def merge(tree: Any, part: Any) -> Any:
     """A tree with the leaves of `part`, nested or by path, beside its own or in their place."""
     flat, new = (traverse_util.flatten_dict(x, sep="/") for x in (tree, part))
     return traverse_util.unflatten_dict({**flat, **new}, sep="/") if new else tree
-
-
-def stored(layout: Layout, adapter: LoraConfig | None, shapes: Any, axes: Any) -> tuple[Any, Any]:
-    """Shapes and logical axes of a model's parameters as a run stores them: segments split, with adapters."""
-    shapes, axes = parts.split(shapes, layout.parts), parts.split(axes, layout.parts)
-    new_shapes, new_axes = _adapters(layout, adapter, shapes, axes)
-    return put(shapes, new_shapes), put(axes, new_axes)
-
-
-def store(layout: Layout, adapter: LoraConfig | None, params: Any, axes: Any, key: jax.Array) -> Any:
-    """A model's parameters as a run stores them, likewise.
-
-    Args:
-      layout: of the run.
-      adapter: the low-rank adapter, None where there is none.
-      params: the model's parameters.
-      axes: the logical axes of the stored ones.
-      key: draws the adapters.
-    """
-    params = parts.split(params, layout.parts)
-    shapes, _ = _adapters(layout, adapter, params, axes)
-    return put(params, lora.init(shapes, key))
-
-
-def _adapters(layout: Layout, adapter: LoraConfig | None, stored: Any, axes: Any) -> tuple[Any, Any]:
-    if adapter is None:
-        return {}, {}
-    flat, names = (traverse_util.flatten_dict(tree, sep="/") for tree in (stored, axes))
-    return lora.describe(adapter, {path: flat[path] for path in layout.adapted}, names)
-
-
-# ---- from phase to phase --------------------------------------------------------------------------------------------
-
-
-def resumed(fresh: Any, updates: jax.Array) -> Any:
-    """A fresh optimizer state whose learning rate goes on where the run stands.
-
-    Args:
-      fresh: of an optimizer before any step.
-      updates: int32 []: updates that the run has made.
-    """
-
-    def is_place(x: Any) -> bool:  # in a schedule: optax's states of it hold a count alone
-        return getattr(x, "_fields", None) == ("count",)
-
-    def set_count(x: Any) -> Any:
-        return x._replace(count=jnp.full_like(x.count, updates)) if is_place(x) else x
-
-    return jax.tree.map(set_count, fresh, is_leaf=is_place)
-
-
-def carried(old: Any, fresh: Any) -> Any:
-    """`fresh`, with what `old` has under the same paths: of parameters that were trained before."""
-    known = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(old)}
-
-    def carry_over(path: tuple[Any, ...], x: Any) -> Any:
-        before = known.get(jax.tree_util.keystr(path))
-        return before if before is not None and before.shape == x.shape else x
-
-    return jax.tree_util.tree_map_with_path(carry_over, fresh)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import itertools
 import logging
@@ -26,7 +25,7 @@ from jaxpt.errors import UserError
 from jaxpt.models import parts
 from jaxpt.models.network import Network
 from jaxpt.models.stored import Piece, finite
-from jaxpt.train import checkpoint, checksums, handlers, lora, stored
+from jaxpt.train import checkpoint, checksums, foreign, handlers, lora, stored
 
 STEP = 0
 
@@ -61,17 +60,7 @@ def write(
 
     @functools.cache
     def array(path: str) -> tensorstore.TensorStore:
-        # Orbax reads a parameter's true shape from the array's own metadata.
-        shape = shapes[path].shape
-        metadata = {
-            "shape": list(shape),
-            "chunks": [1, *shape[1:]] if "/segment_" in path else list(shape),
-            "dtype": _zarr_dtype(dtypes.get(path, np.float32)),
-            "compressor": None,
-        }
-        file = {"driver": "file", "path": str((state / f"params.{path.replace('/', '.')}").absolute())}
-        spec = {"driver": "zarr", "kvstore": file, "metadata": metadata}
-        return tensorstore.open(spec, create=True, delete_existing=True).result()
+        return _open_array(state / f"params.{path.replace('/', '.')}", path, shapes[path], dtypes.get(path, np.float32))
 
     written: collections.Counter[str] = collections.Counter()
     for path, layer, x in itertools.chain(pieces, ((path, None, x) for path, x in adapter.items())):
@@ -79,13 +68,26 @@ def write(
         written[path] += shapes[path].shape[0] if layer is None else 1
     lacking = tuple(path for path, shape in model.items() if written[path] < shape.shape[0])  # in whole or in part
     for path in lacking:
-        array(path).write(np.asarray(_drawn(network, path, seed))).result()
+        draw = jax.jit(lambda key, path=path: traverse_util.flatten_dict(network.init(key), sep="/")[path])
+        array(path).write(np.asarray(draw(jax.random.key(seed)))).result()
     if reason := handlers.unreadable(state):
         raise UserError(reason)
     owner = {"run": checkpoint.run_id(run_dir / "checkpoints"), "step": STEP}
     for part in ("state", "meta"):
         checksums.write(state.parent / part, owner)
     return lacking
+
+
+def _open_array(file: Path, path: str, shape: Any, dtype: Any) -> tensorstore.TensorStore:
+    """The array of a parameter, made anew; Orbax reads a parameter's true shape from the array's own metadata."""
+    metadata = {
+        "shape": list(shape.shape),
+        "chunks": [1, *shape.shape[1:]] if "/segment_" in path else list(shape.shape),
+        "dtype": "bfloat16" if np.dtype(dtype) == jnp.bfloat16 else np.dtype(dtype).str,
+        "compressor": None,
+    }
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(file.absolute())}, "metadata": metadata}
+    return tensorstore.open(spec, create=True, delete_existing=True).result()
 
 
 def _check_space(run_dir: Path, shapes: Mapping[str, Any], dtypes: Mapping[str, Any]) -> None:
@@ -121,30 +123,6 @@ def _skeleton(run_dir: Path, flat: Mapping[str, np.ndarray]) -> None:
         log.setLevel(level)
 
 
-def _drawn(network: Network, path: str, seed: int) -> jax.Array:
-    """One parameter as a fresh model would have it."""
-    return jax.jit(lambda key: traverse_util.flatten_dict(network.init(key), sep="/")[path])(jax.random.key(seed))
-
-
-def _zarr_dtype(dtype: Any) -> str:
-    return "bfloat16" if np.dtype(dtype) == jnp.bfloat16 else np.dtype(dtype).str
-
-
-def locate(run: str | Path) -> tuple[Path, int]:
-    """(run_dir, step) of a run directory or of one of its `checkpoints/STEP`."""
-    return checkpoint.find(run, None)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-
-def _entry(metadata: Any) -> _Entry:
-    return _Entry(tuple(metadata.shape), np.dtype(metadata.dtype))
-
-
 class Saved(Mapping[str, np.ndarray]):
     """The model's parameters in a checkpoint by path, each read when asked for: their average where there is one,
     segments joined that were split, adapters merged.
@@ -178,8 +156,8 @@ class Saved(Mapping[str, np.ndarray]):
         network = config.objective.network(config.model)
         self._found = stored.sources(tree)
         shapes = stored.shapes(self._found)
-        checkpoint.compare_model(self._path.parent, shapes, network.shapes())
-        checkpoint.compare_step(self._path.parent, self._read("step", _entry(tree["step"])))
+        stored.compare_model(self._path.parent, shapes, network.shapes())
+        stored.compare_step(self._path.parent, self._read("step", tree["step"]))
         self._adapter = stored.adapter(run_dir, self._found)
         self._pieces = parts.gathered(path for path in self._found if not stored.is_adapter(path))
         self.dtypes = {path: np.dtype(x.dtype) for path, x in traverse_util.flatten_dict(shapes, sep="/").items()}
@@ -197,7 +175,7 @@ class Saved(Mapping[str, np.ndarray]):
     def _array(self, path: str) -> np.ndarray:
         key, x = self._found[path]
         try:
-            return finite(path, self._read(f"{key}/{path}", _entry(x)))
+            return finite(path, self._read(f"{key}/{path}", x))
         except UserError as error:
             raise UserError(f"{self._path.parent}: {error}") from None
 
@@ -228,9 +206,10 @@ class Saved(Mapping[str, np.ndarray]):
                 matrix_factors.held[at], matrix_factors.a[at], matrix_factors.b[at] = True, a, b
         return factors
 
-    def _read(self, path: str, entry: _Entry) -> np.ndarray:
+    def _read(self, path: str, metadata: Any) -> np.ndarray:
         """One array of the state."""
-        item = traverse_util.unflatten_dict({path: jax.ShapeDtypeStruct(entry.shape, entry.dtype)}, sep="/")
+        shape = jax.ShapeDtypeStruct(tuple(metadata.shape), metadata.dtype)
+        item = traverse_util.unflatten_dict({path: shape}, sep="/")
         as_numpy = traverse_util.unflatten_dict({path: ocp.RestoreArgs(restore_type=np.ndarray)}, sep="/")
         args = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy, partial_restore=True)
         tree = self._handler.restore(self._path, args=args)
@@ -246,3 +225,39 @@ class Saved(Mapping[str, np.ndarray]):
 def read(run_dir: str | Path, step: int) -> dict[str, Any]:
     """All parameters of a checkpoint as NumPy arrays: {"model": {…}, "heads": {…}}."""
     return traverse_util.unflatten_dict(dict(Saved(Path(run_dir), step)), sep="/")
+
+
+def open_weights(
+    path: str | Path, step: int | None = None, partial: bool = False, settings: CheckpointConfig | None = None
+) -> tuple[Iterator[tuple[str, np.ndarray]], Network, str]:
+    """A model's weights, one parameter at a time.
+
+    Args:
+      path: a run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form.
+      step: which checkpoint; the newest by default.
+      partial: a Hugging Face directory may lack tensors, or have others.
+      settings: what of a checkpoint is compared before it is read; its run's own by default.
+
+    Returns:
+      (parameters by path, the backbone and its heads, what it is). A checkpoint is verified when the first parameter is
+      asked for.
+
+    Raises:
+      UserError: there is no such thing; while reading, it is damaged or a parameter is not finite.
+    """
+    if reader := foreign.reader(path):
+        opened = reader.open(Path(path), partial)
+        return opened.parameters, opened.network, str(path)
+    run_dir, step = checkpoint.find(path, step)
+    config = configs.load(run_dir)
+
+    def parameters() -> Iterator[tuple[str, np.ndarray]]:
+        yield from Saved(run_dir, step, settings).items()
+
+    return parameters(), config.objective.network(config.model), f"{run_dir} at step {step}"
+
+
+def placed(array: np.ndarray, sharding: Any) -> jax.Array:
+    """A parameter in float32 where it belongs, each device its own part."""
+    array = np.asarray(array, np.float32)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

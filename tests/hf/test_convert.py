@@ -285,7 +285,7 @@ def run_of(path, family, texts):
     config = families.config(
         family, run_dir=str(path), model=model, data={"tokenizer": settings.model_dump()}, optimizer={"ema_decay": 0.9}
     )
-    run_dir.claim(config)
+    run_dir.save_config(config)
     begun = state.setup(config, jax.devices()[:1]).init()
     kept = checkpoint.Checkpoints(path, config.checkpoint)
     kept.save(begun, {"phase": 0, "data": {}})

@@ -17,7 +17,7 @@ from jaxpt.cli import main
 from jaxpt.inference import command
 from jaxpt.inference.answers import Texts
 from jaxpt.inference.text import Completion
-from jaxpt.train.next_commands import example_prompt
+from jaxpt.train.ending import example_prompt
 from tests import families, grids
 from tests.inference.helpers import TEXTS, directory, loaded
 from tests.processes import forked

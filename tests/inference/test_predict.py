@@ -118,7 +118,7 @@ def test_the_best_checkpoint_is_the_one_that_is_used(run, tmp_path):
     values = {one["step"]: one["task/accuracy"] for one in metrics if "task/accuracy" in one}
     best = max(values.values())
     assert values[receipt["best_step"]] == best
-    assert checkpoint.find(run / "run", None) == (run / "run", receipt["best_step"])
+    assert checkpoint.find(run / "run") == (run / "run", receipt["best_step"])
     convert.export(run / "run", tmp_path / "hf", report=lambda line: None)
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]

@@ -121,7 +121,7 @@ def test_one_and_several_processes_write_the_same(run_of, tmp_path, several):
 
 @pytest.mark.parametrize("kind", grids.cases(KINDS, *WITH_PROCESSES))
 def test_batches_and_meshes_change_no_prediction(kind, run_of, monkeypatch):
-    run_dir, step = checkpoint.find(run_of(kind) / "run", None)
+    run_dir, step = checkpoint.find(run_of(kind) / "run")
     config = configs.load(run_dir)
     tokenizer = tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind)
     found = examples.examples(config, tokenizer, examples.split_rows(config, "validation"))

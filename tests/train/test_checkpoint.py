@@ -17,7 +17,7 @@ from etils import epath
 
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
-from jaxpt.train import checkpoint, checksums, handlers
+from jaxpt.train import checkpoint, checksums, handlers, resources, stored
 from jaxpt.train.state import State
 
 
@@ -323,15 +323,15 @@ def test_a_full_disk_is_one_line(run_dir, monkeypatch, capfd, error):
 def test_the_space_of_the_runs_own_checkpoints_is_not_asked_for_again(run_dir, monkeypatch):
     """Three of a run that keeps three are there: what is missing is room for the one that is being written."""
     config, setup = CheckpointConfig(keep_last=3, keep_best=0), types.SimpleNamespace(shapes=state(0))
-    one = checkpoint.size(setup.shapes)
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=one))
-    checkpoint.check_space(setup, config, run_dir)
+    one = resources.size(setup.shapes)
+    monkeypatch.setattr(resources.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=one))
+    resources.check_space(setup, config, run_dir)
     with pytest.raises(UserError, match=r"checkpoints need 0\.00 GB"):
-        checkpoint.check_space(setup, config, run_dir / "other")
+        resources.check_space(setup, config, run_dir / "other")
     with pytest.raises(UserError, match="need more"):
-        checkpoint.check_space(setup, CheckpointConfig(keep_last=3, keep_best=0, keep_every=2), run_dir)
+        resources.check_space(setup, CheckpointConfig(keep_last=3, keep_best=0, keep_every=2), run_dir)
 
 
 def test_a_checkpoint_of_the_layout_before_heads_is_refused(tmp_path):
     with pytest.raises(UserError, match=rf"^{tmp_path}: was written by an older version of jaxpt"):
-        checkpoint.compare_model(tmp_path, {"encoder": {"x": np.zeros(1)}}, {"model": {"x": np.zeros(1)}})
+        stored.compare_model(tmp_path, {"encoder": {"x": np.zeros(1)}}, {"model": {"x": np.zeros(1)}})

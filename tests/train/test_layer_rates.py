@@ -55,7 +55,7 @@ def test_ulmfits_rule():
 
 
 def lines(given):
-    return trainable.lines(given, given.objective.network(given.model))
+    return trainable.lines(given, families.layout(given))
 
 
 def test_a_line_for_each_rate_the_highest_first():
@@ -84,8 +84,7 @@ def test_the_update_has_the_rates_that_are_shown(family, optimizer):
     """Under SGD a parameter moves by its rate times its gradient."""
     given = config(3, family=family, learning_rate=0.1, **optimizer)
     plain = config(3, family=family, learning_rate=0.1)
-    network = given.objective.network(given.model)
-    tree, _ = trainable.described(given, network.shapes(), network.logical_axes())
+    tree = families.layout(given).tree
     shown = {}
     for line in lines(given)[1:]:
         rate, names = line.split(maxsplit=1)

@@ -82,7 +82,8 @@ def long(workplace):
         found = build(*args)
 
         def train(*args):
-            waited.append(ended.issuperset(map(id, queued[1 : -loop.AHEAD])))  # the first has a log line of its own
+            # The first has a log line of its own.
+            waited.append(ended.issuperset(map(id, queued[1 : -loop.MAX_INFLIGHT_STEPS])))
             state, figures = found.train(*args)
             queued.append(figures)
             return state, figures

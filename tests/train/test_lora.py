@@ -14,7 +14,7 @@ from jaxpt import config as configs
 from jaxpt.cli import evaluate
 from jaxpt.hf import convert
 from jaxpt.models import parts
-from jaxpt.train import checkpoint, initial, lora, state, step, weights
+from jaxpt.train import checkpoint, lora, state, step, weights
 from tests import families, grids
 from tests.runs import final
 from tests.train.test_trainable import TEXT, flat, steps
@@ -175,7 +175,7 @@ def test_the_merged_tree_computes_what_the_adapted_one_does(folder):
     measured = [r["validation/loss"] for r in map(json.loads, (run / "metrics.jsonl").open()) if "validation/loss" in r]
     np.testing.assert_allclose(evaluate.evaluate(str(run))["validation/loss"], measured[-1], rtol=1e-6)
     convert.export(run, folder / "hf", report=lambda line: None)
-    parameters, network, _ = initial.open_weights(folder / "hf")
+    parameters, network, _ = weights.open_weights(folder / "hf")
     for path, x in parameters:
         rows = slice(300) if path == "model/token_embed/table" else slice(None)  # the others only pad the vocabulary
         np.testing.assert_array_equal(x[rows], read[path][rows])

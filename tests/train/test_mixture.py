@@ -18,7 +18,7 @@ from jaxpt.evals import predictors
 from jaxpt.hf import convert
 from jaxpt.inference.predict import predict
 from jaxpt.study import recipes
-from jaxpt.train import initial, state, weights
+from jaxpt.train import checkpoint, initial, state, weights
 from jaxpt.train.loop import train
 from tests import compilations, families, fine_tuning
 from tests.runs import assert_bit_equal, final
@@ -132,10 +132,10 @@ def test_the_head_of_a_task_is_exported_with_its_labels(run, tmp_path, capsys):
     assert config["id2label"] == {"0": "bad", "1": "good"}
     _, saved = next(
         item
-        for item in initial.open_weights(tmp_path / "hf", partial=True)[0]
+        for item in weights.open_weights(tmp_path / "hf", partial=True)[0]
         if item[0] == "heads/classes/dense/kernel"
     )
-    _, step = weights.locate(run / "run")
+    _, step = checkpoint.find(run / "run")
     mine = weights.Saved(run / "run", step)["heads/classes_mood/dense/kernel"]
     np.testing.assert_array_equal(saved, mine)
 

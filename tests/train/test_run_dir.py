@@ -15,15 +15,15 @@ from jaxpt.train.run_dir import (
     changes,
     check,
     check_fingerprint,
-    claim,
     edited,
     make,
     metrics_line,
     moved,
-    put_aside_damaged,
+    quarantine,
     receipt,
     records,
     removed_on_failure,
+    save_config,
     settings,
     write_receipt,
 )
@@ -59,7 +59,7 @@ def fingerprint(config):
 @pytest.fixture(scope="module")
 def saved(config):
     make(check(config()))
-    claim(config())
+    save_config(config())
     return fingerprint(config())
 
 
@@ -240,12 +240,12 @@ def test_no_flipped_bit_of_the_receipt_goes_unnoticed(tmp_path):
 
 def test_a_damaged_receipt_is_put_aside(tmp_path):
     said = []
-    put_aside_damaged(tmp_path, said.append)
+    quarantine(tmp_path, said.append)
     write_receipt(tmp_path, {"step": 1})
-    put_aside_damaged(tmp_path, said.append)
+    quarantine(tmp_path, said.append)
     assert not said and receipt(tmp_path) == {"step": 1}
     (tmp_path / "run.json").write_bytes(b"\xff{")
-    put_aside_damaged(tmp_path, said.append)
+    quarantine(tmp_path, said.append)
     assert len(said) == 1 and receipt(tmp_path) == {} and (tmp_path / "run.json.damaged").exists()
 
 

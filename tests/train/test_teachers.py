@@ -33,7 +33,7 @@ def student(teacher, mesh=None, **sections):
 def write_run(path, config, params):
     """A run_dir with weights alone, as an import leaves it."""
     run_dir.make(path)
-    run_dir.claim(config.model_copy(update={"run_dir": str(path)}))
+    run_dir.save_config(config.model_copy(update={"run_dir": str(path)}))
     flat = traverse_util.flatten_dict(jax.device_get(params), sep="/")
     dtypes, pieces = {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items())
     weights.write(path, families.network(config), dtypes, pieces)

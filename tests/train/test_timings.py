@@ -15,7 +15,7 @@ from jaxpt.train.programs import Programs
 from jaxpt.train.timings import Timings
 from tests.config.helpers import ROOT
 
-PROGRAMS = Programs(None, None, 1.0, None, trace_seconds=1.25, compile_seconds=2.5)
+PROGRAMS = Programs(None, None, 1.0, None, trace_seconds=1.25, compile_seconds=2.5, lines=[])
 
 
 def test_examples():
@@ -49,15 +49,14 @@ def test_a_clock_that_nobody_wants_says_nothing():
 def test_programs_are_built_in_another_thread(monkeypatch):
     threads = []
 
-    def build(setup, phase, say):
+    def build(setup, phase):
         threads.append(threading.current_thread())
-        say(f"step of {setup}")
         if phase:
             raise ValueError("no such phase")
-        return PROGRAMS
+        return PROGRAMS._replace(lines=[f"step of {setup}"])
 
     monkeypatch.setattr(programs, "build", build)
-    assert programs.start("setup", 0)() == (PROGRAMS, ["step of setup"])
+    assert programs.start("setup", 0)() == PROGRAMS._replace(lines=["step of setup"])
     with pytest.raises(ValueError, match="no such phase"):
         programs.start("setup", 1)()
     assert threading.current_thread() not in threads and all(thread.daemon for thread in threads)

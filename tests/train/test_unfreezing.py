@@ -29,7 +29,7 @@ def flat(tree):
 
 def opens(given):
     """[(first step, what opens)] as a run shows it."""
-    shown = trainable.lines(given, given.objective.network(given.model))
+    shown = trainable.lines(given, families.layout(given))
     assert shown[0] == "gradual unfreezing, from step:"
     return [(int(line.split()[0]), line.split(maxsplit=1)[1]) for line in shown[1:]]
 

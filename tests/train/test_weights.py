@@ -25,7 +25,7 @@ def write(path, **changed):
     """A run_dir of a small BERT with weights alone; returns its parameters."""
     path.mkdir()
     config = families.config("bert", run_dir=str(path), objective={"next_sentence": False})
-    run_dir.claim(config)
+    run_dir.save_config(config)
     network, params = fresh(families.network(config))
     flat = traverse_util.flatten_dict(params, sep="/") | changed
     weights.write(path, network, {p: x.dtype for p, x in flat.items()}, ((p, None, x) for p, x in flat.items()))
@@ -47,7 +47,7 @@ def source(written, tmp_path):
 def export(source):
     """The parameters that a reader takes, here all: those of the directory that it makes."""
     convert.export(source, source.parent / "out", **QUIET)
-    return dict(initial.open_weights(source.parent / "out", partial=True)[0])
+    return dict(weights.open_weights(source.parent / "out", partial=True)[0])
 
 
 @functools.cache

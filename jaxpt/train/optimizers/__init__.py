@@ -73,7 +73,7 @@ def _clip(norm: float, separately: Sequence[str], logical_axes: Any) -> list[opt
     flat = _flat(logical_axes)
     held = {path: [] for path in flat}
     for pattern in separately:
-        for path, holds in patterns.held([pattern], flat, "optimizer.clip_separately").items():
+        for path, holds in patterns.match_paths([pattern], flat, "optimizer.clip_separately").items():
             held[path].append(holds)
     number = {path: (*holds, True).index(True) for path, holds in held.items()}  # of the first pattern that holds
 
@@ -181,10 +181,10 @@ class Lamb(OptimizerConfig):
     nor weight decay: ['*/bias', '*/scale'] in ALBERT's released code."""
 
     def check(self, logical_axes: Any) -> None:
-        patterns.held(self.exclude, _flat(logical_axes), "optimizer.exclude")
+        patterns.match_paths(self.exclude, _flat(logical_axes), "optimizer.exclude")
 
     def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
-        has_ratio = {path: not holds for path, holds in patterns.held(self.exclude, _flat(logical_axes)).items()}
+        has_ratio = {path: not holds for path, holds in patterns.match_paths(self.exclude, _flat(logical_axes)).items()}
         is_decayed = _flat(decay_mask(logical_axes, self.decay_all))
 
         def mask_fn(mask: Mapping[str, bool]) -> Callable[[Any], Any]:  # `per_layer` gives a part of the tree at a time

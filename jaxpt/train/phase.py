@@ -1,0 +1,171 @@
+"""A phase of a run, ready for its first step: its configuration, data, evaluators and compiled programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxpt import config as configs
+from jaxpt.config import Config
+from jaxpt.data import preparing, tokenizers
+from jaxpt.data.base import Data
+from jaxpt.data.checks import cache_root
+from jaxpt.data.fingerprint import as_json
+from jaxpt.parallel import processes
+from jaxpt.runtime import plugins
+from jaxpt.train import amounts, compiled, evaluation, foreign, programs, step, teachers
+from jaxpt.train.checkpoint import is_primary
+from jaxpt.train.display import duration, say, warn
+from jaxpt.train.run_dir import check_fingerprint, edited_modules, has_checkpoint, moved, save_config
+from jaxpt.train.state import Setup
+from jaxpt.train.timings import Timings
+
+UNSHARED_CACHE_WARNING_SECONDS = 60.0
+"""If hosts that share no cache take longer to prepare their data, a line says so."""
+
+_KEPT_TOKENIZER = (
+    "that the run was trained with, which is kept in its directory: leave the path as it was, or choose another run_dir"
+)
+
+
+@dataclasses.dataclass
+class Phase:
+    """What the steps of one stage of a run work with."""
+
+    index: int
+    """Its number among `phase_starts`, from 0."""
+    setup: Setup
+    data: Data
+    data_start: int
+    """The step that saw the first batch of `data`."""
+    evaluators: evaluation.Evaluators
+    code: dict[str, str]
+    """{module of one's own: digest of its source}, as it was imported."""
+    programs: Callable[[], programs.Programs] | None
+    """Waits for the programs, which another thread compiles; None for a run without steps left."""
+    flops: float = 0.0
+    """Floating-point operations of a step."""
+    digest: str | None = None
+    """Of the machine code of `train.compiled`."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration in this phase."""
+        return self.setup.config
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of a batch."""
+        return self.config.data.batch_size * step.tokens_per_example(self.setup, self.config.objective)
+
+    @property
+    def text_tokens_per_step(self) -> float:
+        """Tokens of text that a step sees, whatever the objective makes of them."""
+        return round(self.config.data.batch_size * self.data.text_per_row, 3)
+
+    def compile(self, phases: int, timings: Timings) -> programs.Programs:
+        """The phase's programs, compiled before its first step; says what a step takes.
+
+        Args:
+          phases: how many the run has.
+          timings: the clock of the process's start.
+        """
+        compiled_programs = self.programs()
+        for line in compiled_programs.lines:
+            say(f"phase {self.index + 1} of {phases}: {line}" if phases > 1 else line)
+        timings.mark("waiting for the step's program")
+        self.evaluators.compile()
+        timings.mark("programs of the evaluators")
+        self.flops, self.digest = compiled_programs.flops, compiled_programs.digest
+        return compiled_programs
+
+
+def enter(
+    config: Config,
+    setup: Setup,
+    index: int,
+    previous: Phase | None,
+    meta: dict[str, Any] | None,
+    timings: Timings,
+    trains: bool = True,
+) -> Phase:
+    """Prepares a phase; its programs are compiled meanwhile, in another thread.
+
+    Args:
+      config: of the whole run.
+      setup: of the run, in whichever phase.
+      index: number of the phase among `phase_starts`.
+      previous: the phase before, whose data go on where both are stages of the same one.
+      meta: what was saved beside the checkpoint that the run resumes from.
+      timings: the clock of the process's start.
+      trains: False if no steps are left.
+
+    Raises:
+      UserError: the data are not those of the checkpoint, or a later phase does not fit: before the first one starts.
+    """
+    stages, run_dir = configs.train_stages(config), Path(config.run_dir)
+    later = [configs.at_phase(config, n) for n in range(index, len(configs.phase_starts(config)))]
+    setup = setup.for_phase(later[0], index)
+    _check_steps(setup, later, index)
+    built = programs.start(setup, index) if trains else None
+    saved = meta if meta is not None and meta["phase"] == index else None
+    if previous is not None and stages[previous.index].phase == stages[index].phase:
+        data, evaluators = previous.data, previous.evaluators
+    else:
+        preparing.import_pipeline(setup.config)
+        timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
+        data = _open_data(config, setup, index, saved)
+        evaluators = evaluation.Evaluators(setup.for_evaluation(), data)
+    code = plugins.digests(configs.own_modules(setup.config)) | data.code
+    names = edited_modules(code, meta or {})
+    teachers.check_vocabulary(setup, data.tokenizer)
+    for later_config in later:
+        later_config.objective.check(later_config.model, later_config.data.length, data.vocabulary)
+    if saved is not None:
+        check_fingerprint(saved["data"], as_json(data.fingerprint), str(run_dir), names)
+        if "data.tokenizer.path" in [key for key, _, _ in moved(config)]:
+            tokenizers.check_same(setup.config, data.tokenizer, _KEPT_TOKENIZER)
+    if names:
+        say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
+    if is_primary():
+        for reader in [] if has_checkpoint(run_dir) else foreign.readers():
+            reader.carry(setup.config, data.vocabulary)
+        save_config(config)
+    timings.mark("data")
+    return Phase(index, setup, data, stages[index].phase_start, evaluators, code, built)
+
+
+def _check_steps(setup: Setup, configurations: list[Config], first: int) -> None:
+    """Raises UserError if the step of a phase, from number `first` on, cannot be compiled or loaded."""
+    for n, config in enumerate(configurations, first):
+        step.check(config, setup)
+        if config.train.compiled is not None:
+            compiled.check(setup.for_phase(config, n), Path(config.train.compiled), n)
+
+
+def _open_data(config: Config, setup: Setup, index: int, saved: dict[str, Any] | None) -> Data:
+    """The data of a phase; `saved`: beside a checkpoint of it."""
+
+    def check_source(source: Any) -> None:
+        if saved is not None:  # before records are made of other files
+            check_fingerprint({"source": saved["data"]["source"]}, {"source": as_json(source)}, config.run_dir)
+
+    begun, root = time.perf_counter(), cache_root(setup.config)
+    stages, point = configs.train_stages(config), f"data of phase {index + 1}"
+    stage = stages[index]
+    with processes.first_host_first(root, point, config.distributed.timeout, warn) as unshared:
+        data = preparing.prepare(setup.config, stage.phase, say, check_source=check_source)
+    if unshared and (seconds := time.perf_counter() - begun) > UNSHARED_CACHE_WARNING_SECONDS:
+        say(f"{len(unshared) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
+            "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip
+    for store in data.stores.values():
+        store.check_in_background(jax.process_index(), jax.process_count())
+    next_phases = [other.start for other in stages if other.phase > stage.phase]
+    steps = min([*next_phases, config.train.steps]) - stage.phase_start
+    say(amounts.line(setup.config, data, steps))
+    return data
