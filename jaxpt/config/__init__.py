@@ -31,7 +31,7 @@ from jaxpt.config.fields import (
     Size,
     execution,
     extensible,
-    own_modules,
+    plugin_modules,
     unaffected,
 )
 from jaxpt.config.files import load, to_yaml, with_checksum
@@ -66,7 +66,7 @@ from jaxpt.config.phases import (
     train_stages,
     without_unfreezing,
 )
-from jaxpt.config.roles import affecting, differences
+from jaxpt.config.roles import cache_key_fields, differences
 from jaxpt.config.schema import SCHEMAS, json_schema, schema_text, write_schemas
 from jaxpt.config.tree import (
     CheckpointConfig,

@@ -30,7 +30,7 @@ def build(tree: Mapping[str, Any], where: Callable[[str], str] = lambda key: "co
       UserError: names where the key was set, the key, what was given and what is wanted.
     """
     try:
-        config = strictly(Config, complete(tree))
+        config = strictly(Config, {**tree, **_implied(tree)} if isinstance(tree, dict) else tree)
     except ValidationError as error:
         key, message = explain(error, tree)
         raise UserError(f"{where(key)}: {message}") from None
@@ -58,8 +58,8 @@ def dump(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="json", warnings=False)  # a `kind` may be dotted where its class has the short name
 
 
-def complete(tree: Any) -> Any:
-    """The plain tree of a recipe with what its task implies.
+def _implied(tree: dict[str, Any]) -> dict[str, Any]:
+    """Blocks of a recipe with what its task implies; {} without a task.
 
     Without `objective` it is the one for the task's kind; without `evals` held-out loss and the task's metrics;
     without `checkpoint.best_metric` the first of these. Features of a frozen model train the heads alone.
@@ -67,14 +67,9 @@ def complete(tree: Any) -> Any:
     Args:
       tree: plain values.
 
-    Returns:
-      A changed copy; the tree itself if it has no task.
-
     Raises:
       UserError: an objective that needs a task has none, or the other way round.
     """
-    if not isinstance(tree, dict):
-        return tree
     task, objective = tree.get("task"), tree.get("objective")
     if isinstance(objective, dict) and (key := next((key for key in HIDDEN if key in objective), None)):
         raise UserError(f"objective.{key}: unknown key; it is a key of the recipe itself: task")
@@ -82,16 +77,16 @@ def complete(tree: Any) -> Any:
         kind = _kind(objective)
         if kind and "task" in resolve(kind, "jaxpt.objectives", ObjectiveConfig, "objective").model_fields:
             raise UserError(f"task: key task is missing; objective.kind: {kind} learns from labelled data")
-        return tree
+        return {}
     if not (kind := _kind(task)):
-        return tree  # its validation says what is wrong
+        return {}  # its validation says what is wrong
     task_class = resolve(kind, "jaxpt.data.tasks", TaskConfig, "task")
     objective = {"kind": task_class.objective, **(objective or {})}
     if objective["kind"] is None:
         raise UserError(f"objective: key objective is missing; its default is in code that is not run here: {kind}")
     objective_class = resolve(objective["kind"], "jaxpt.objectives", ObjectiveConfig, "objective")
     if issubclass(objective_class, Unread):
-        return tree
+        return {}
     if "task" not in objective_class.model_fields:
         raise UserError(
             f"task: objective.kind: {objective['kind']} has no labels to learn; remove task, or objective.kind"
@@ -99,22 +94,17 @@ def complete(tree: Any) -> Any:
     objective["task"] = task
     if "text_layout" in objective_class.model_fields and (kind := _kind(tree.get("model"))):
         objective["text_layout"] = resolve(kind, "jaxpt.models", ModelConfig, "model").text_layout or ""  # "": unread
-    return _with_defaults({**tree, "objective": objective}, task_class)
-
-
-def _with_defaults(tree: dict[str, Any], task_class: type[TaskConfig]) -> dict[str, Any]:
-    """What is trained, evaluated and compared, where a recipe with a task does not say it."""
-    train, checkpoint = tree.get("train") or {}, tree.get("checkpoint") or {}
-    features = tree["objective"].get("features")
+    blocks: dict[str, Any] = {"objective": objective, "evals": tree.get("evals")}
+    if blocks["evals"] is None:
+        blocks["evals"] = [dict(evaluator) for evaluator in task_class.default_evals]
+    train, checkpoint, features = tree.get("train") or {}, tree.get("checkpoint") or {}, objective.get("features")
     reads_frozen = isinstance(features, dict) and features.get("frozen", True) is True
     if reads_frozen and train.get("trainable") is None and train.get("lora") is None:
-        tree["train"] = {**train, "trainable": ["heads"]}
-    if tree.get("evals") is None:
-        tree["evals"] = [dict(evaluator) for evaluator in task_class.default_evals]
-    if "best_metric" not in checkpoint and any(_kind(evaluator) == "task" for evaluator in tree["evals"]):
-        metric = metrics.describe((tree["task"].get("metrics") or task_class.default_metrics)[0])
-        tree["checkpoint"] = {**checkpoint, "best_metric": f"task/{metric.selection_value}", "best_mode": metric.mode}
-    return tree
+        blocks["train"] = {**train, "trainable": ["heads"]}
+    if "best_metric" not in checkpoint and any(_kind(evaluator) == "task" for evaluator in blocks["evals"]):
+        metric = metrics.describe((task.get("metrics") or task_class.default_metrics)[0])
+        blocks["checkpoint"] = {**checkpoint, "best_metric": f"task/{metric.selection_value}", "best_mode": metric.mode}
+    return blocks
 
 
 def _kind(part: Any) -> str | None:

@@ -92,11 +92,11 @@ class Frozen(BaseModel):
     )
 
 
-def own_modules(part: Any) -> set[str]:
+def plugin_modules(part: Any) -> set[str]:
     """Names of the modules, other than jaxpt's, that define parts of a recipe, at any depth."""
     if isinstance(part, tuple):
-        return set().union(*map(own_modules, part))
+        return set().union(*map(plugin_modules, part))
     if not isinstance(part, Frozen):
         return set()
-    modules = set().union(*(own_modules(getattr(part, name)) for name in type(part).model_fields))
+    modules = set().union(*(plugin_modules(getattr(part, name)) for name in type(part).model_fields))
     return modules | {name for name in [type(part).__module__] if name.partition(".")[0] != "jaxpt"}

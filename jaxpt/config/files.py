@@ -19,7 +19,7 @@ from jaxpt.config.explain import explain
 from jaxpt.config.kinds import strictly
 from jaxpt.config.layers import Dropped, check_phases, dropped_lines, switch, switch_advice
 from jaxpt.config.phases import unreached
-from jaxpt.config.plain import leaves, merge, put
+from jaxpt.config.plain import get, leaves, merge, put
 from jaxpt.config.tree import Config
 from jaxpt.errors import UserError, shown
 from jaxpt.runtime.disk import check_file, is_utf_8
@@ -37,21 +37,19 @@ def load(
     """Reads a recipe, applies `key=value` overrides and checks every key and type.
 
     Args:
-      path: a YAML file, or the directory of a run, which means the `config.yaml` in it. A recipe's `base:` (a path
-        relative to it, or a list of them) is merged under it: mappings key by key; where their `kind` differs, what
-        all kinds share is kept.
+      path: a YAML file, or the directory of a run. A recipe's `base:` (a path relative to it, or a list of them) is
+        merged under it: mappings key by key; where their `kind` differs, what all kinds share is kept.
       overrides: such as `optimizer.learning_rate=3e-4`; the value is read as YAML.
       where: where the overrides stand, for messages.
-      report: is given a line for what was dropped: values of a base with another `kind`, phases that the run does not
-        come to.
-      complete: is given the plain tree, before it is checked, to fill in what the recipe leaves out.
+      report: is given a line for values of a base with another `kind`, and for phases that the run does not reach.
+      complete: is given the plain tree of a recipe with a task or with `data.tokenizer.add_tokens`, before it is
+        checked, to fill in what the recipe leaves out.
 
     Returns:
       The frozen configuration; `run_dir` is filled in.
 
     Raises:
-      UserError: names the file (or the override), the key, what was given and what is wanted; or a key that would be
-        lost, since `train.phases` of a file below set it.
+      UserError: names the file (or the override), the key, what was given and what is wanted.
 
     Example:
       >>> config = load("configs/smoke/t5_tiny.yaml", ["train.steps=20"])
@@ -59,37 +57,35 @@ def load(
       20
     """
     path = Path(path)
-    tree, origin, dropped = _with_overrides(path, overrides, where)
+    tree, origin, dropped = read(_recipe_file(path))
+    # A run may have moved since its config.yaml was written.
+    tree["run_dir"] = str(path) if path.is_dir() else tree.get("run_dir") or f"runs/{path.stem}"
+    for assignment in overrides:
+        dropped += override(tree, origin, assignment, where)
     try:
-        tree = complete(tree)
+        if tree.get("task") is not None or get(tree, ("data", "tokenizer", "add_tokens")):
+            tree = complete(tree)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     try:
         config = build(tree, lambda key: origin_of(key, origin, str(path)))
     except UserError as error:
         raise UserError(f"{error}{switch_advice(str(error), dropped, origin)}") from error
-    values = dump(config)
-    check_phases(values, origin, where)
-    for line in dropped_lines(dropped, values):
+    check_phases(dump(config), origin, where)
+    for line in dropped_lines(dropped, dump(config)):
         report(line)
     if line := unreached(config):
         report(f"{origin_of('train.steps', origin, str(path))}: {line}")
     return config
 
 
-def _with_overrides(
-    path: Path, overrides: Sequence[str], where: str
-) -> tuple[dict[str, Any], dict[str, str], list[Dropped]]:
-    """`read` of a recipe or of a run's `config.yaml`, with overrides on top and `run_dir` filled in."""
-    file = path / "config.yaml" if path.is_dir() else path
-    if path.is_dir() and not file.is_file():
+def _recipe_file(path: Path) -> Path:
+    """A recipe, or the `config.yaml` of a run."""
+    if not path.is_dir():
+        return path
+    if not (path / "config.yaml").is_file():
         raise UserError(f"{path}: there is no config.yaml in it; wants a recipe (.yaml) or the directory of a run")
-    tree, origin, dropped = read(file)
-    # A run may have moved since its config.yaml was written.
-    tree["run_dir"] = str(path) if path.is_dir() else tree.get("run_dir") or f"runs/{path.stem}"
-    for assignment in overrides:
-        dropped += override(tree, origin, assignment, where)
-    return tree, origin, dropped
+    return path / "config.yaml"
 
 
 def to_yaml(config: Config) -> str:

@@ -113,18 +113,15 @@ def check_phases(tree: dict[str, Any], origin: Mapping[str, str], overrides: str
       UserError: names the key, the phases, and what to write instead.
     """
     order = list(origin)
-    lost: dict[str, dict[int, Any]] = {}
-    setters: dict[str, tuple[str, str]] = {}
+    lost: dict[tuple[str, str, str], dict[int, Any]] = {}
     for index, phase in enumerate(tree["train"]["phases"]):
         for key, value in phase["set"].items():
             above, below = _setter(key, origin), _setter(f"train.phases.{index}.set.{key}", origin)
             if above is None or below is None or origin[above] == origin[below] or get(tree, key.split(".")) == value:
                 continue
             if order.index(above) > order.index(below):
-                lost.setdefault(key, {})[index] = value
-                setters[key] = origin[above], origin[below]
-    for key, values in lost.items():
-        above, below = setters[key]
+                lost.setdefault((key, origin[above], origin[below]), {})[index] = value
+    for (key, above, below), values in lost.items():
         phases = " and ".join(f"phase {n + 1} ({json.dumps(value)})" for n, value in values.items())
         text = json.dumps(get(tree, key.split(".")), ensure_ascii=False)
         instead = "set train.phases there too, [] for a run without phases"

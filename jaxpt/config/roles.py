@@ -44,7 +44,7 @@ def _without_filled(values: Mapping[str, Any], others: Mapping[str, Any]) -> dic
     }  # fmt: skip
 
 
-def affecting(part: Frozen, kept: Kept, prefix: str = "") -> dict[str, Any]:
+def cache_key_fields(part: Frozen, kept: Kept, prefix: str = "") -> dict[str, Any]:
     """The fields on which something that is kept on disk depends: all that do not say `unaffected`.
 
     Prepared records depend on no execution field either; a compiled step may.
@@ -65,7 +65,7 @@ def affecting(part: Frozen, kept: Kept, prefix: str = "") -> dict[str, Any]:
             continue
         value = getattr(part, name)
         if isinstance(value, Frozen):
-            fields |= affecting(value, kept, f"{prefix}{name}.")
+            fields |= cache_key_fields(value, kept, f"{prefix}{name}.")
         else:
             fields[prefix + name] = part.model_dump(mode="json", include={name}, warnings=False)[name]
     return fields

@@ -213,9 +213,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     """
     path = Path(path)
     tree, origin, _ = read(path)
-    study_overrides = [
-        item for item in overrides if item.partition("=")[0].partition(".")[0] in ("tokens", "run_dir", "evaluate")
-    ]
+    study_overrides = [item for item in overrides if re.match(r"(tokens|run_dir|evaluate)[.=]", item)]
     for item in study_overrides:
         override(tree, origin, item)
     study = parsed(Study, tree, origin, str(path))

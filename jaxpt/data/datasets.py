@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt.config import Config, affecting, at_phase
+from jaxpt.config import Config, at_phase, cache_key_fields
 from jaxpt.data import run_tokenizer
 from jaxpt.data._tf import seqio
 from jaxpt.data.base import Data
@@ -132,7 +132,7 @@ def _store(
         "format": FORMAT,
         "split": split,
         "source": source,
-        "data": affecting(config.data, "records"),
+        "data": cache_key_fields(config.data, "records"),
         "tokenizer": tokenizer.digest(),
         "calls": describe(transforms)["offline"],
         "code": code(transforms.offline),

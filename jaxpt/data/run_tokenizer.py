@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt.config import Config, affecting
+from jaxpt.config import Config, cache_key_fields
 from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.checks import cache_root, digest, trained_size
 from jaxpt.data.parts import Part
@@ -144,7 +144,7 @@ def _trained_at(config: Config, parts: Sequence[Part], sources: list[Source], kn
         "format": FORMAT,
     }
     identity["sources"] = [
-        {"files": of_source, "data": affecting(part.config.data, "records")} for part, of_source in zip(parts, known)
+        {"files": of_source, "data": cache_key_fields(part.config.data, "records")} for part, of_source in zip(parts, known)
     ]
     if languages := languages_of(sources):
         identity["languages"] = languages

@@ -28,7 +28,7 @@ import jax
 
 import jaxpt
 from jaxpt import config as configs
-from jaxpt.config import Config, affecting
+from jaxpt.config import Config, cache_key_fields
 from jaxpt.errors import UserError, shown
 from jaxpt.parallel import compiler
 from jaxpt.parallel import mesh as meshes
@@ -201,12 +201,12 @@ def made_for(setup: Setup) -> dict[str, Any]:
 def _settings(config: Config) -> dict[str, Any]:
     """The keys of the recipe that a step is made of; of the mesh's sizes those that were asked for."""
     paths = {f"objective.{name}" for name in config.objective.teachers()}  # may lie elsewhere
-    return {key: value for key, value in affecting(config, "program").items() if key not in paths}
+    return {key: value for key, value in cache_key_fields(config, "program").items() if key not in paths}
 
 
 def _sources(config: Config) -> Iterator[bytes]:
     """All of jaxpt, and the modules of the recipe's own that `kind` names, with those that they use."""
-    module_files = plugins.with_neighbours(configs.own_modules(config)).values()
+    module_files = plugins.with_neighbours(configs.plugin_modules(config)).values()
     for path in (*sorted(Path(jaxpt.__file__).parent.rglob("*.py")), *sorted(module_files)):
         yield path.read_bytes()
 

@@ -18,7 +18,7 @@ from jaxpt.runtime import disk
 from jaxpt.train import checksums
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _keep_log_record(record: logging.LogRecord) -> bool:
     """Not what Orbax logs with a traceback and then raises (we say it, in a line), nor that a reader only reads, nor
     the bytes of a damaged file of its own that nothing depends on (`jaxpt verify` names it)."""
     left_out = ("read only", "read_only", "Failed to json parse")
@@ -37,7 +37,7 @@ def _ignore_late_writes(unraisable: Any, others: Callable[[Any], Any] = sys.unra
         others(unraisable)
 
 
-logging.getLogger("absl").addFilter(_is_news)
+logging.getLogger("absl").addFilter(_keep_log_record)
 logging.getLogger("asyncio").addFilter(_is_not_of_the_disk)
 sys.unraisablehook = _ignore_late_writes
 

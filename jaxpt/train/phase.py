@@ -121,7 +121,7 @@ def enter(
         timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
         data = _open_data(config, setup, index, saved)
         evaluators = evaluation.Evaluators(setup.for_evaluation(), data)
-    code = plugins.digests(configs.own_modules(setup.config)) | data.code
+    code = plugins.digests(configs.plugin_modules(setup.config)) | data.code
     names = edited_modules(code, meta or {})
     teachers.check_vocabulary(setup, data.tokenizer)
     for later_config in later:

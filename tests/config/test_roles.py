@@ -3,7 +3,7 @@
 import pytest
 from pydantic import create_model
 
-from jaxpt.config import affecting, at_phase, build, differences, load, phase_starts
+from jaxpt.config import at_phase, build, cache_key_fields, differences, load, phase_starts
 from tests import families
 
 PHASES = "train.phases=[{steps: 900}, {set: {data: {length: 512}, objective.mask_rate: 0.2}}]"
@@ -86,13 +86,13 @@ def test_a_compiled_step_depends_on_every_field_that_says_nothing(recipe, sectio
     one, other = (
         config.model_copy(update={section: fresh(part, fresh=n)}) if section else fresh(config, fresh=n) for n in (1, 2)
     )
-    a, b = affecting(one, "program"), affecting(other, "program")
+    a, b = cache_key_fields(one, "program"), cache_key_fields(other, "program")
     assert {key for key in a | b if a.get(key) != b.get(key)} == {f"{section}.fresh".removeprefix(".")}
 
 
 def test_prepared_records_depend_on_every_field_of_the_data_that_says_nothing(recipe):
     data = load(recipe).data
-    assert affecting(fresh(data, fresh=1), "records")["fresh"] == 1
+    assert cache_key_fields(fresh(data, fresh=1), "records")["fresh"] == 1
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_prepared_records_depend_on_every_field_of_the_data_that_says_nothing(re
 )  # fmt: skip
 def test_what_is_kept_on_disk_depends_on(recipe, override, records, program):
     a, b = load(recipe), load(recipe, [override])
-    assert (affecting(a.data, "records") != affecting(b.data, "records")) == records
-    assert (affecting(a, "program") != affecting(b, "program")) == program
+    assert (cache_key_fields(a.data, "records") != cache_key_fields(b.data, "records")) == records
+    assert (cache_key_fields(a, "program") != cache_key_fields(b, "program")) == program
 
 
 def test_an_empty_mapping_that_is_filled_differs_by_its_keys():
