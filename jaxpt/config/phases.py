@@ -127,6 +127,11 @@ def at_phase(config: Config, index: int) -> Config:
     return of_phase(config, stages[index].phase if config.train.phases else 0)
 
 
+def phase_configs(config: Config) -> list[Config]:
+    """The configuration in each stage of `phase_starts`, see `at_phase`."""
+    return [of_phase(config, stage.phase) for stage in train_stages(config) if stage.start < config.train.steps]
+
+
 def of_phase(config: Config, phase: int) -> Config:
     """The configuration in one of `train.phases`: only blocks that the phase sets are validated again."""
     train, where = config.train.model_copy(update={"phases": (), "unfreeze": None}), f"train.phases.{phase}.set"

@@ -144,7 +144,8 @@ def _trained_at(config: Config, parts: Sequence[Part], sources: list[Source], kn
         "format": FORMAT,
     }
     identity["sources"] = [
-        {"files": of_source, "data": cache_key_fields(part.config.data, "records")} for part, of_source in zip(parts, known)
+        {"files": of_source, "data": cache_key_fields(part.config.data, "records")}
+        for part, of_source in zip(parts, known)
     ]
     if languages := languages_of(sources):
         identity["languages"] = languages

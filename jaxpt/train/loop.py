@@ -94,7 +94,7 @@ def _train(config: Config, timings: Timings) -> int:
     setup = teachers.attach(state.setup(config), say)
     for line in trainable.lines(config, setup.layout):
         say(line)
-    phases = [setup.for_phase(configs.at_phase(config, index), index) for index in range(len(starts))]
+    phases = [setup.for_phase(phase, index) for index, phase in enumerate(configs.phase_configs(config))]
     largest = max(phases, key=lambda phase: state.size(phase.shapes))  # one that trains more has a larger state
     resources.check_space(largest, config.checkpoint, run_dir)
     with contextlib.ExitStack() as stack:

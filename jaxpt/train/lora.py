@@ -53,12 +53,13 @@ def targets(config: LoraConfig, tree: Mapping[str, patterns.Leaf]) -> patterns.V
       UserError: a pattern holds for no matrix.
     """
     key = "train.lora.targets"
+    matrices = [path for path, leaf in tree.items() if logical.rank(leaf.axes) == 2]
     for pattern in config.targets:
         masks = patterns.select(pattern.removeprefix("!"), tree, key)
-        if not any(held.any() and logical.rank(tree[path].axes) == 2 for path, held in masks.items()):
+        if not any(masks[path].any() for path in matrices):
             raise UserError(f"{key}: {pattern!r} matches no matrix; biases and norms have no low-rank adapter")
     masks = patterns.union(config.targets, tree, key)
-    return {path: held for path, held in masks.items() if held.any() and logical.rank(tree[path].axes) == 2}
+    return {path: masks[path] for path in matrices if masks[path].any()}
 
 
 def describe(config: LoraConfig, shapes: Mapping[str, Any], axes: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -97,8 +97,7 @@ def enter(
     """Prepares a phase; its programs are compiled meanwhile, in another thread.
 
     Args:
-      config: of the whole run.
-      setup: of the run, in whichever phase.
+      config, setup: of the whole run.
       index: number of the phase among `phase_starts`.
       previous: the phase before, whose data go on where both are stages of the same one.
       meta: what was saved beside the checkpoint that the run resumes from.
@@ -109,7 +108,7 @@ def enter(
       UserError: the data are not those of the checkpoint, or a later phase does not fit: before the first one starts.
     """
     stages, run_dir = configs.train_stages(config), Path(config.run_dir)
-    later = [configs.at_phase(config, n) for n in range(index, len(configs.phase_starts(config)))]
+    later = configs.phase_configs(config)[index:]
     setup = setup.for_phase(later[0], index)
     _check_steps(setup, later, index)
     built = programs.start(setup, index) if trains else None
@@ -117,9 +116,7 @@ def enter(
     if previous is not None and stages[previous.index].phase == stages[index].phase:
         data, evaluators = previous.data, previous.evaluators
     else:
-        preparing.import_pipeline(setup.config)
-        timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
-        data = _open_data(config, setup, index, saved)
+        data = _open_data(config, setup, index, saved, timings)
         evaluators = evaluation.Evaluators(setup.for_evaluation(), data)
     code = plugins.digests(configs.plugin_modules(setup.config)) | data.code
     names = edited_modules(code, meta or {})
@@ -148,8 +145,10 @@ def _check_steps(setup: Setup, configurations: list[Config], first: int) -> None
             compiled.check(setup.for_phase(config, n), Path(config.train.compiled), n)
 
 
-def _open_data(config: Config, setup: Setup, index: int, saved: dict[str, Any] | None) -> Data:
+def _open_data(config: Config, setup: Setup, index: int, saved: dict[str, Any] | None, timings: Timings) -> Data:
     """The data of a phase; `saved`: beside a checkpoint of it."""
+    preparing.import_pipeline(setup.config)
+    timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
 
     def check_source(source: Any) -> None:
         if saved is not None:  # before records are made of other files

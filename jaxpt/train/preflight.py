@@ -46,8 +46,7 @@ def check_recipe(config: Config) -> None:
         )
     if config.data.source == "batches":
         manifest.check(config)
-    for index in range(len(configs.phase_starts(config))):
-        phase = configs.at_phase(config, index)
+    for phase in configs.phase_configs(config):
         phase.model.check_length(phase.data.length)
         checks.check(phase)
     if config.train.compiled is not None and not Path(config.train.compiled).is_dir():

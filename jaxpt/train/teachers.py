@@ -43,8 +43,8 @@ def find_all(config: Config) -> dict[str, dict[str, Any]]:
       UserError: one is not there (the command that makes it is named where its recipe is known), or phases differ.
     """
     paths = config.objective.teachers()
-    for index in range(len(configs.phase_starts(config))):
-        if configs.at_phase(config, index).objective.teachers() != paths:
+    for index, phase in enumerate(configs.phase_configs(config)):
+        if phase.objective.teachers() != paths:
             raise UserError(f"train.phases.{index}.set: objective.{next(iter(paths))} is the same in all phases")
     return {name: _find(name, path) for name, path in paths.items()}
 
@@ -71,8 +71,7 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
         name: weights.open_weights(where["path"], where["step"], settings=settings) for name, where in locations.items()
     }
     networks = {name: network for name, (_, network, _) in opened.items()}
-    for index in range(len(configs.phase_starts(setup.config))):
-        phase = configs.at_phase(setup.config, index)
+    for phase in configs.phase_configs(setup.config):
         networks = {name: network for name, (_, network, _) in opened.items()}
         phase.objective.check_teachers(phase.model, phase.data.length, networks)
     loaded = {}
