@@ -16,7 +16,7 @@ def test_phases(recipe):
     assert (first.data.length, second.data.length) == (128, 512)
     assert (first.objective.mask_rate, second.objective.mask_rate) == (0.15, 0.2)
     assert first.train.phases == second.train.phases == ()
-    assert second.model == config.model
+    assert second.model == config.model and at_phase(second, 1) == second
 
 
 def test_a_shorter_run_ends_in_an_earlier_phase_and_can_go_on(recipe):
