@@ -113,9 +113,9 @@ class DistributedConfig(Frozen):
     """Address of process 0, `host:port`, for all others to find; else from `JAXPT_COORDINATOR`. It, `processes`
     and `process` are given together, or none of them."""
     processes: PositiveInt | None = execution(None)
-    """How many there are; else from `JAXPT_PROCESSES`. 1: this one alone, whatever the environment says."""
+    """Number of processes; else from `JAXPT_PROCESSES`. 1: this process runs alone, whatever the environment says."""
     process: NonNegativeInt | None = execution(None)
-    """Which of them this is, from 0; else from `JAXPT_PROCESS`."""
+    """Index of this process, from 0; else from `JAXPT_PROCESS`."""
     timeout: PositiveInt = execution(300)
     """Seconds to wait for the others at the start."""
     heartbeat_timeout: PositiveInt = execution(60)

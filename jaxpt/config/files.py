@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import json
 import re
 import zlib
@@ -111,10 +112,10 @@ def _note_change(path: Path, text: str) -> None:
 # ---- YAML -----------------------------------------------------------------------------------------------------------
 
 _BYTES, _FILES = 1 << 18, 100
-"""Most bytes of a recipe's file, and files of a recipe with its bases."""
+"""Maximum number of bytes of a recipe's file, and files of a recipe with its bases."""
 _IS_NO_TEXT = "a recipe is a YAML file; data.path names texts"
 _VALUES, _CHARACTERS, _DEPTH = 100_000, 10_000_000, 50
-"""Most values, characters and levels of a file."""
+"""Maximum number of values, characters and levels of a file."""
 
 # YAML 1.2's scalars and `1_000`: 1e-4 is a number; `no`, 010, 1:30 and 2020-01-01 are words.
 _NUMBER, _POWER = r"(?:0|[1-9][0-9_]*)", r"[eE][-+]?[0-9]+"
@@ -205,6 +206,14 @@ def _check_size(node: yaml.Node | None, where: str) -> None:
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
+def _similar(path: Path) -> str:
+    """The end of a message about a recipe: the nearest one of its folder, if it is not there."""
+    if "\0" in str(path) or path.exists() or not path.parent.is_dir():
+        return ""
+    close = difflib.get_close_matches(path.stem, [file.stem for file in path.parent.glob("*.yaml")], n=1)
+    return f"; did you mean {path.parent / close[0]}.yaml?" if close else ""
+
+
 def read(
     path: Path, below: tuple[Path, ...] = (), opened: list[Path] | None = None
 ) -> tuple[dict[str, Any], dict[str, str], list[Dropped]]:
@@ -222,7 +231,7 @@ def read(
         text = path.read_text(encoding="utf-8-sig")
         _note_change(path, text)
     except UserError as error:
-        raise UserError(f"{prefix}{error}") from None
+        raise UserError(f"{prefix}{error}{_similar(path)}") from None
     except UnicodeDecodeError:
         raise UserError(f"{prefix}{path}: not UTF-8 text; {_IS_NO_TEXT}") from None
     except OSError as error:

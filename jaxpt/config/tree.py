@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from jaxpt import metrics
 from jaxpt.config.data import DataConfig
 from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
 from jaxpt.config.fields import (
@@ -112,11 +113,20 @@ class CheckpointConfig(Frozen):
     best_metric: str = execution("validation/loss")
     """The metric that `keep_best` and `train.patience` go by: an evaluator's name, a slash and one of its metrics."""
     best_mode: Literal["min", "max"] = execution("min")
-    """`min` if low values of `best_metric` are better, `max` if high ones are."""
+    """`min` if low values of `best_metric` are better, `max` if high ones are; by default that of the metric."""
     keep_every: PositiveInt | None = execution(None)
     """Keep checkpoints at multiples of this step forever."""
     verify: Literal["contents", "sizes"] = execution("contents")
     """What is compared with a checkpoint's checksums before it is read: all bytes, or the files' names and sizes."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mode_of_metric(cls, tree: Any) -> Any:
+        """Adds the `best_mode` of a `best_metric` that is described."""
+        if isinstance(tree, dict) and isinstance(name := tree.get("best_metric"), str) and "best_mode" not in tree:
+            metric = metrics.of_value(name.rpartition("/")[2])
+            return tree if metric is None else tree | {"best_mode": metric.mode}
+        return tree
 
 
 class InitConfig(Frozen):
@@ -161,7 +171,7 @@ class ProfileConfig(Frozen):
     first: PositiveInt = execution(10)
     """The first step that is traced; those before it are slower."""
     steps: PositiveInt = execution(3)
-    """How many; a trace of many is too large to be looked at."""
+    """Number of steps that are traced; a trace of many steps is too large to look at."""
 
     @property
     def last(self) -> int:

@@ -3,7 +3,7 @@
 `score("matthews", predictions, targets)`; `METRICS` has their descriptions by name. See README.md for their units.
 """
 
-from jaxpt.metrics.base import METRICS, Metric, describe, find, in_percent, metric, of_targets
+from jaxpt.metrics.base import METRICS, Metric, describe, find, in_percent, metric, of_targets, of_value
 from jaxpt.metrics.confusion import confusion_matrix, confusions, label_errors, negative_log_softmax, table
 from jaxpt.metrics.majority import majority
 from jaxpt.metrics.registry import check_options, options_of, resolve, score, settable

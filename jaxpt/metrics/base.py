@@ -105,6 +105,11 @@ def describe(name: str) -> Metric:
     return METRICS.get(name) or Metric(name)
 
 
+def of_value(name: str) -> Metric | None:
+    """The metric that has a value of this name, such as "rouge1"; None if no described metric has it."""
+    return next((known for known in METRICS.values() if name in known.values), None)
+
+
 def of_targets(targets: Targets) -> tuple[str, ...]:
     """Names of the metrics of such targets.
 

@@ -30,7 +30,8 @@ from jaxpt.models.pallas_common import Form, kept
 
 LANES = 128
 TILE = 512 * 512
-"""Most scores of one head in a block, if it has more than 128 queries: four bytes each, and about eight such arrays."""
+"""Maximum number of scores of one head in a block, if it has more than 128 queries. There are about eight such arrays,
+of four bytes a score."""
 
 
 def attend(

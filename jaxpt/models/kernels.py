@@ -29,7 +29,8 @@ CHUNK_SCORES = 2048 * 512
 LANES = 128
 NO_STRIDED_ROLL = ("TPU v2", "TPU v3", "TPU v4")
 FUSED_KEYS = 2048, 512
-"""Most keys of the fused kernel, which holds a row of scores whole; with `PositionTerms` scores by distance as well."""
+"""Maximum number of keys of the fused kernel, which holds a row of scores whole; with `PositionTerms` also a row of
+scores by distance."""
 BLOCKS = "splash_{}_of_{}_blocks"
 """Scope of the splash kernels, which declare no cost: blocks that the mask leaves, of those of the grid."""
 

@@ -47,9 +47,10 @@ class HeadObjective(Objective):
     task: SkipJsonSchema[AnyTask] = Field(exclude=True)
     """The recipe's `task`."""
     text_layout: SkipJsonSchema[str] = Field(exclude=True)
-    """The model's."""
+    """`text_layout` of the model."""
     part: SkipJsonSchema[str | None] = Field(None, exclude=True)
-    """The task of a mixture that it is for: its head has a name of its own (`jaxpt.models.heads.classes.called`)."""
+    """Name of the mixture's task that the head is for; it is part of the head's name
+    (`jaxpt.models.heads.classes.called`)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Dropout of the head; the model's by default."""
     features: FeaturesConfig | None = None
@@ -61,7 +62,7 @@ class HeadObjective(Objective):
 
     @property
     def family(self) -> str:  # type: ignore[override]
-        """The model's."""
+        """`text_layout` of the model."""
         return FAMILIES[self.text_layout]
 
     @property
@@ -277,10 +278,10 @@ class Labelled(HeadObjective):
     has beyond half of the room (`halves`: GPT-1), or nothing (`error`). The number of texts that were cut is
     printed."""
     examples: PositiveInt | None = None
-    """Most examples in a packed row; data.length / 4 by default."""
+    """Maximum number of examples in a packed row; data.length / 4 by default."""
 
     def most_examples(self, length: int) -> int:
-        """Most examples in a row."""
+        """Maximum number of examples in a row."""
         return self.examples or max(length // _EXAMPLE, 1)
 
 

@@ -41,13 +41,13 @@ class QuestionAnswering(HeadObjective):
     stride: PositiveInt = 128
     """Tokens from one window of a long context to the next (BERT's `doc_stride`)."""
     max_query: PositiveInt = 64
-    """Most tokens of a question; the rest is cut off."""
+    """Maximum number of tokens of a question; the rest is cut off."""
     n_best: PositiveInt = 20
-    """Starts and ends that are tried, the likeliest ones of a window."""
+    """Number of the likeliest starts and of the likeliest ends of a window that are combined."""
     max_answer: PositiveInt = 30
-    """Most tokens of an answer that is found."""
+    """Maximum number of tokens of an answer."""
     examples: PositiveInt | None = None
-    """Most windows in a packed row; data.length / 16 by default."""
+    """Maximum number of windows in a packed row; data.length / 16 by default."""
     head: ClassVar[HeadName] = "span"
 
     @property
@@ -65,7 +65,7 @@ class QuestionAnswering(HeadObjective):
         return self.task.answer(outputs, self.task.texts(row, where)[1])
 
     def examples_of(self, length: int) -> int:
-        """Most windows in a row."""
+        """Maximum number of windows in a row."""
         return self.examples or max(length // _WINDOW, 1)
 
     def label_features(self, length: int) -> Features:

@@ -35,7 +35,7 @@ class Decoding(Frozen):
     """How answers are generated, as the options of the same names of `jaxpt generate`."""
 
     max_new_tokens: PositiveInt | None = None
-    """Most tokens of an answer; `objective.targets_length` by default."""
+    """Maximum number of tokens of an answer; `objective.targets_length` by default."""
     min_new_tokens: Annotated[int, Field(ge=0)] = 0
     beams: PositiveInt = 1
     length_penalty: float = 1.0
@@ -50,7 +50,7 @@ class TextToText(NextToken, Labelled):
     features: SkipJsonSchema[None] = Field(None, exclude=True)
     """Null: it has no head."""
     targets_length: PositiveInt = 64
-    """Most tokens of a target."""
+    """Maximum number of tokens of a target."""
     separator: str = "\n"
     """Of a decoder: text between inputs and targets."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0

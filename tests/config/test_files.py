@@ -157,3 +157,13 @@ def test_examples_in_docstrings(monkeypatch):
     monkeypatch.chdir(ROOT)
     failed, tried = doctest.testmod(files)
     assert tried and not failed
+
+
+def test_a_recipe_that_is_not_there_is_answered_with_the_nearest_name(tmp_path):
+    (tmp_path / "bert_tiny.yaml").write_text("{}")
+    with pytest.raises(
+        UserError, match=r"bert_tinny\.yaml: No such file or directory; did you mean .*/bert_tiny\.yaml\?"
+    ):
+        load(tmp_path / "bert_tinny.yaml", [])
+    with pytest.raises(UserError, match=r"other\.yaml: No such file or directory$"):
+        load(tmp_path / "other.yaml", [])

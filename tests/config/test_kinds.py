@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from jaxpt import errors
-from jaxpt.config import build, differences, dump, load
+from jaxpt.config import CheckpointConfig, build, differences, dump, load
 from tests.config.helpers import ROOT, mistake, write
 
 OWN = """
@@ -132,3 +132,19 @@ def test_examples_in_docstrings(monkeypatch):
         importlib.import_module("jaxpt.config.kinds")
     )  # the package has a function of this name
     assert tried and not failed
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "mode"),
+    [
+        ({}, "min"),
+        ({"best_metric": "task/accuracy"}, "max"),
+        ({"best_metric": "task/rouge1"}, "max"),
+        ({"best_metric": "task/mse"}, "min"),
+        ({"best_metric": "heldout/loss"}, "min"),
+        ({"best_metric": "task/accuracy", "best_mode": "min"}, "min"),
+    ],
+)
+def test_the_best_value_of_a_described_metric_is_chosen_by_its_direction(checkpoint, mode):
+    """Without `best_mode` the description of the metric decides; a metric without one counts as a loss."""
+    assert CheckpointConfig.model_validate(checkpoint).best_mode == mode

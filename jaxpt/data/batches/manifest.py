@@ -34,12 +34,12 @@ class Rows:
     """Rows in files."""
 
     rows: int
-    """How many there are."""
+    """Number of rows."""
     per_member: int
     files: dict[str, int]
     """{file: bytes}."""
     of: int
-    """How many there were to take from: the whole validation set."""
+    """Number of rows of the whole validation set, from which these were taken."""
 
 
 @dataclasses.dataclass(frozen=True)

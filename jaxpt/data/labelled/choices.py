@@ -25,7 +25,7 @@ class ChoicesEncoder:
     task: MultipleChoiceTask
     layout: TextLayout
     length: int
-    """Most tokens of a choice with its context."""
+    """Maximum number of tokens of a choice with its context."""
     truncate: Truncate = "longest_first"
 
     def __call__(

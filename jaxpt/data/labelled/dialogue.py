@@ -25,7 +25,7 @@ class DialogueEncoder:
 
     task: DialogueTask
     length: int
-    """Most tokens in a record: one more than the model reads, as the last one is a target alone."""
+    """Maximum number of tokens in a record: one more than the model reads, as the last one is a target alone."""
     trim: Trim = "oldest_turns"
     without_answer: Literal["error", "skip"] = "error"
 

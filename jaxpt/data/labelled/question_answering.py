@@ -24,11 +24,11 @@ class QuestionAnsweringEncoder:
     task: QuestionAnsweringTask
     layout: TextLayout
     length: int
-    """Most tokens in a record."""
+    """Maximum number of tokens in a record."""
     stride: int
     """Tokens from one window's start to the next."""
     max_query: int
-    """Most tokens of a question; the rest is cut off."""
+    """Maximum number of tokens of a question; the rest is cut off."""
     context_first: bool
     """The question follows the context (XLNet)."""
     null_first: bool

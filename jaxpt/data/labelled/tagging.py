@@ -23,7 +23,7 @@ class TaggingEncoder:
     task: TaggingTask
     layout: TextLayout
     length: int
-    """Most tokens in a record."""
+    """Maximum number of tokens in a record."""
     stride: int
     """Tokens from one window's start to the next, at least."""
 

@@ -28,9 +28,9 @@ class TextPairsEncoder:
 
     task: Task
     inputs_length: int
-    """Most tokens of the inputs; of a decoder, of inputs and targets."""
+    """Maximum number of tokens of the inputs; of a decoder, of inputs and targets."""
     targets_length: int
-    """Most tokens of the targets."""
+    """Maximum number of tokens of the targets."""
     before: tuple[int, ...] = ()
     """Ids before the inputs, and of an encoder-decoder before the targets."""
     after: tuple[int, ...] = ()

@@ -20,7 +20,7 @@ class TextsEncoder:
     task: TextsTask
     layout: TextLayout
     length: int
-    """Most tokens in a record."""
+    """Maximum number of tokens in a record."""
     truncate: Truncate = "longest_first"
     both_orders: bool = False
     """A record of a pair is a b and b a, end to end, with the pooled token of each."""

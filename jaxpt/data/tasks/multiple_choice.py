@@ -73,7 +73,7 @@ class MultipleChoiceTask(Task):
     first_number: Literal[0, 1] = 0
     """Number of the first choice, in the label column."""
     most_choices: Annotated[int, Field(ge=2)] | None = None
-    """Most choices of a row; by default those of the training set. The run saves it."""
+    """Maximum number of choices of a row; by default those of the training set. The run saves it."""
 
     objective: ClassVar[str] = "multiple_choice"
     head: ClassVar[str] = "choice"
