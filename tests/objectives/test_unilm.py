@@ -102,7 +102,7 @@ def test_the_transforms_give_the_declared_features_and_packs():
         for ex in examples:
             assert {n: (x.shape, x.dtype.name) for n, x in ex.items()} == objective.data_spec(32).features
     objective.data_spec(32).check_packing("unilm")
-    with pytest.raises(UserError, match="a packed row would need several next-sentence labels"):
+    with pytest.raises(UserError, match="unilm would need several next-sentence labels in a packed row"):
         UniLM().data_spec(32).check_packing("unilm")
     tokens = np.arange(5, 33)
     places = objective.data_spec(32).max_packed_lengths({"tokens": tokens})["masked_positions"]
