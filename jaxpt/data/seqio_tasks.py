@@ -17,6 +17,7 @@ from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.config.kinds import nearest
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call, Transforms
+from jaxpt.data.records.shard import Batches
 from jaxpt.data.sources.base import Pieces, Source
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.tokenizers.base import Tokenizer
@@ -174,7 +175,7 @@ class Documents:
         """Runs of documents."""
         return self._source.shards(self._split)
 
-    def dataset(self, number: int, shard: Pieces) -> tf.data.Dataset:
+    def dataset(self, number: int, shard: Pieces) -> tf.data.Dataset | Batches:
         """The records of a shard."""
         self._source.failure = None
         plugin_names = [call.name for call in self._calls if plugins.is_plugin(resolve(call.name).__module__)]
@@ -182,13 +183,16 @@ class Documents:
             self._check_repeats(plugin_names, number, shard)
         return self._made(number, shard)
 
-    def _made(self, number: int, shard: Pieces) -> tf.data.Dataset:
+    def _made(self, number: int, shard: Pieces) -> tf.data.Dataset | Batches:
         ds = self._source.dataset(self._split, shard)
         with seqio.map_seed_manager(number):
             for call in self._calls:
-                ds = bind(call, self._vocabulary, number, self._source, self._split)(ds)
+                ds = bind(call, self._vocabulary, number, self._source, self._split)(self._one_by_one(ds))
                 _check_records(call, ds)
         return ds
+
+    def _one_by_one(self, records: tf.data.Dataset | Batches) -> tf.data.Dataset:
+        return records.dataset(self._source.fail) if isinstance(records, Batches) else records
 
     def _check_repeats(self, plugin_names: Sequence[str], number: int, shard: Pieces) -> None:
         """Raises UserError where the same documents give other records when they are made again.
@@ -196,7 +200,7 @@ class Documents:
         They are made once and kept: nothing else would show it, until they are made on another machine.
         """
         consumed = self._source.consumed
-        first, second = (_first_records(self._made(number, shard)) for _ in range(2))
+        first, second = (_first_records(self._one_by_one(self._made(number, shard))) for _ in range(2))
         self._source.consumed = consumed
         if first != second:
             raise UserError(
@@ -216,6 +220,8 @@ class Documents:
 
 def _check_records(call: Call, output: Any) -> None:
     """Raises UserError where a preprocessor returns something else than a data set of records."""
+    if isinstance(output, Batches):
+        return
     is_dataset = isinstance(output, tf.data.Dataset)
     if not is_dataset or not isinstance(output.element_spec, Mapping):
         form = f"one of {type(output.element_spec).__name__}" if is_dataset else type(output).__name__

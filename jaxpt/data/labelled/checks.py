@@ -131,14 +131,14 @@ def _task_lines(config: Config, stores: dict[str, Store]) -> Iterator[str]:
     """Of one task."""
     cut: dict[str, tuple[int, int]] = {}
     for split, store in stores.items():
-        records = store.fetch(np.arange(len(store)))
-        cut[split] = int(records["truncated"].sum()), len(store)
+        cut[split] = int(store.values("truncated").sum()), len(store)
         counts = store.manifest["counts"]
         for name, why in (("too_long", "they are longer than data.length"), ("without_answer", "they have no answer")):
             if count := counts.get(name, 0):
                 yield f"{split}: {count:,} of {counts['documents']:,} rows were left out: {why}"
-        if split == "train" and "target" in records:
-            _check_targets(config, records["target"])
-        elif split == "train" and {"targets", "positions"} <= records.keys():  # of each word
-            _check_targets(config, records["targets"].values)
+        features = store.manifest["features"]
+        if split == "train" and "target" in features:
+            _check_targets(config, store.values("target"))
+        elif split == "train" and {"targets", "positions"} <= features.keys():  # of each word
+            _check_targets(config, store.values("targets"))
     yield from lines(config, cut)

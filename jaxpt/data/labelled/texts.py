@@ -43,14 +43,15 @@ class TextsEncoder:
         Raises:
           UserError: names the row.
         """
+        no_target = self.like()["target"]
         for chunk in tables.chunks(rows):
             texts = [self.task.texts(row.row, row.where) for row in chunk]
             flat = iter(tokenizer.encode_batch([text for of_row in texts for text in of_row]))
             for row, of_row in zip(chunk, texts):
                 ids = [next(flat) for _ in of_row]
-                target = self.like()["target"]
+                target = no_target
                 if has_targets:
-                    target = np.array(self.task.target(row.row, row.where), target.dtype)
+                    target = np.array(self.task.target(row.row, row.where), no_target.dtype)
                 if self.both_orders:
                     yield _joined(self._record(ids, row), self._record(ids[::-1], row)) | {"target": target}
                     continue

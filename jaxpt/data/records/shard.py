@@ -9,6 +9,7 @@ they were given in. The header tells records, features, counts and the checksum 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import tempfile
@@ -20,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from jaxpt.data._tf import tf
+from jaxpt.data._tf import from_generator, tf
 from jaxpt.data.layout import Ragged
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk, safetensors
@@ -29,18 +30,44 @@ _BATCH = 256  # records that leave TensorFlow together
 _CHUNK = 1 << 20  # elements that are narrowed at a time
 
 
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """Records that are made many at a time: TensorFlow would take them one by one, which costs more than they do."""
+
+    spec: dict[str, tf.TensorSpec]
+    """Shape and type of a record's features."""
+    make: Callable[[], Iterator[dict[str, Ragged]]]
+    """Makes them, from the first on: of each feature the values of many records, and the lengths in them."""
+
+    def dataset(self, fail: Callable[[Exception], None]) -> tf.data.Dataset:
+        """One record after the other, for a preprocessor that follows; `fail` as in `from_generator`."""
+
+        def records() -> Iterator[dict[str, np.ndarray]]:
+            for rows in self.make():
+                columns = {name: np.split(x.values, np.cumsum(x.lengths)[:-1]) for name, x in rows.items()}
+                for record in zip(*columns.values()):
+                    yield {name: x.reshape(_row(self.spec[name])) for name, x in zip(columns, record)}
+
+        return from_generator(records, self.spec, fail)
+
+
+def _row(spec: tf.TensorSpec) -> list[int]:
+    """Shape of a record's feature, for NumPy."""
+    return [-1 if size is None else size for size in spec.shape.as_list()]
+
+
 def write_shard(
-    ds: tf.data.Dataset,
+    ds: tf.data.Dataset | Batches,
     path: Path,
     counts: Callable[[], dict[str, Any]] = dict,
     report: Callable[[int], None] = lambda records: None,
 ) -> int:
-    """Writes a data set of records as one shard; it appears under its name when it is whole.
+    """Writes records as one shard; it appears under its name when it is whole.
 
-    Memory holds 256 records at a time: columns grow in unnamed files, which vanish with the process.
+    Memory holds some hundred records at a time: columns grow in unnamed files, which vanish with the process.
 
     Args:
-      ds: records, features of fixed shape or vectors of any length.
+      ds: records, one by one or many at a time; features of fixed shape or vectors of any length.
       path: the shard's file.
       counts: called at the end; JSON values kept in the file.
       report: called with the number of records written so far.
@@ -52,9 +79,10 @@ def write_shard(
       UserError: the disk is full.
     """
     try:
-        columns = {name: _Column(name, spec, path.parent) for name, spec in ds.element_spec.items()}
+        spec = ds.spec if isinstance(ds, Batches) else ds.element_spec
+        columns = {name: _Column(name, spec, path.parent) for name, spec in spec.items()}
         records = 0
-        for rows in _batches(ds):
+        for rows in ds.make() if isinstance(ds, Batches) else _batches(ds):
             for name, column in columns.items():
                 column.append(rows[name])
             records += len(next(iter(rows.values())).lengths)

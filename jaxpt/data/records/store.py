@@ -116,6 +116,18 @@ class Store:
         sizes = [np.diff(shard[f"{name}.offsets"].astype(np.int64)).astype(np.int32) for shard in self._shards]
         return np.concatenate([np.zeros(0, np.int32), *sizes])
 
+    def values(self, name: str) -> np.ndarray:
+        """Values of a feature, of all records.
+
+        Args:
+          name: the feature.
+
+        Returns:
+          [len(store), ...], of a ragged feature [Σ lengths].
+        """
+        shards = [shard[name] for shard in self._shards]
+        return np.concatenate(shards, dtype=self.manifest["features"][name]["dtype"])
+
     def token_counts(self, size: int) -> np.ndarray:
         """How often each id is in "tokens", by up to 2^27 of them, which are spread evenly over the shards.
 

@@ -17,6 +17,8 @@ from jaxpt.data.sources.base import Source
 from jaxpt.data.tables import Offset, Row, built_in
 from jaxpt.data.tasks.base import LocatedRow, Task
 
+_as_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` makes an encoder for each row
+
 
 class Rows(Source):
     """The rows of a task's files."""
@@ -49,4 +51,4 @@ class Rows(Source):
 
     def _documents(self, path: str, mark: Offset) -> Iterator[tuple[int, str]]:
         for row in self._by_name[path].rows(self._task):
-            yield row.number, json.dumps(row.values, ensure_ascii=False)
+            yield row.number, _as_json(row.values)

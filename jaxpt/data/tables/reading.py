@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -113,6 +114,7 @@ def file_format(path: str, format: str = "auto") -> str:
     )
 
 
+@functools.lru_cache(1 << 10)  # asked for each row of a file
 def _by_suffix(path: str) -> str | None:
     name = path.removesuffix(".gz")
     return next((format for suffix, format in _SUFFIXES.items() if name.endswith(suffix)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +47,11 @@ class HeldOut:
         at = bisect.bisect_left(self.exceptions, (hash,))
         if at < len(self.exceptions) and self.exceptions[at][0] == hash:
             return self.exceptions[at][1]
-        return hash <= dict(zip(self.strata, self.thresholds))[stratum]
+        return hash <= self._threshold_of[stratum]
+
+    @functools.cached_property
+    def _threshold_of(self) -> dict[str, int]:
+        return dict(zip(self.strata, self.thresholds))
 
     def _stratum(self, label: Any) -> str:
         return str(bisect.bisect_right(self.edges, label)) if self.edges else str(label)

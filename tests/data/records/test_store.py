@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import tf
+from jaxpt.data.records.shard import Batches, write_shard
 from jaxpt.data.records.store import Ragged, Store, shard_name
 from jaxpt.errors import UserError
 from tests.processes import forked
@@ -49,6 +50,34 @@ def test_every_record_comes_back_in_any_order(directory):
     assert {k: (tuple(s.shape), s.dtype) for k, s in store.spec.items()} == {
         "tokens": ((None,), tf.int32), "origin": ((3,), tf.int64), "label": ((), tf.int32)
     }  # fmt: skip
+
+
+def test_records_made_many_at_a_time_are_the_same_bytes(directory, tmp_path):
+    """Those of labelled rows, whether they go to the disk at once or through a preprocessor that follows."""
+    spec, every = records().element_spec, list(rows())
+
+    def make():
+        for start in range(0, len(every), 300):
+            chunk = every[start : start + 300]
+            lengths, ones = np.array([len(row["tokens"]) for row in chunk]), np.ones(len(chunk), np.int64)
+            yield {
+                "tokens": Ragged(np.concatenate([row["tokens"] for row in chunk]), lengths),
+                "origin": Ragged(np.array([row["origin"] for row in chunk]), ones),
+                "label": Ragged(np.array([row["label"] for row in chunk]), ones),
+            }
+
+    batches = Batches(spec, make)
+    (whole,) = directory.glob("*.safetensors")
+    for name, ds in (("at-once", batches), ("one-by-one", batches.dataset(pytest.fail))):
+        assert write_shard(ds, tmp_path / name, lambda: {"documents": 3}) == len(LENGTHS)
+        assert (tmp_path / name).read_bytes() == whole.read_bytes(), name
+
+
+def test_a_feature_is_read_of_all_records(directory):
+    store = Store.open(directory)
+    assert store.values("label").tolist() == [i % 2 for i in range(len(LENGTHS))]
+    assert store.values("origin").shape == (len(LENGTHS), 3) and store.values("tokens").dtype == np.int32
+    assert len(store.values("tokens")) == sum(LENGTHS)
 
 
 def test_a_whole_store_is_found_again(directory):
