@@ -13,8 +13,11 @@ from jaxpt.cli import main
 from jaxpt.errors import UserError
 from jaxpt.hf import directory, files, reader
 from jaxpt.hf.formats import maxtext, msgpack_files
+from jaxpt.models import stored
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.t5 import T5Config
+from jaxpt.train import preflight, weights
+from tests import families
 from tests.hf.formats import layouts
 from tests.hf.states import to_hf
 from tests.hf.test_directory import AS_READ, fresh
@@ -132,6 +135,19 @@ def test_import(form, whole, tmp_path, capsys):
     assert main(["import", str(whole / form), str(tmp_path / "run")]) == 0
     assert f"parameters from {whole / form}" in capsys.readouterr().out
     assert (tmp_path / "run" / "checkpoints" / "0").is_dir()
+
+
+def test_a_run_starts_from_it(whole):
+    """What `init_from.path` reads: the kind of the model, its network and its parameters by path."""
+    for form, family in (("t5x", "t5"), ("maxtext", "llama"), ("flax", "bert")):
+        preflight._check_origin(families.config(family, init_from={"path": str(whole / form)}), whole / form)
+        arrays, network, _ = weights.open_weights(whole / form)
+        assert {path for path, _ in arrays} == set(stored.stored_params(network))
+
+
+def test_verify_wants_what_transformers_reads(whole, tmp_path, capsys):
+    assert main(["import", str(whole / "t5x"), str(tmp_path / "run"), "--verify"]) == 2
+    assert "--verify needs a directory that transformers reads" in capsys.readouterr().err
 
 
 def without(*names):
