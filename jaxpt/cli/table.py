@@ -142,7 +142,7 @@ COMMANDS: dict[str, Command] = {
         arg("word", "WORD", "only those that have this word", nargs="?"),
     ), ("", "squad")),
     "import": Command("jaxpt.hf.convert:import_weights", "convert a Hugging Face directory to a run directory", (
-        arg("source", "HF_DIR", "config.json with safetensors or .bin files; or a llama2.c .bin"),
+        arg("source", "HF_DIR", "config.json with weights; or a step of T5X or MaxText, or a llama2.c .bin"),
         arg("out", "OUT", "the run directory to create"),
         flag("--partial", "load matching tensors, initialise missing ones"),
         arg("--ignore", "KEY", "ignore an unknown key of config.json", action="append"),
@@ -154,6 +154,7 @@ COMMANDS: dict[str, Command] = {
         "downloads/gpt2 runs/gpt2 --verify",
         "downloads/finbert runs/finbert task.text=sentence",
         "stories260K.bin runs/stories260K --tokenizer tok512.model",
+        "downloads/t5x/checkpoint_1000000 runs/t5 --tokenizer spiece.model",
         "downloads/adapter runs/adapted --base downloads/gpt2",
     ), "OUT: config.yaml, checkpoints/0, tokenizer/"),
     "export": Command("jaxpt.cli.commands:export", "convert a run to a Hugging Face directory", (

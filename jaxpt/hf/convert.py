@@ -25,7 +25,7 @@ from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
 from jaxpt.hf import files as hf_files
-from jaxpt.hf import imported, origin, peft, reader, vocabularies
+from jaxpt.hf import formats, imported, origin, peft, reader, vocabularies
 from jaxpt.hf.verify import report_differences, verify
 from jaxpt.models import stored
 from jaxpt.models.heads import classes
@@ -48,10 +48,11 @@ def import_weights(
     overrides: Sequence[str] = (),
     report: Report = print,
 ) -> None:
-    """Converts a Hugging Face directory, an adapter of peft or a llama2.c checkpoint to a run directory.
+    """Converts a Hugging Face directory, an adapter of peft or another program's checkpoint to a run directory.
 
     Args:
-      source: a directory with config.json and weights, one with adapter_config.json, or a llama2.c `.bin`.
+      source: a directory with config.json and weights, one with adapter_config.json, a step of T5X or of MaxText's
+        Llama, or a llama2.c `.bin`.
       out: the directory to create.
       check: compare the outputs with those of Hugging Face's class.
       partial: load matching tensors, initialise missing ones at random, and skip the rest.
@@ -67,6 +68,8 @@ def import_weights(
     """
     source, out = Path(source), _new(out)
     source, low_rank = (imported.base_of(source, base), source) if peft.is_adapter(source) else (source, None)
+    if check and formats.is_foreign(source):
+        raise UserError(f"{source}: --verify needs a directory that transformers reads; verify the export instead")
     opened: Any = imported.open_source(source, partial, ignore)
     adapter = None if low_rank is None else peft.read(low_rank, opened.network)
     with _created(out) as temporary:

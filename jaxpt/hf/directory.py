@@ -17,7 +17,8 @@ from flax import traverse_util
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError, shown
-from jaxpt.hf import files, foreign, mapping, tasks
+from jaxpt.hf import files, foreign, formats, mapping, tasks
+from jaxpt.hf.formats.arrays import Checkpoint, Tensors
 from jaxpt.hf.options import Family, from_json, to_json
 from jaxpt.hf.origin import written_back
 from jaxpt.hf.table import Table
@@ -33,7 +34,7 @@ class Source:
     directory: Path
     family: Family
     network: Network
-    tensors: files.Tensors
+    tensors: files.Tensors | Tensors
     table: Table
     found: mapping.Found
     labels: tuple[str, ...] | None = None
@@ -69,7 +70,7 @@ def open_directory(
     """Reads config.json and the names of the tensors, and compares them with the jaxpt model.
 
     Args:
-      directory: contains config.json and safetensors or .bin files.
+      directory: contains config.json and safetensors or .bin files, or is in one of `jaxpt.hf.formats`.
       partial: tensors may be missing, unexpected or of another shape.
       ignore: unknown keys of config.json to ignore.
       change: overrides of the jaxpt configuration.
@@ -85,12 +86,14 @@ def open_directory(
         `Source.pieces` raises it for NaN or infinity.
     """
     path = Path(directory)
-    keys, family = read_config(path)
+    other = formats.open(path)
+    keys, family = read_config(path, other)
     files.note_changes(path, weights=False)
-    tensors = files.Tensors(path)
+    tensors = files.Tensors(path) if other is None else other.tensors
+    change = {**({} if other is None else other.change), **(change or {})}
     try:
         config = from_json(family, keys, tensors, tuple(ignore))
-        config = type(config)(**{**dict(config), **(change or {})})
+        config = type(config)(**{**dict(config), **change})
         tuned, outputs = _fine_tuned(family, tensors.shapes, keys)
         if heads is None:
             heads = _heads(family, config, tensors.shapes) if tuned is None else (tuned,)
@@ -113,11 +116,12 @@ def open_directory(
     return Source(path, family, network, tensors, table, comparison, labels, problem)
 
 
-def read_config(directory: Path) -> tuple[dict[str, Any], Family]:
-    """Reads config.json alone.
+def read_config(directory: Path, other: Checkpoint | None = None) -> tuple[dict[str, Any], Family]:
+    """Reads config.json alone, or tells its keys from the shapes of another program's checkpoint.
 
     Args:
-      directory: contains config.json.
+      directory: contains config.json, or is in one of `jaxpt.hf.formats`.
+      other: the opened checkpoint, if it is in such a form; by default it is opened.
 
     Returns:
       (its keys, the family of its `model_type`).
@@ -125,7 +129,9 @@ def read_config(directory: Path) -> tuple[dict[str, Any], Family]:
     Raises:
       UserError: no such directory, or unknown model_type.
     """
-    keys, known = _read_json(directory / "config.json"), families()
+    is_here, known = (directory / "config.json").is_file(), families()
+    other = other if is_here else other or formats.open(directory)
+    keys = (other and other.keys) or _read_json(directory / "config.json")
     model_type = keys.get("model_type")
     if not isinstance(model_type, str) or model_type not in known:
         raise UserError(

@@ -24,6 +24,8 @@ from jaxpt.runtime.disk import check_file, read_json, write_text
 SHARD_BYTES = 5 * 10**9
 CHECKSUMS = "jaxpt_checksums.json"
 """{file: crc32} of the files of a directory that `jaxpt export` wrote."""
+STEMS = ("model.safetensors", "pytorch_model.bin")
+"""Possible names of a model's file, or of the index of its shards."""
 _READ_AT_ONCE = 1 << 22  # bytes
 TYPES = {name: safetensors.TYPES[name] for name in ("F64", "F32", "F16", "BF16")}
 """Supported types of weights."""
@@ -114,7 +116,7 @@ class Tensors(Mapping[str, np.ndarray]):
       others: {name: type} of the other tensors, such as indices, masks and quantized weights.
     """
 
-    def __init__(self, directory: Path, stems: tuple[str, ...] = ("model.safetensors", "pytorch_model.bin")) -> None:
+    def __init__(self, directory: Path, stems: tuple[str, ...] = STEMS) -> None:
         """Opens the directory's weights.
 
         Args:
@@ -227,14 +229,14 @@ def _weight_files(directory: Path, stems: tuple[str, ...]) -> list[Path]:
             return [directory / stem]
         index = directory / f"{stem}.index.json"
         if os.path.lexists(index):
-            return [directory / name for name in _shards(index, Path(stem).suffix)]
+            return [directory / name for name in shards(index, Path(stem).suffix)]
     for file in sorted(directory.iterdir()):
         if words := foreign.of_suffix(file):
             raise UserError(f"{file}: {words}")
     raise UserError(f"{directory}: contains no weights; expected {', '.join(stems)} or an index")
 
 
-def _shards(index: Path, suffix: str) -> list[str]:
+def shards(index: Path, suffix: str) -> list[str]:
     """Names of the files that an index lists; all are in its directory."""
     content = read_json(index)
     places = content.get("weight_map") if isinstance(content, dict) else None

@@ -6,10 +6,9 @@ from pathlib import Path
 
 _SAVE = "load it with the program that wrote it, and save it as a directory of Hugging Face Transformers"
 _TF = "with transformers 4 and TensorFlow: from_pretrained(DIR, from_tf=True).save_pretrained(OUT)"
-_FLAX = "with transformers 4 and Flax: from_pretrained(DIR, from_flax=True).save_pretrained(OUT)"
 _MEMBER = "name the directory that contains it, with config.json"
 _SUFFIXES = {
-    ".msgpack": ("Flax", _FLAX),
+    ".msgpack": ("Flax", _SAVE),
     ".h5": ("TensorFlow", _TF),
     ".keras": ("TensorFlow", _SAVE),
     ".pb": ("TensorFlow", _SAVE),
@@ -24,14 +23,16 @@ _SUFFIXES = {
 _CONTENTS = (
     # (file of the directory, what wrote it, what to do)
     ("checkpoints", "is a run directory of jaxpt", "use it as it is: jaxpt eval, generate, export"),
-    ("_METADATA", "is a checkpoint of Orbax", _SAVE),
-    ("_CHECKPOINT_METADATA", "is a checkpoint of Orbax", _SAVE),
+    *(
+        (name, "is a checkpoint of Orbax, neither T5X's nor of MaxText's Llama, or it is damaged", _SAVE)
+        for name in ("_METADATA", "items/_METADATA", "state/_METADATA", "_CHECKPOINT_METADATA")
+    ),
     ("latest_checkpointed_iteration.txt", "is a checkpoint of Megatron", _SAVE),
     ("zero_to_fp32.py", "is a checkpoint of DeepSpeed", "run its zero_to_fp32.py, and add the model's config.json"),
     ("params.json", "is a model in Meta's own format", "convert_llama_weights_to_hf.py of transformers converts it"),
     ("saved_model.pb", "is a SavedModel of TensorFlow", _SAVE),
 )
-_T5X = "convert_t5x_checkpoint_to_pytorch.py of transformers 4 converts it"
+_WEIGHTS = ("pytorch_model", "flax_model")
 
 
 def of_suffix(path: Path) -> str | None:
@@ -53,23 +54,25 @@ def describe(path: Path) -> str | None:
       The words after its name in a message, with what to do; None if nothing tells.
 
     Example:
-      >>> describe(Path("downloads/t5x/checkpoint_1000000"))
-      'is a checkpoint of T5X; convert_t5x_checkpoint_to_pytorch.py of transformers 4 converts it'
+      >>> describe(Path("downloads/t5x/checkpoint_1000000/checkpoint"))
+      'is a part of a checkpoint of T5X; name the directory that contains it'
     """
     if path.is_file():
         if path.name == "checkpoint" and _is_t5x(path.parent):
-            return f"is a part of a checkpoint of T5X; {_T5X}"
-        if (path.suffix == ".safetensors" or path.name.startswith("pytorch_model")) or path.name == "config.json":
-            return f"is a part of a Hugging Face directory; {_MEMBER}"
-        return of_suffix(path)
+            return "is a part of a checkpoint of T5X; name the directory that contains it"
+        is_part = path.suffix == ".safetensors" or path.name == "config.json" or path.name.startswith(_WEIGHTS)
+        return f"is a part of a Hugging Face directory; {_MEMBER}" if is_part else of_suffix(path)
     if not path.is_dir():
         return None
-    if _is_t5x(path):
-        return f"is a checkpoint of T5X; {_T5X}"
     for name, description, advice in _CONTENTS:
         if (path / name).exists():
             return f"{description}; {advice}"
+    for step in sorted(path.iterdir()):  # as training programs lay them out
+        if (step.name.startswith("checkpoint_") and _is_t5x(step)) or (step / "items" / "_METADATA").is_file():
+            return f"has checkpoints of several steps; name one of them, such as {step.name}"
     files = sorted(file for file in path.iterdir() if file.is_file())
+    if any(file.name.startswith("flax_model") for file in files):
+        return "has weights of Flax and no config.json; add that of the model"
     return next((f"{file.name}: {words}" for file in files if (words := of_suffix(file))), None)
 
 

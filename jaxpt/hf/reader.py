@@ -11,7 +11,7 @@ import numpy as np
 from jaxpt.config import Config
 from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
-from jaxpt.hf import generation, origin
+from jaxpt.hf import formats, generation, origin
 from jaxpt.hf.directory import family_of, open_directory, read_config
 from jaxpt.models.network import Network
 from jaxpt.models.stored import parameters, stored_params
@@ -19,8 +19,10 @@ from jaxpt.train.foreign import Opened
 
 
 def reads(path: Path) -> bool:
-    """True if a directory is in Hugging Face's form, and no run_dir."""
-    return (path / "config.json").is_file() and not (path / "checkpoints").is_dir()
+    """True if a directory is in Hugging Face's form, or one of `jaxpt.hf.formats`, and no run_dir."""
+    if (path / "checkpoints").is_dir():
+        return False
+    return (path / "config.json").is_file() or formats.is_foreign(path)
 
 
 def kind(path: Path) -> str:
@@ -30,6 +32,8 @@ def kind(path: Path) -> str:
 
 def labels(path: Path) -> tuple[str, ...] | None:
     """Names of the classes of a fine-tuned model in their order; None if it has none."""
+    if not (path / "config.json").is_file():
+        return None
     named = json.loads((path / "config.json").read_text(encoding="utf-8")).get("id2label") or {}
     return tuple(named[key] for key in sorted(named, key=int)) or None
 

@@ -15,7 +15,7 @@ from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode import prompts
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
-from jaxpt.hf import generation, imported, origin
+from jaxpt.hf import generation, imported, origin, reader
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.train import checkpoint, weights
@@ -95,7 +95,7 @@ def resolve_checkpoint(path: str | Path) -> tuple[Path, int | None]:
 
 
 def _is_hf(path: Path) -> bool:
-    return (path / "config.json").is_file() and not (path / "checkpoints").is_dir()
+    return reader.reads(path)
 
 
 def _of_hf(path: Path, tokenizer: str | Path | Tokenizer | None, objective: Any) -> Opened:

@@ -5,17 +5,17 @@ import pytest
 from jaxpt.cli import main
 
 FOREIGN = {
-    "flax_model.msgpack": "weights of Flax are not supported; with transformers 4 and Flax: from_pretrained(DIR, from_",
+    "flax_model.msgpack": "is a part of a Hugging Face directory; name the directory that contains it",
     "tf_model.h5": "weights of TensorFlow are not supported",
     "model.ckpt-100.data-00000-of-00001": "weights of TensorFlow are not supported",
     "model.gguf": "weights of GGUF are not supported",
     "epoch.ckpt": "weights of PyTorch Lightning are not supported",
     "model.safetensors": "is a part of a Hugging Face directory; name the directory that contains it",
     "pytorch_model.bin": "is a part of a Hugging Face directory; name the directory that contains it",
-    "t5x/checkpoint": "is a part of a checkpoint of T5X; convert_t5x_checkpoint_to_pytorch.py of transformers 4",
-    "t5x/": "is a checkpoint of T5X; convert_t5x_checkpoint_to_pytorch.py of transformers 4 converts it",
-    "orbax/": "is a checkpoint of Orbax; load it with the program that wrote it",
-    "flax/": "flax_model.msgpack: weights of Flax are not supported",
+    "t5x/checkpoint": "is a part of a checkpoint of T5X; name the directory that contains it",
+    "t5x/": "checkpoint: is damaged, half-written or no file of flax.serialization",
+    "orbax/": "is a checkpoint of Orbax, neither T5X's nor of MaxText's Llama, or it is damaged; load it",
+    "flax/": "has weights of Flax and no config.json; add that of the model",
     "tf/": "model.ckpt-1.index: weights of TensorFlow are not supported",
     "megatron/": "is a checkpoint of Megatron",
     "deepspeed/": "is a checkpoint of DeepSpeed; run its zero_to_fp32.py",
