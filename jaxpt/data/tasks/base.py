@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
 from jaxpt import metrics
 from jaxpt.config import LanguageCode, Overrides, TaskConfig, unaffected
@@ -17,6 +19,20 @@ from jaxpt.metrics.text_tasks import TASKS, generic_inputs, text_task
 
 Answer = dict[str, Any]
 """What `jaxpt predict` writes of a row, ready for JSON."""
+
+
+def _known_encoding(name: str) -> str:
+    try:
+        "a".encode(name)
+    except (LookupError, UnicodeError):
+        raise ValueError(f"no encoding {name!r}; expected one of Python's, such as utf-8, latin-1 or utf-16") from None
+    return codecs.lookup(name).name
+
+
+Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
+"""A character between two fields."""
+Encoding = Annotated[str, AfterValidator(_known_encoding)]
+"""An encoding that Python has."""
 
 
 class LocatedRow(NamedTuple):
@@ -41,6 +57,12 @@ class Task(TaskConfig):
     """Names of the columns of files that do not name them: TSV and CSV without a header line, CoNLL."""
     quoted: bool | None = None
     """Fields of TSV and CSV files may stand in quotation marks; by default those of CSV."""
+    delimiter: Delimiter | None = None
+    """What separates the fields of TSV and CSV files; by default a tab, and of CSV what its first rows show: a comma,
+    `;`, a tab or `|`."""
+    encoding: Encoding | None = None
+    """The encoding of TSV and CSV files (`latin-1`, `utf-16`, …); by default found: UTF-8, UTF-16 with a byte order
+    mark, or else Windows-1252."""
     comments: bool = False
     """Lines of CoNLL files that start with # before a sentence are comments; in CoNLL-U they always are."""
     metrics: tuple[str, ...] | None = None

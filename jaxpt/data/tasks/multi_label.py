@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxpt import metrics
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label
 from jaxpt.data.tasks.base import Answer, TextsTask
+from jaxpt.errors import UserError, shown
+
+SEPARATORS = ("|", ";", ",")
+"""What stands between labels, in the order in which it is looked for."""
+_FLAGS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("", "0", "0.0", "false", "no"), False)
 
 
 class MultiLabelTask(TextsTask):
@@ -23,18 +28,35 @@ class MultiLabelTask(TextsTask):
       >>> task = MultiLabelTask(labels=("joy", "anger", "fear"))
       >>> task.target(Row(2, {"text": "…", "label": "fear, joy"}), "line 2")
       (1, 0, 1)
+      >>> task = MultiLabelTask(label=("joy", "fear"))  # a column for each label
+      >>> task.target(Row(2, {"text": "…", "joy": "1", "fear": "0"}), "line 2")
+      (1, 0)
     """
 
     kind: Literal["multi_label"] = "multi_label"
+    label: str | tuple[str, ...] = "label"
+    """Column of the labels, a list or text with `separator`; or a column for each label, with 1 or 0, true or false."""
     labels: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """The labels, in the order of the head's outputs; by default those of the training set."""
-    separator: str = ","
-    """What stands between labels, where the column is text and no list."""
+    """The labels, in the order of the head's outputs; by default those of the training set, or the label columns."""
+    separator: Annotated[str, Field(min_length=1)] | None = None
+    """What stands between labels, where the column is text and no list; by default the first of `|`, `;` and `,` that
+    divides the text into labels."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """A label with a higher probability is predicted."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
     allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("labels")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _label_columns(cls, fields: Any) -> Any:
+        """The columns of the labels are the labels."""
+        if not isinstance(fields, dict) or not isinstance(columns := fields.get("label"), list | tuple):
+            return fields
+        labels = fields.get("labels") or columns
+        if sorted(map(str, labels)) != sorted(map(str, columns)) or len(set(columns)) < len(columns):
+            raise ValueError("labels: expected the names of the columns in label, each once; leave labels out")
+        return {**fields, "labels": labels}
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -42,11 +64,33 @@ class MultiLabelTask(TextsTask):
 
     def labels_in(self, row: Row, where: str) -> list[str]:
         """The labels of a row; possibly none."""
+        if not isinstance(self.label, str):
+            return [name for name in self.label if _flag(row, name, where)]
         value: Any = tables.column(row, self.label, where)
         if value is None:
             return []
-        raw_labels = value if isinstance(value, list) else tables.label(value).split(self.separator)
+        raw_labels = value if isinstance(value, list) else self._split(tables.label(value).strip())
         return [label for label in (tables.label(raw_label).strip() for raw_label in raw_labels) if label]
+
+    def _split(self, text: str) -> list[str]:
+        """The labels in a text."""
+        if self.separator is not None:
+            return text.split(self.separator)
+        if text in (self.labels or ()):
+            return [text]
+        divided = [text.split(separator) for separator in SEPARATORS if separator in text] or [[text]]
+        known = (labels for labels in divided if {label.strip() for label in labels} <= {"", *(self.labels or ())})
+        return next(known, divided[0])
+
+    def before_labels(self, rows: Iterable[tuple[Row, str]]) -> MultiLabelTask:
+        """The task with the separator of its rows: the first of `SEPARATORS` that occurs."""
+        if self.separator is not None or not isinstance(self.label, str):
+            return self
+        values = (tables.column(row, self.label, where) for row, where in rows)
+        occurring = {
+            separator for value in values if isinstance(value, str) for separator in SEPARATORS if separator in value
+        }
+        return self.model_copy(update={"separator": next((s for s in SEPARATORS if s in occurring), SEPARATORS[-1])})
 
     def target(self, row: Row, where: str) -> tuple[int, ...]:
         labels = self.labels_in(row, where)
@@ -75,6 +119,17 @@ class MultiLabelTask(TextsTask):
     def answer_one(self, logits: np.ndarray) -> Answer:
         p = dict(zip(self.labels, _sigmoid(logits).tolist()))
         return {"labels": list(itertools.compress(self.labels, self.decide_one(logits))), "probabilities": p}
+
+
+def _flag(row: Row, name: str, where: str) -> bool:
+    """Whether a row has the label of a column."""
+    value = tables.label(tables.column(row, name, where)).strip().lower()
+    if value in _FLAGS:
+        return _FLAGS[value]
+    raise UserError(
+        f"{where}: column {name!r} (task.label) expects 1 or 0, true or false, got {shown(value)}; labels by name "
+        "stand in one column, such as a|b"
+    )
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

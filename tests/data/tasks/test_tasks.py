@@ -46,6 +46,43 @@ def test_targets_that_are_refused(task, values, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("separator", ["|", "; ", ","])
+def test_the_separator_of_labels_is_found(separator):
+    rows = [(Row(n, {"label": text}), "f") for n, text in enumerate(["a", separator.join("ba"), "", None])]
+    task = MultiLabelTask().before_labels(rows)
+    assert [task.labels_in(*row) for row in rows] == [["a"], ["b", "a"], [], []]
+    known = MultiLabelTask(labels=("a", "b"))
+    assert [known.target(*row) for row in rows] == [(1, 0), (1, 1), (0, 0), (0, 0)]
+
+
+def test_a_label_may_hold_a_separator_of_others():
+    task = MultiLabelTask(labels=("Food, Drink", "Travel"))
+    for text, target in (("Food, Drink", (1, 0)), ("Food, Drink|Travel", (1, 1)), ("Travel; Food, Drink", (1, 1))):
+        assert task.target(Row(1, {"label": text}), "f") == target
+    with pytest.raises(UserError, match="label 'Foods' is none of"):
+        task.target(Row(1, {"label": "Travel|Foods"}), "f")
+
+
+def test_a_column_for_each_label():
+    task = MultiLabelTask(label=("joy", "fear"))
+    assert task.labels == ("joy", "fear")
+    values = [{"joy": "1", "fear": "0"}, {"joy": True, "fear": 1.0}, {"joy": "No", "fear": None}]
+    assert [task.target(Row(1, row), "f") for row in values] == [(1, 0), (1, 1), (0, 0)]
+    with pytest.raises(
+        UserError, match=r"f: column 'fear' \(task.label\) expects 1 or 0, .* got 'fear'; labels by name"
+    ):
+        task.target(Row(1, {"joy": 0, "fear": "fear"}), "f")
+    with pytest.raises(ValueError, match="labels: expected the names of the columns in label"):
+        MultiLabelTask(label=("joy", "fear"), labels=("joy", "anger"))
+
+
+def test_delimiters_and_encodings_are_checked_with_the_recipe():
+    assert ClassificationTask(delimiter=";", encoding="Latin1").encoding == "iso8859-1"
+    for fields, message in (({"encoding": "utf-9"}, "no encoding 'utf-9'"), ({"delimiter": "||"}, "at most 1 char")):
+        with pytest.raises(ValueError, match=message):
+            ClassificationTask(**fields)
+
+
 def test_probabilities_are_those_of_the_outputs():
     logits = np.array([0.5, -1.0, 2.0])
     task = ClassificationTask(labels=("a", "b", "c"), names=("A", "B", "C"))
