@@ -268,7 +268,7 @@ def _weights_in(tree: Tree, name: str) -> tuple[Tree, str]:
 
 
 def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
-    """Rows of each label in some files: numbers by value, words by alphabet.
+    """Rows of each label in some files: numbers by value, words by alphabet, label columns in their order.
 
     Args:
       task: a task with labels.
@@ -279,6 +279,8 @@ def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
     """
     counts: dict[str, int] = {}
     task = task.before_labels((row, file.where(row)) for file in row_files for row in file.rows(task))
+    if getattr(task, "separator", None) in ("|", ";"):
+        errors.note(f"column {task.label!r}: labels separated by {task.separator!r}")
     for file in row_files:
         for row in file.rows(task):
             for label in task.labels_in(row, file.where(row)):
@@ -291,7 +293,9 @@ def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
         joined := next((label for label in counts if _is_joined(label, counts)), None)
     ):
         errors.note(f"label {joined!r} holds several labels; task.kind: multi_label reads them one by one")
-    return {label: counts[label] for label in tables.in_order(counts)}
+    columns = getattr(task, "label", "")
+    order = columns if isinstance(columns, tuple) else tables.in_order(counts)
+    return {label: counts.get(label, 0) for label in order}
 
 
 def _is_joined(label: str, labels: Mapping[str, int]) -> bool:

@@ -42,3 +42,10 @@ def test_several_labels_in_one_column(tmp_path, notes):
         "label 'y|x' holds several labels; task.kind: multi_label reads them one by one",
     ]
     assert fine_tuning.recipe(tmp_path, data={"path": path}, task={"kind": "multi_label"}).task.labels == ("x", "y")
+    assert notes[2:] == ["column 'label': labels separated by '|'"]
+
+
+def test_a_column_for_each_label(tmp_path):
+    rows = [{"text": f"film {n}", "fear": n % 2, "anger": int(n > 3)} for n in range(8)]
+    task = {"kind": "multi_label", "label": ["fear", "anger"]}
+    assert fine_tuning.recipe(tmp_path, made=rows, task=task).task.labels == ("fear", "anger")

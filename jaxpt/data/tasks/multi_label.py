@@ -13,7 +13,7 @@ from jaxpt import metrics
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label
-from jaxpt.data.tasks.base import Answer, TextsTask
+from jaxpt.data.tasks.base import Answer, TextsTask, names_of
 from jaxpt.errors import UserError, shown
 
 SEPARATORS = ("|", ";", ",")
@@ -28,7 +28,7 @@ class MultiLabelTask(TextsTask):
       >>> task = MultiLabelTask(labels=("joy", "anger", "fear"))
       >>> task.target(Row(2, {"text": "…", "label": "fear, joy"}), "line 2")
       (1, 0, 1)
-      >>> task = MultiLabelTask(label=("joy", "fear"))  # a column for each label
+      >>> task = MultiLabelTask(label=("joy", "fear"), labels=("joy", "fear"))  # a column for each label
       >>> task.target(Row(2, {"text": "…", "joy": "1", "fear": "0"}), "line 2")
       (1, 0)
     """
@@ -47,16 +47,14 @@ class MultiLabelTask(TextsTask):
     default_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
     allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("labels")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _label_columns(cls, fields: Any) -> Any:
-        """The columns of the labels are the labels."""
-        if not isinstance(fields, dict) or not isinstance(columns := fields.get("label"), list | tuple):
-            return fields
-        labels = fields.get("labels") or columns
-        if sorted(map(str, labels)) != sorted(map(str, columns)) or len(set(columns)) < len(columns):
+    @model_validator(mode="after")
+    def _consistent(self) -> MultiLabelTask:
+        columns = names_of(self.label)
+        if len(set(columns)) < len(columns):
+            raise ValueError("label: a column is named twice")
+        if not isinstance(self.label, str) and self.labels is not None and set(self.labels) != set(columns):
             raise ValueError("labels: expected the names of the columns in label, each once; leave labels out")
-        return {**fields, "labels": labels}
+        return self
 
     @property
     def target_shape(self) -> tuple[int, ...]:

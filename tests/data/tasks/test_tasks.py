@@ -64,8 +64,7 @@ def test_a_label_may_hold_a_separator_of_others():
 
 
 def test_a_column_for_each_label():
-    task = MultiLabelTask(label=("joy", "fear"))
-    assert task.labels == ("joy", "fear")
+    task = MultiLabelTask(label=("joy", "fear"), labels=("joy", "fear"))
     values = [{"joy": "1", "fear": "0"}, {"joy": True, "fear": 1.0}, {"joy": "No", "fear": None}]
     assert [task.target(Row(1, row), "f") for row in values] == [(1, 0), (1, 1), (0, 0)]
     with pytest.raises(
