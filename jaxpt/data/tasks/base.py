@@ -228,6 +228,19 @@ class Task(TaskConfig):
         """
         return self
 
+    def calibration(self, outputs: Sequence[Sequence[np.ndarray]], targets: Sequence[Any]) -> dict[str, float]:
+        """What is fitted on the validation set and stored with its metrics, for `with_measured`: {name: value}.
+
+        Args:
+          outputs: the head's, of each row those of its records.
+          targets: of each row.
+        """
+        return {}
+
+    def confidence(self, outputs: Sequence[np.ndarray]) -> float | None:
+        """The probability of what is predicted of a row; None of a task without one."""
+        return None
+
     # ---- text to text -----------------------------------------------------------------------------------------------
 
     def input_text(self, row: Row, where: str) -> str:

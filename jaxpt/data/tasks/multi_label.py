@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from jaxpt import metrics
+from jaxpt.config import unaffected
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label
 from jaxpt.data.tasks.base import Answer, TextsTask, names_of
 from jaxpt.errors import UserError, shown
+from jaxpt.metrics import calibration
 
 SEPARATORS = ("|", ";", ",")
 """What stands between labels, in the order in which it is looked for."""
+_THRESHOLD = "threshold_"  # and the number of a label: its metric
 _FLAGS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("", "0", "0.0", "false", "no"), False)
 
 
@@ -42,7 +45,10 @@ class MultiLabelTask(TextsTask):
     """What stands between labels, where the column is text and no list; by default the first of `|`, `;` and `,` that
     divides the text into labels."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """A label with a higher probability is predicted."""
+    """A label with a higher probability is predicted, where it has none of its own in `thresholds`."""
+    thresholds: Annotated[tuple[float, ...] | None, unaffected("records", "program")] = None
+    """Threshold of each label; by default that of the largest F1 on the validation set, where 10 rows have the label
+    and 10 do not. The run saves them with its metrics."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
     allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("labels")
@@ -52,6 +58,8 @@ class MultiLabelTask(TextsTask):
         columns = names_of(self.label)
         if len(set(columns)) < len(columns):
             raise ValueError("label: a column is named twice")
+        if self.thresholds is not None and len(self.thresholds) != self.outputs:
+            raise ValueError(f"thresholds: expected one for each of labels, {self.outputs}, got {len(self.thresholds)}")
         if not isinstance(self.label, str) and self.labels is not None and set(self.labels) != set(columns):
             raise ValueError("labels: expected the names of the columns in label, each once; leave labels out")
         return self
@@ -111,8 +119,25 @@ class MultiLabelTask(TextsTask):
     def confusions(self, predictions: Sequence[tuple[int, ...]], targets: Sequence[tuple[int, ...]]) -> list[str]:
         return metrics.label_errors(predictions, targets, self.labels)
 
+    def calibration(self, outputs: Sequence[Sequence[np.ndarray]], targets: Sequence[Any]) -> dict[str, float]:
+        """The threshold of each label that has enough rows, as `threshold_<number>`."""
+        if self.thresholds is not None:
+            return {}
+        p = _sigmoid(np.stack([of_row[0][0] for of_row in outputs]).astype(np.float64))
+        fitted = [calibration.fit_threshold(*columns) for columns in zip(p.T, np.asarray(targets).T, strict=True)]
+        return {f"{_THRESHOLD}{n}": value for n, value in enumerate(fitted) if value is not None}
+
+    def with_measured(self, metrics: Mapping[str, float]) -> MultiLabelTask:
+        """The task with the thresholds of the validation set, where the recipe gives none."""
+        last = {name.rpartition("/")[2]: value for name, value in metrics.items()}
+        fitted = [last.get(f"{_THRESHOLD}{n}") for n in range(self.outputs)]
+        if self.thresholds is not None or not any(value is not None for value in fitted):
+            return self
+        values = tuple(self.threshold if value is None else float(value) for value in fitted)
+        return self.model_copy(update={"thresholds": values})
+
     def decide_one(self, logits: np.ndarray) -> tuple[int, ...]:
-        return tuple((_sigmoid(logits) > self.threshold).astype(int).tolist())
+        return tuple((_sigmoid(logits) > np.array(self.thresholds or self.threshold)).astype(int).tolist())
 
     def answer_one(self, logits: np.ndarray) -> Answer:
         p = dict(zip(self.labels, _sigmoid(logits).tolist()))
