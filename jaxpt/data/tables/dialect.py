@@ -10,7 +10,9 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, Field
 
 from jaxpt import errors
 from jaxpt.data.tables.files import MAX_LINE, open_file, raw_lines, read_lines
@@ -22,6 +24,20 @@ _SAMPLE_LINES = 200
 _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # no text of one byte a character has these
 _NAMES = {"cp1252": "Windows-1252 (Latin-1)", "utf-16": "UTF-16"}
+
+
+def _known_encoding(name: str) -> str:
+    try:
+        "a".encode(name)
+    except (LookupError, UnicodeError):
+        raise ValueError(f"no encoding {name!r}; expected one of Python's, such as utf-8, latin-1 or utf-16") from None
+    return codecs.lookup(name).name
+
+
+Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
+"""A character between two fields."""
+Encoding = Annotated[str, AfterValidator(_known_encoding)]
+"""An encoding that Python has."""
 
 
 class Dialect(NamedTuple):

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
-from pydantic import AfterValidator, Field
 
 from jaxpt import metrics
 from jaxpt.config import LanguageCode, Overrides, TaskConfig, unaffected
 from jaxpt.config.kinds import nearest
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
+from jaxpt.data.tables.dialect import Delimiter, Encoding
 from jaxpt.errors import UserError
 from jaxpt.metrics.text_tasks import TASKS, generic_inputs, text_task
 
 Answer = dict[str, Any]
 """What `jaxpt predict` writes of a row, ready for JSON."""
-
-
-def _known_encoding(name: str) -> str:
-    try:
-        "a".encode(name)
-    except (LookupError, UnicodeError):
-        raise ValueError(f"no encoding {name!r}; expected one of Python's, such as utf-8, latin-1 or utf-16") from None
-    return codecs.lookup(name).name
-
-
-Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
-"""A character between two fields."""
-Encoding = Annotated[str, AfterValidator(_known_encoding)]
-"""An encoding that Python has."""
 
 
 class LocatedRow(NamedTuple):
