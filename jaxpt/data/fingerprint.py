@@ -89,7 +89,14 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-LATER = {"comments": False, "metric_options": {}}
+LATER = {
+    "comments": False,
+    "metric_options": {},
+    "delimiter": None,
+    "encoding": None,
+    "temperature": None,
+    "thresholds": None,
+}
 """Fields of tasks that runs from before they came do not have, with the value that does what those runs did."""
 
 

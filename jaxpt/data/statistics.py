@@ -24,7 +24,7 @@ from jaxpt.data.labelled.layout import Record
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.readers import PAIR_SEPARATOR
 from jaxpt.data.sources.rows import Rows
-from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.base import LocatedRow, names_of
 from jaxpt.data.tokenizers.base import Tokenizer
 
 _EXACT = 4096  # lengths up to this one are counted each
@@ -344,7 +344,7 @@ def _of_row(config: Config, located: LocatedRow, split: str) -> Document:
     task, (row, where, _) = config.task, located
     columns = {name: strings(tables.column(row, name, where)) for name in task.columns()}
     content = task.content(row, where)
-    has_labels = split != "test" or not hasattr(task, "label") or task.label in row.values
+    has_labels = split != "test" or set(names_of(getattr(task, "label", ()))) <= row.values.keys()
     labels = task.labels_in(row, where) if has_labels else []
     value = float(task.target(row, where)) if task.quantiles and has_labels else None
     text = " ".join(columns.values()) or " ".join(content)

@@ -21,7 +21,12 @@ _WIDTH = 160  # characters of a line
 
 
 def details(
-    task: Task, rows: Sequence[LocatedRow], targets: Sequence[Any], predictions: Sequence[Any], losses: Sequence[float]
+    task: Task,
+    rows: Sequence[LocatedRow],
+    targets: Sequence[Any],
+    predictions: Sequence[Any],
+    losses: Sequence[float],
+    confidences: Sequence[float | None] | None = None,
 ) -> Details:
     """The predictions of a split, and what is shown of them.
 
@@ -31,9 +36,11 @@ def details(
       targets: of each row.
       predictions: likewise.
       losses: likewise.
+      confidences: the probability of each prediction, where it has one.
 
     Returns:
-      Confusion matrix and worst rows; of each row {"id", "target", "prediction", "loss"}.
+      Confusion matrix and worst rows; of each row {"id", "target", "prediction", "loss"}, and "probability" where it
+      is known.
     """
     records = tuple(
         {
@@ -41,8 +48,11 @@ def details(
             "target": task.named(target, row.row, row.where),
             "prediction": task.named(prediction, row.row, row.where),
             "loss": round(loss, 6),
+            **({} if confidence is None else {"probability": round(confidence, 6)}),
         }
-        for row, target, prediction, loss in zip(rows, targets, predictions, losses, strict=True)
+        for row, target, prediction, loss, confidence in zip(
+            rows, targets, predictions, losses, confidences or [None] * len(rows), strict=True
+        )
     )
     lines = task.confusions(predictions, targets)
     lines.append(f"largest losses of {len(rows):,} rows:")

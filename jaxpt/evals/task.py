@@ -74,6 +74,7 @@ class _OneTask:
         from jaxpt.data.labelled import examples
 
         config = self._config = setup.config
+        self._split = split
         rows, targets = config.task.grouped(examples.split_rows(config, split))
         limit = config.train.eval_examples if split == "validation" else None
         rows, self._targets = rows[:limit], targets[:limit]
@@ -91,6 +92,7 @@ class _OneTask:
 
     def lines(self, name: str, metrics: Mapping[str, float]) -> list[str]:
         """What the user is shown of the metrics."""
+        metrics = {name: value for name, value in metrics.items() if not name.startswith("threshold_")}
         return lines(name, metrics, self.majority, self._config.task.baseline_names(), self.computed)
 
     def measure(
@@ -104,13 +106,18 @@ class _OneTask:
         of_rows, rows = self._by_row(self._found, outputs), self._found.rows
         predictions = [config.objective.decide(of_row, row.row, row.where) for of_row, row in zip(of_rows, rows)]
 
+        has_outputs = config.objective.kind == "classification"  # and no generated text
+        is_fitted = has_outputs and self._split == "validation"
+        fitted = self._config.task.calibration(of_rows, self._targets) if is_fitted else {}
+
         def details(params: Any, measured: Mapping[str, float]) -> Details:
             losses = self.predictor.losses(params, self._found.records, of_rows, self._targets)
             task = with_measured(self._config, measured).task
-            task_details = error_analysis.details(task, rows, self._targets, predictions, losses)
+            confidences = [task.confidence(of_row) if has_outputs else None for of_row in of_rows]
+            task_details = error_analysis.details(task, rows, self._targets, predictions, losses, confidences)
             return task_details._replace(parts=tuple({"labels": self._labels, **part} for part in task_details.parts))
 
-        return measured(config, predictions, self._targets), details
+        return {**measured(config, predictions, self._targets), **fitted}, details
 
 
 def _prefixed(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:

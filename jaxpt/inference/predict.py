@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import json
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,12 +13,13 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data import tables, tokenizers
 from jaxpt.data.labelled import examples
-from jaxpt.data.labelled.files import RowFile
 from jaxpt.data.parts import chosen_task
-from jaxpt.data.tasks.base import Answer, LocatedRow, Task
+from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
 from jaxpt.evals import predictors
 from jaxpt.evals.task import of_part, with_measured
+from jaxpt.inference import prediction_files, prediction_rows
+from jaxpt.inference.prediction_rows import read_rows
 from jaxpt.metrics.glue import GLUE, glue_labels, glue_submission, glue_test
 from jaxpt.parallel import processes
 from jaxpt.runtime import disk
@@ -29,62 +30,105 @@ CHUNK = 4096
 """Rows whose tokens are in memory together."""
 
 
-def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue: bool = False) -> None:
-    """Writes a line of JSON for each row of a file, in its order: id, label and probabilities (or value, tags, answer).
+def predict(
+    path: str,
+    file: str | None = None,
+    out: str | None = None,
+    overrides: Sequence[str] = (),
+    glue: bool = False,
+    texts: Sequence[str] = (),
+    top_k: int = 3,
+) -> None:
+    """Writes each row of a file with what is predicted of it: a label and its probability, a value, tags, an answer.
 
     Args:
       path: a run_dir (its best checkpoint), or `RUN_DIR/checkpoints/STEP`.
-      file: rows as in training; they need no labels.
-      out: the file to write; it appears when it is complete. With several processes the first one writes it.
+      file: rows as in training; they need no labels. "-" or None: a text a line on stdin.
+      out: the file to write, in the format of its suffix; it appears when it is complete. With several processes the
+        first one writes it. None: JSON lines on stdout.
       overrides: `key=value` of the run's configuration, such as `task.text=review`; with several tasks
         `task.use=NAME`.
       glue: write the file that GLUE's leaderboard takes instead, into the directory `out`, or the .tsv that it names;
         `file` is one of GLUE's test sets.
+      texts: texts instead of `file`.
+      top_k: the likeliest labels whose probabilities are written.
 
     Raises:
-      UserError: the run has no task, or none of GLUE's, or several and none is named; `out` exists, or a row is not as
-        it must be.
+      UserError: the run has no task, or none of GLUE's, or several and none is named; `out` exists or has an unknown
+        suffix, or a row is not as it must be.
     """
+    file, overrides = _file_and_overrides(file, overrides)
+    to = None if out is None or glue else Path(out)
+    if to is not None:
+        prediction_files.check_out(to)
+    if glue and (out is None or file is None):
+        raise UserError("--glue: writes GLUE's submission: give FILE, one of its test sets, and --out DIR")
     run_dir, step = checkpoint.find(path)
     config = configs.load(run_dir, overrides)
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
+    task = _task(config, run_dir)
+    if glue:
+        _submit(config, run_dir, step, file, out)
+        return
+    rows = read_rows(task, file, texts)
+    answers = predicted(config, run_dir, step, rows, "answer")
+    records = prediction_rows.records(task, rows, answers, top_k, prediction_files.is_flat(to))
+    if not checkpoint.is_primary():
+        collections.deque(records, maxlen=0)
+    elif to is None:
+        for line in prediction_files.json_lines(records):
+            print(line)
+    else:
+        prediction_files.write(to, records)
+        say(f"{to}: {len(rows):,} rows, by {run_dir} at step {step}")
+
+
+def _file_and_overrides(file: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Tells FILE, which may be left out and may stand behind options, from overrides.
+
+    Example:
+      >>> _file_and_overrides("task.text=review", ()), _file_and_overrides(None, ["a.csv", "task.text=review"])
+      ((None, ['task.text=review']), ('a.csv', ['task.text=review']))
+    """
+    words = [*([] if file is None else [file]), *overrides]
+    files = [word for word in words if "=" not in word or Path(word).exists()]
+    if not files:
+        return None, words
+    words.remove(files[0])
+    return files[0], words
+
+
+def _task(config: Config, run_dir: Path) -> Task:
+    """The task of a run that predicts.
+
+    Raises:
+      UserError: the run generates text, or has several tasks and none is chosen.
+    """
     if config.task is None:
         raise UserError(f"{run_dir}: was not fine-tuned on a task; `jaxpt generate` completes and fills texts")
     if config.task.kind == "dialogue":
         raise UserError(
             f"{run_dir}: was fine-tuned on dialogues; `jaxpt chat {shlex.quote(str(run_dir))}` talks with it"
         )
-    task = chosen_task(config).task
-    submission = Submission(chosen_task(config), file) if glue else None
-    to = submission.file(out) if submission else Path(out)
+    return chosen_task(config).task
+
+
+def _submit(config: Config, run_dir: Path, step: int, file: str, out: str) -> None:
+    """Writes the file that GLUE's leaderboard takes."""
+    submission = Submission(chosen_task(config), file)
+    to = submission.file(out)
     if to.exists():
         raise UserError(f"{to}: already exists; choose a new file")
-    files = [RowFile(file_path) for file_path in tables.expand(file, "FILE")]
-    rows = examples.read(submission.task if submission else task, files)
-    if not rows:
-        raise UserError(f"{file}: has no rows")
-    predictions = predicted(config, run_dir, step, rows, "decide" if glue else "answer")
-    lines = submission.lines(rows, predictions) if submission else _lines(task, rows, predictions)
-    if checkpoint.is_primary():
-        _write(to, lines)
-    else:
-        for _ in lines:
-            pass
+    rows = read_rows(submission.task, file, ())
+    lines = submission.lines(rows, predicted(config, run_dir, step, rows, "decide"))
+    if not checkpoint.is_primary():
+        collections.deque(lines, maxlen=0)
+        return
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with disk.whole_file(to) as written:
+        written.writelines(f"{line}\n".encode() for line in lines)
     say(f"{to}: {len(rows):,} rows, by {run_dir} at step {step}")
-
-
-def _lines(task: Task, rows: Sequence[LocatedRow], answers: Iterable[Answer]) -> Iterator[str]:
-    """Lines of JSON."""
-    for row, answer in zip(rows, answers, strict=True):
-        yield json.dumps({"id": task.row_id(row.row), **answer}, ensure_ascii=False)
-
-
-def _write(out: Path, lines: Iterable[str]) -> None:
-    """Writes a file, which appears when it is complete."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with disk.whole_file(out) as to:
-        to.writelines(f"{line}\n".encode() for line in lines)
 
 
 def predicted(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow], how: str) -> Iterator[Any]:

@@ -2,18 +2,19 @@
 
 model, data.tokenizer         of `init_from.path`, where the recipe names no kind
 model.vocab_size              grows to what data.tokenizer.add_tokens need
-task.labels                   of the training set, in a stable order; a run that exists keeps its own
+task.labels                   of the training set, in a stable order; a run of the same files and columns keeps its own
 task.most_choices             of the training set; likewise
 objective.class_weights       `balanced`: from the counts of the training set
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
+from jaxpt import errors
 from jaxpt.config import Config
 from jaxpt.config.files import read
 from jaxpt.config.plain import merge
@@ -191,13 +192,14 @@ def with_task_values(config: Config) -> Config:
     tree, old = configs.dump(config), _saved(config)
     for name, task_config in each_task(config).items():
         task, settings = task_config.task, _task_in(tree, name)
-        old_settings = {} if old is None else _task_in(old, name)
+        same = old is not None and _has_same_labels(old, tree, name)
+        old_settings = _task_in(old, name) if same else {}
         if getattr(task, "most_choices", 0) is None:
             settings["most_choices"] = old_settings.get("most_choices") or _max_choices(task_config, name)
         wants_labels = getattr(task, "labels", ()) is None
         weights, key = _weights_in(tree, name)
         wants_weights = getattr(task_config.objective, "class_weights", None) == "balanced"
-        if old is not None:
+        if same:
             if wants_labels:
                 settings["labels"] = old_settings.get("labels")
             if wants_weights:
@@ -236,6 +238,23 @@ def _saved(config: Config) -> Tree | None:
     return None
 
 
+def _has_same_labels(old: Tree, tree: Tree, name: str) -> bool:
+    """True if a saved recipe takes a task's labels from the same columns of the same files."""
+    if (tree.get("data") or {}).get("source") == "batches":
+        return True
+    tasks = [_task_in(recipe, name) for recipe in (old, tree)]
+    columns = [tuple(task.get(key) for key in ("kind", "label", "tags")) for task in tasks]
+    return columns[0] == columns[1] and _paths_in(old, name) == _paths_in(tree, name)
+
+
+def _paths_in(tree: Tree, name: str) -> Any:
+    """The training files of a task in a plain tree."""
+    data = tree.get("data") or {}
+    part = next((part for part in data.get("mixture") or () if part.get("name") == name), {}) if name else data
+    paths = part.get("path")
+    return paths if isinstance(paths, str | None) else list(paths)
+
+
 def _task_in(tree: Tree, name: str) -> Tree:
     """A task in a plain tree: one of a mixture by its name, or else the only one."""
     task = tree.get("task") or {}
@@ -249,7 +268,7 @@ def _weights_in(tree: Tree, name: str) -> tuple[Tree, str]:
 
 
 def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
-    """Rows of each label in some files: numbers by value, words by alphabet.
+    """Rows of each label in some files: numbers by value, words by alphabet, label columns in their order.
 
     Args:
       task: a task with labels.
@@ -260,6 +279,8 @@ def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
     """
     counts: dict[str, int] = {}
     task = task.before_labels((row, file.where(row)) for file in row_files for row in file.rows(task))
+    if getattr(task, "separator", None) in ("|", ";"):
+        errors.note(f"column {task.label!r}: labels separated by {task.separator!r}")
     for file in row_files:
         for row in file.rows(task):
             for label in task.labels_in(row, file.where(row)):
@@ -268,4 +289,18 @@ def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
         known = ", ".join(counts) or "none"
         names = ", ".join(file.name for file in row_files)
         raise UserError(f"{names}: wants rows of two labels or more (task.label), got {known}")
-    return {label: counts[label] for label in tables.in_order(counts)}
+    if task.kind == "classification" and (
+        joined := next((label for label in counts if _is_joined(label, counts)), None)
+    ):
+        errors.note(f"label {joined!r} holds several labels; task.kind: multi_label reads them one by one")
+    columns = getattr(task, "label", "")
+    order = columns if isinstance(columns, tuple) else tables.in_order(counts)
+    return {label: counts.get(label, 0) for label in order}
+
+
+def _is_joined(label: str, labels: Mapping[str, int]) -> bool:
+    """True if a label is made of others, such as a|b of a and b."""
+    return any(
+        separator in label and all(part.strip() in labels for part in label.split(separator))
+        for separator in ("|", ";", ",")
+    )

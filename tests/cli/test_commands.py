@@ -146,7 +146,7 @@ def test_help_is_a_word_too(capsys, argv, same):
         (["trian"], "COMMAND: 'trian' is none; did you mean train?"),
         (["zzz"], "invalid choice: 'zzz'"),
         (["train"], "the following arguments are required: CONFIG; see jaxpt train --help"),
-        (["predict", "run"], "the following arguments are required: FILE, --out; see jaxpt predict --help"),
+        (["embed", "run"], "the following arguments are required: FILE, --out; see jaxpt embed --help"),
         (["study"], "the following arguments are required: STUDY; see jaxpt study --help"),
         (["train", "x.yaml", "--fast"], "jaxpt train: unknown argument '--fast'; see jaxpt train --help"),
         (["plan", "x.yaml", "--shrdings"], "'--shrdings'; did you mean --shardings or --slices?; see jaxpt plan"),

@@ -8,6 +8,7 @@ import pytest
 
 import jaxpt
 from jaxpt.cli import main
+from jaxpt.data import tables
 from jaxpt.errors import UserError
 from jaxpt.hf import convert
 from jaxpt.inference.predict import predict
@@ -47,6 +48,29 @@ def test_each_row_has_its_line_in_order(run, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_table_of_a_spreadsheet_is_joined_to_its_predictions(run, tmp_path, capsys):
+    """`;` and Latin-1 in; CSV, TSV, Parquet, and lines on stdout out, of a file and of texts."""
+    texts = ["a good film, très good", "a bad plot"]
+    (tmp_path / "t.csv").write_bytes(
+        ("text;day\n" + "".join(f"{text};{n}\n" for n, text in enumerate(texts))).encode("cp1252")
+    )
+    for suffix in ("csv", "parquet"):
+        command = ["predict", str(run / "run"), "--top-k", "2", "--out", str(tmp_path / f"p.{suffix}")]
+        assert main([*command, str(tmp_path / "t.csv"), "task.names=[sad,fine]"]) == 0
+        rows = [row.values for row in tables.read(tmp_path / f"p.{suffix}")]
+        assert list(rows[0]) == ["id", "text", "day", "label", "probability", "label_2", "probability_2"]
+        assert [row["text"] for row in rows] == texts and [row["label"] for row in rows] == ["fine", "sad"]
+        assert [int(row["id"]) for row in rows] == [0, 1] == [int(row["day"]) for row in rows]
+    capsys.readouterr()
+    assert main(["predict", str(run / "run"), "task.names=[sad,fine]", "--text", texts[0], "--text", texts[1]]) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["label"] for one in printed] == ["fine", "sad"] and [one["text"] for one in printed] == texts
+    assert [one["probability"] for one in printed] == pytest.approx(
+        [float(row["probability"]) for row in rows], abs=2e-6
+    )
+
+
+@pytest.mark.slow
 def test_the_predictions_of_the_test_set_are_kept(run, tmp_path, capsys):
     """One line for each row; a finished run writes the same bytes again; `jaxpt eval` shows the validation set's."""
     file = run / "run" / "evaluations" / "predictions_test.jsonl"
@@ -56,7 +80,7 @@ def test_the_predictions_of_the_test_set_are_kept(run, tmp_path, capsys):
     assert np.mean([one["target"] == one["prediction"] for one in found]) == pytest.approx(receipt["test"]["accuracy"])
     predict(str(run / "run"), str(run / "test.jsonl"), str(tmp_path / "p.jsonl"))
     for one, other in zip(found, lines(tmp_path / "p.jsonl"), strict=True):
-        assert one["prediction"] == other["label"]
+        assert one["prediction"] == other["predicted_label"] and one["target"] == other["label"]
         assert one["loss"] == pytest.approx(-np.log(other["probabilities"][one["target"]]), abs=2e-6)
     before = file.read_bytes()
     file.unlink()
@@ -94,7 +118,7 @@ def test_a_submission_to_glue(run, tmp_path, capsys):
     arguments = ["predict", str(run / "run"), str(run / "test.jsonl"), "--glue", "--out", str(tmp_path / "glue")]
     assert main([*arguments, *names]) == 0
     predict(str(run / "run"), str(run / "test.jsonl"), str(tmp_path / "p.jsonl"))
-    wanted = [f"{one['id']}\t{['bad', 'good'].index(one['label'])}" for one in lines(tmp_path / "p.jsonl")]
+    wanted = [f"{one['id']}\t{['bad', 'good'].index(one['predicted_label'])}" for one in lines(tmp_path / "p.jsonl")]
     assert (tmp_path / "glue" / "SST-2.tsv").read_text("utf-8").splitlines() == ["index\tprediction", *wanted]
     capsys.readouterr()
     for more, words in ((names, "SST-2.tsv: already exists"), (names[:1], "task.labels: 'bad' is none of SST-2.tsv's")):

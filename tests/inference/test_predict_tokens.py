@@ -50,7 +50,7 @@ def trained(directory, made, **sections):
     predict(str(directory / "run"), str(directory / "test.jsonl"), str(directory / "p.jsonl"))
     found = [json.loads(line) for line in (directory / "p.jsonl").read_text("utf-8").splitlines()]
     kept = (directory / "run" / "evaluations" / "predictions_test.jsonl").read_text("utf-8").splitlines()
-    key = "tags" if "tags" in found[0] else "answer"
+    key = "predicted_tags" if "tags" in found[0] else "answer"
     assert [json.loads(line)["prediction"] for line in kept] == [one[key] for one in found]
     wanted = list(made(41, seed=1))
     assert [one["id"] for one in found] == [row["id"] for row in wanted]
@@ -62,7 +62,7 @@ def test_every_word_has_its_tag(tmp_path):
     task = {"kind": "tagging", "metrics": ["span_f1", "tag_accuracy"]}
     found, wanted, receipt = trained(tmp_path, tagged, task=task)
     assert [one["tokens"] for one in found] == [row["tokens"] for row in wanted]
-    pairs = [pair for one, row in zip(found, wanted) for pair in zip(one["tags"], row["tags"], strict=True)]
+    pairs = [pair for one, row in zip(found, wanted) for pair in zip(one["predicted_tags"], row["tags"], strict=True)]
     accuracy = np.mean([got == tag for got, tag in pairs])
     assert accuracy == pytest.approx(receipt["test"]["tag_accuracy"]) and accuracy > 0.9
     assert receipt["test"]["f1"] > 0.7

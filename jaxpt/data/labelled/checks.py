@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from jaxpt.data.parts import Part
     from jaxpt.data.records.store import Store
 
+ROWS_PER_LABEL = 5
+"""Rows of a validation set for each label, below which it is called small."""
+
 
 def check_files(config: Config) -> None:
     """Raises UserError where a file of one split is given for another one, too, or a test set is without metrics."""
@@ -96,11 +99,27 @@ def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[
     for split in splits if config.task.kind == "tagging" else ():
         if repairs := sum(config.task.repairs(row.row, row.where) for row in rows[split]):
             yield f"{split}: {repairs:,} tags I-X that continue no entity were read as B-X (task.scheme: auto)"
+    if config.task.kind in ("classification", "multi_label"):
+        yield from _small_validation(config, rows["validation"])
     train = _contents(config, rows["train"])
     for split in splits[1:]:
         of_split = _contents(config, rows[split])
         if twice := tables.overlap(train, of_split):
             yield f"{twice:,} of {len(of_split):,} {split} texts stand in the training set too"
+
+
+def _small_validation(config: Config, rows: Sequence[LocatedRow]) -> Iterator[str]:
+    """Says of a validation set that it is too small for its labels: it chooses the best checkpoint."""
+    labels = config.task.labels or ()
+    occurring = {label for row in rows for label in config.task.labels_in(row.row, row.where)}
+    missing = len([label for label in labels if label not in occurring])
+    if missing or len(rows) < ROWS_PER_LABEL * len(labels):
+        key = "data.validation_fraction" if config.data.validation_path is None else "data.validation_path"
+        without = f", {missing} of them without a row" if missing else ""
+        yield (
+            f"validation: {len(rows):,} rows for {len(labels)} labels{without}: few to choose the best checkpoint by; "
+            f"more rows: {key}"
+        )
 
 
 def _contents(config: Config, rows: Sequence[LocatedRow]) -> list[Any]:

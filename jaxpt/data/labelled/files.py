@@ -33,7 +33,8 @@ class RowFile(NamedTuple):
         if self.split is not None:
             return tables.read(self.path, self.format, split=self.split)
         format = tables.file_format(self.path, self.format)
-        keys = () if self.format == "jsonl" else ("header", "comments" if format == "conll" else "quoted")
+        of_format = ("comments",) if format == "conll" else ("quoted", "delimiter", "encoding")
+        keys = () if self.format == "jsonl" else ("header", *of_format)
         options = {key: option for key in keys if (option := getattr(task, key)) is not None}
         return tables.read(self.path, format, **options)
 

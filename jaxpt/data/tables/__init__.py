@@ -2,6 +2,7 @@
 
   reading     the formats; path → rows                  rows      a row, its columns, their labels
   files       which files there are, their lines        splits    a stratified held-out split by hashes of texts
+  dialect     the delimiter and the encoding of CSV and TSV
   plain_text, delimited, json_files, parquet, conll, tfds: formats
   built_in    tables made of the built-in corpus
 

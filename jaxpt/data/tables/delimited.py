@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import csv as csv_format
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from jaxpt.data.tables.files import read_lines
+from jaxpt.data.tables import dialect as dialects
 from jaxpt.data.tables.rows import NUMBER, Row
 from jaxpt.errors import UserError
 
 
-def tsv(path: str, header: Sequence[str] | None = None, quoted: bool = False, delimiter: str = "\t") -> Iterator[Row]:
+def tsv(
+    path: str,
+    header: Sequence[str] | None = None,
+    quoted: bool = False,
+    delimiter: str | None = "\t",
+    encoding: str | None = None,
+) -> Iterator[Row]:
     """Reads a file of tab-separated values. Quotation marks mean nothing: so are GLUE's files written.
 
     Args:
       path: the file, also as `.gz`.
       header: names of the columns of a file without a header row (CoLA's); None: the first row has them.
       quoted: fields may stand in quotation marks, then also with delimiters and line ends in them.
-      delimiter: what separates fields.
+      delimiter: what separates fields; None: found by the first rows (see `dialect`).
+      encoding: as Python calls it; None: found.
 
     Yields:
       Rows of strings, with the line where each starts. Blank lines are passed over.
@@ -26,7 +33,9 @@ def tsv(path: str, header: Sequence[str] | None = None, quoted: bool = False, de
     Raises:
       UserError: names the line with a wrong number of fields, a bad header or bad quotes; the file is empty.
     """
-    records = _quoted(path, delimiter) if quoted else _plain(path, delimiter)
+    delimiter, encoding = dialects.dialect(path, quoted, delimiter, encoding, header)
+    lines = dialects.lines(path, encoding)
+    records = _quoted(path, lines, delimiter) if quoted else _plain(lines, delimiter)
     names = None if header is None else _checked(header, f"{path}: header")
     first, rows = True, 0
     for number, fields in records:
@@ -49,21 +58,30 @@ def tsv(path: str, header: Sequence[str] | None = None, quoted: bool = False, de
         raise UserError(f"{path}: {'is empty' if first else 'no rows below the header'}; wants {expected}")
 
 
-def csv(path: str, header: Sequence[str] | None = None, quoted: bool = True) -> Iterator[Row]:
-    """Reads a file of comma-separated values, as `tsv` does; fields may stand in quotation marks."""
-    return tsv(path, header, quoted, ",")
+def csv(
+    path: str,
+    header: Sequence[str] | None = None,
+    quoted: bool = True,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+) -> Iterator[Row]:
+    """Reads a file of comma-separated values, as `tsv` does; fields may stand in quotation marks.
+
+    Many programs write `;` or tabs into a .csv: which it is, is found by the first rows.
+    """
+    return tsv(path, header, quoted, delimiter, encoding)
 
 
-def _plain(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in read_lines(path):
+def _plain(lines: Iterable[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in lines:
         line = line.removesuffix("\n").removesuffix("\r")
         if line:
             yield number, line.split(delimiter)
 
 
-def _quoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _quoted(path: str, lines: Iterable[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str]]]:
     csv_format.field_size_limit(sys.maxsize)  # 131072 by default: a text may be longer
-    reader = csv_format.reader((line for _, line in read_lines(path)), delimiter=delimiter, strict=True)
+    reader = csv_format.reader((line for _, line in lines), delimiter=delimiter, strict=True)
     start = 1
     try:
         for fields in reader:

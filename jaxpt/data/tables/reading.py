@@ -60,8 +60,8 @@ def read(path: str, format: str = "auto", **options: Any) -> Iterator[Row]:
       path: the file, local or remote, also as `.gz`; for `format="tfds"` the name of a data set, for `"builtin"` the
         name of a table made of the built-in corpus.
       format: one of `FORMATS`; "auto" goes by the suffix.
-      **options: of the format: `header`, `quoted` (tsv, csv), `header`, `comments` (conll), `split` (tfds, builtin),
-        `start` (text, jsonl, parquet), `columns` (jsonl, parquet), `documents` (text).
+      **options: of the format: `header`, `quoted`, `delimiter`, `encoding` (tsv, csv), `header`, `comments` (conll),
+        `split` (tfds, builtin), `start` (text, jsonl, parquet), `columns` (jsonl, parquet), `documents` (text).
 
     Yields:
       The rows in the order of the file.

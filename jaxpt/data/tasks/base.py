@@ -12,6 +12,7 @@ from jaxpt.config import LanguageCode, Overrides, TaskConfig, unaffected
 from jaxpt.config.kinds import nearest
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
+from jaxpt.data.tables.dialect import Delimiter, Encoding
 from jaxpt.errors import UserError
 from jaxpt.metrics.text_tasks import TASKS, generic_inputs, text_task
 
@@ -41,6 +42,12 @@ class Task(TaskConfig):
     """Names of the columns of files that do not name them: TSV and CSV without a header line, CoNLL."""
     quoted: bool | None = None
     """Fields of TSV and CSV files may stand in quotation marks; by default those of CSV."""
+    delimiter: Delimiter | None = None
+    """What separates the fields of TSV and CSV files; by default a tab, and of CSV what its first rows show: a comma,
+    `;`, a tab or `|`."""
+    encoding: Encoding | None = None
+    """The encoding of TSV and CSV files (`latin-1`, `utf-16`, …); by default found: UTF-8, UTF-16 with a byte order
+    mark, or else Windows-1252."""
     comments: bool = False
     """Lines of CoNLL files that start with # before a sentence are comments; in CoNLL-U they always are."""
     metrics: tuple[str, ...] | None = None
@@ -205,6 +212,19 @@ class Task(TaskConfig):
           metrics: measured there: {"<evaluator>/<metric>": value}.
         """
         return self
+
+    def calibration(self, outputs: Sequence[Sequence[np.ndarray]], targets: Sequence[Any]) -> dict[str, float]:
+        """What is fitted on the validation set and stored with its metrics, for `with_measured`: {name: value}.
+
+        Args:
+          outputs: the head's, of each row those of its records.
+          targets: of each row.
+        """
+        return {}
+
+    def confidence(self, outputs: Sequence[np.ndarray]) -> float | None:
+        """The probability of what is predicted of a row; None of a task without one."""
+        return None
 
     # ---- text to text -----------------------------------------------------------------------------------------------
 

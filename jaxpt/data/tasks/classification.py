@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from jaxpt import metrics
 from jaxpt.config import unaffected
@@ -16,6 +16,7 @@ from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label, check_labels, label_of
 from jaxpt.data.tasks.base import Answer, LocatedRow, TextsTask, names_of
 from jaxpt.errors import UserError
+from jaxpt.metrics import calibration
 from jaxpt.metrics.text_tasks import TASKS
 
 
@@ -48,6 +49,10 @@ class ClassificationTask(TextsTask):
     """The label, or its name, that the metric f1 is of; by default the second of two."""
     group: str | tuple[str, ...] | None = None
     """Column, or columns, of the rows that are scored together: the answers to one question of MultiRC."""
+
+    temperature: Annotated[float | None, Field(gt=0), unaffected("records", "program")] = None
+    """Outputs are divided by it before they are probabilities; by default it is fitted on the validation set, where
+    that has 50 rows. The run saves it with its metrics. It changes no label."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("label")
@@ -188,7 +193,34 @@ class ClassificationTask(TextsTask):
     def decide_one(self, logits: np.ndarray) -> int:
         return int(logits.argmax())
 
+    def calibration(self, outputs: Sequence[Sequence[np.ndarray]], targets: Sequence[Any]) -> dict[str, float]:
+        """Temperature, and the expected calibration error with it and without."""
+        if len(targets) < calibration.MIN_ROWS:
+            return {}
+        logits = np.stack([of_row[0][0] for of_row in outputs]).astype(np.float64)
+        labels = [target.label if isinstance(target, GroupedLabel) else target for target in targets]
+        temperature = self.temperature or calibration.fit_temperature(logits, labels)
+        is_correct = logits.argmax(-1) == np.asarray(labels)
+        errors = {
+            name: calibration.expected_calibration_error(_softmax(logits / divisor).max(-1), is_correct)
+            for name, divisor in (("calibration_error", temperature), ("calibration_error_raw", 1.0))
+        }
+        return {"temperature": temperature, **errors}
+
+    def with_measured(self, metrics: Mapping[str, float]) -> ClassificationTask:
+        """The task with the temperature of the validation set, where the recipe gives none."""
+        fitted = next((value for name, value in metrics.items() if name.rpartition("/")[2] == "temperature"), None)
+        if self.temperature is not None or fitted is None:
+            return self
+        return self.model_copy(update={"temperature": float(fitted)})
+
+    def confidence(self, outputs: Sequence[np.ndarray]) -> float:
+        return float(_softmax(outputs[0][0].astype(np.float64) / (self.temperature or 1.0)).max())
+
     def answer_one(self, logits: np.ndarray) -> Answer:
-        p = np.exp(logits - logits.max())
-        p = (p / p.sum()).tolist()
+        p = _softmax(logits / (self.temperature or 1.0)).tolist()
         return {"label": self.shown[self.decide_one(logits)], "probabilities": dict(zip(self.shown, p))}
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    return np.exp(-metrics.negative_log_softmax(logits))

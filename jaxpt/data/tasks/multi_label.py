@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxpt import metrics
+from jaxpt.config import unaffected
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label
-from jaxpt.data.tasks.base import Answer, TextsTask
+from jaxpt.data.tasks.base import Answer, TextsTask, names_of
+from jaxpt.errors import UserError, shown
+from jaxpt.metrics import calibration
+
+SEPARATORS = ("|", ";", ",")
+"""What stands between labels, in the order in which it is looked for."""
+_THRESHOLD = "threshold_"  # and the number of a label: its metric
+_FLAGS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("", "0", "0.0", "false", "no"), False)
 
 
 class MultiLabelTask(TextsTask):
@@ -23,18 +31,38 @@ class MultiLabelTask(TextsTask):
       >>> task = MultiLabelTask(labels=("joy", "anger", "fear"))
       >>> task.target(Row(2, {"text": "…", "label": "fear, joy"}), "line 2")
       (1, 0, 1)
+      >>> task = MultiLabelTask(label=("joy", "fear"), labels=("joy", "fear"))  # a column for each label
+      >>> task.target(Row(2, {"text": "…", "joy": "1", "fear": "0"}), "line 2")
+      (1, 0)
     """
 
     kind: Literal["multi_label"] = "multi_label"
+    label: str | tuple[str, ...] = "label"
+    """Column of the labels, a list or text with `separator`; or a column for each label, with 1 or 0, true or false."""
     labels: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """The labels, in the order of the head's outputs; by default those of the training set."""
-    separator: str = ","
-    """What stands between labels, where the column is text and no list."""
+    """The labels, in the order of the head's outputs; by default those of the training set, or the label columns."""
+    separator: Annotated[str, Field(min_length=1)] | None = None
+    """What stands between labels, where the column is text and no list; by default the first of `|`, `;` and `,` that
+    divides the text into labels."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """A label with a higher probability is predicted."""
+    """A label with a higher probability is predicted, where it has none of its own in `thresholds`."""
+    thresholds: Annotated[tuple[float, ...] | None, unaffected("records", "program")] = None
+    """Threshold of each label; by default that of the largest F1 on the validation set, where 10 rows have the label
+    and 10 do not. The run saves them with its metrics."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
     allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("labels")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> MultiLabelTask:
+        columns = names_of(self.label)
+        if len(set(columns)) < len(columns):
+            raise ValueError("label: a column is named twice")
+        if self.thresholds is not None and len(self.thresholds) != self.outputs:
+            raise ValueError(f"thresholds: expected one for each of labels, {self.outputs}, got {len(self.thresholds)}")
+        if not isinstance(self.label, str) and self.labels is not None and set(self.labels) != set(columns):
+            raise ValueError("labels: expected the names of the columns in label, each once; leave labels out")
+        return self
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -42,11 +70,33 @@ class MultiLabelTask(TextsTask):
 
     def labels_in(self, row: Row, where: str) -> list[str]:
         """The labels of a row; possibly none."""
+        if not isinstance(self.label, str):
+            return [name for name in self.label if _flag(row, name, where)]
         value: Any = tables.column(row, self.label, where)
         if value is None:
             return []
-        raw_labels = value if isinstance(value, list) else tables.label(value).split(self.separator)
+        raw_labels = value if isinstance(value, list) else self._split(tables.label(value).strip())
         return [label for label in (tables.label(raw_label).strip() for raw_label in raw_labels) if label]
+
+    def _split(self, text: str) -> list[str]:
+        """The labels in a text."""
+        if self.separator is not None:
+            return text.split(self.separator)
+        if text in (self.labels or ()):
+            return [text]
+        divided = [text.split(separator) for separator in SEPARATORS if separator in text] or [[text]]
+        known = (labels for labels in divided if {label.strip() for label in labels} <= {"", *(self.labels or ())})
+        return next(known, divided[0])
+
+    def before_labels(self, rows: Iterable[tuple[Row, str]]) -> MultiLabelTask:
+        """The task with the separator of its rows: the first of `SEPARATORS` that occurs."""
+        if self.separator is not None or not isinstance(self.label, str):
+            return self
+        values = (tables.column(row, self.label, where) for row, where in rows)
+        occurring = {
+            separator for value in values if isinstance(value, str) for separator in SEPARATORS if separator in value
+        }
+        return self.model_copy(update={"separator": next((s for s in SEPARATORS if s in occurring), SEPARATORS[-1])})
 
     def target(self, row: Row, where: str) -> tuple[int, ...]:
         labels = self.labels_in(row, where)
@@ -69,12 +119,40 @@ class MultiLabelTask(TextsTask):
     def confusions(self, predictions: Sequence[tuple[int, ...]], targets: Sequence[tuple[int, ...]]) -> list[str]:
         return metrics.label_errors(predictions, targets, self.labels)
 
+    def calibration(self, outputs: Sequence[Sequence[np.ndarray]], targets: Sequence[Any]) -> dict[str, float]:
+        """The threshold of each label that has enough rows, as `threshold_<number>`."""
+        if self.thresholds is not None:
+            return {}
+        p = _sigmoid(np.stack([of_row[0][0] for of_row in outputs]).astype(np.float64))
+        fitted = [calibration.fit_threshold(*columns) for columns in zip(p.T, np.asarray(targets).T, strict=True)]
+        return {f"{_THRESHOLD}{n}": value for n, value in enumerate(fitted) if value is not None}
+
+    def with_measured(self, metrics: Mapping[str, float]) -> MultiLabelTask:
+        """The task with the thresholds of the validation set, where the recipe gives none."""
+        last = {name.rpartition("/")[2]: value for name, value in metrics.items()}
+        fitted = [last.get(f"{_THRESHOLD}{n}") for n in range(self.outputs)]
+        if self.thresholds is not None or not any(value is not None for value in fitted):
+            return self
+        values = tuple(self.threshold if value is None else float(value) for value in fitted)
+        return self.model_copy(update={"thresholds": values})
+
     def decide_one(self, logits: np.ndarray) -> tuple[int, ...]:
-        return tuple((_sigmoid(logits) > self.threshold).astype(int).tolist())
+        return tuple((_sigmoid(logits) > np.array(self.thresholds or self.threshold)).astype(int).tolist())
 
     def answer_one(self, logits: np.ndarray) -> Answer:
         p = dict(zip(self.labels, _sigmoid(logits).tolist()))
         return {"labels": list(itertools.compress(self.labels, self.decide_one(logits))), "probabilities": p}
+
+
+def _flag(row: Row, name: str, where: str) -> bool:
+    """Whether a row has the label of a column."""
+    value = tables.label(tables.column(row, name, where)).strip().lower()
+    if value in _FLAGS:
+        return _FLAGS[value]
+    raise UserError(
+        f"{where}: column {name!r} (task.label) expects 1 or 0, true or false, got {shown(value)}; labels by name "
+        "stand in one column, such as a|b"
+    )
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

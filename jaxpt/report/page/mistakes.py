@@ -8,11 +8,14 @@ from html import escape
 from typing import Any
 
 from jaxpt.report.document import table
+from jaxpt.report.page import trust
 from jaxpt.report.page.run_data import RunData
 
 MOST_LABELS = 24
-"""Rows of a matrix; of more labels those that are confused most."""
-MOST_WORST = 10
+"""Rows of a table of labels."""
+MOST_IN_MATRIX = 12
+"""Labels of a matrix with numbers; more are a heat map."""
+MOST_WORST = 20
 _MOST_LETTERS = 320
 STYLE = """
 table.matrix { width: auto } .matrix td { text-align: right; font-variant-numeric: tabular-nums; min-width: 2.2rem }
@@ -53,15 +56,10 @@ def confusion(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
     matrix_labels = [label for label in (*labels, "(none)") if label in used]
     if len(matrix_labels) < 2:
         return ""
-    left_out = ""
-    if len(matrix_labels) > MOST_LABELS:
-        wrong = Counter[str]()
-        for (target, prediction), count in counts.items():
-            wrong.update({target: count, prediction: count} if target != prediction else {})
-        most_confused = {label for label, _ in wrong.most_common(MOST_LABELS)} or set(matrix_labels[:MOST_LABELS])
-        left_out = f"<p>{len(most_confused)} of {len(matrix_labels)} labels: those that are confused most.</p>"
-        matrix_labels = [label for label in matrix_labels if label in most_confused]
-    return _matrix(counts, matrix_labels) + left_out
+    details = trust.confusions(counts) + trust.scores(counts, matrix_labels) + trust.download(counts, matrix_labels)
+    if len(matrix_labels) > MOST_IN_MATRIX:
+        return trust.heat_map(counts, matrix_labels) + details
+    return _matrix(counts, matrix_labels) + details
 
 
 def _matrix(counts: Mapping[tuple[str, str], int], labels: Sequence[str]) -> str:

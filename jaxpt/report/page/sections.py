@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jaxpt.config import at_phase, phase_starts, to_yaml
 from jaxpt.report import runs as reports
 from jaxpt.report.document import facts, folded, table
-from jaxpt.report.page import costs, mistakes, run_charts, times
+from jaxpt.report.page import costs, mistakes, run_charts, times, trust
 from jaxpt.report.page.run_data import RunData
 from jaxpt.study import svg
 from jaxpt.study.charts import Chart, Dots
@@ -49,6 +49,7 @@ def sections(runs: Sequence[RunData], assumed: costs.Assumptions) -> Iterator[Se
         "Baselines": baselines,
         "Samples": samples,
         "Confusion matrix": confusions,
+        "Calibration": calibration,
         "Worst examples": worst,
         "Data": data,
         "Labels": labels,
@@ -220,6 +221,11 @@ def _of_predictions(
 def confusions(runs: Sequence[RunData]) -> str:
     """The confusion matrix of each run with labels."""
     return _of_predictions(runs, lambda run, split, rows: mistakes.confusion(rows, mistakes.label_names(run)))
+
+
+def calibration(runs: Sequence[RunData]) -> str:
+    """Accuracy against confidence of each run with labels."""
+    return _of_predictions(runs, lambda run, split, rows: trust.reliability(rows))
 
 
 def worst(runs: Sequence[RunData]) -> str:

@@ -40,3 +40,16 @@ def test_dialogues_that_are_cut_are_said(tmp_path):
     config = config.model_copy(update={"objective": Dialogue(task=DialogueTask())})
     line = next(checks.lines(config, {"train": (3, 1000)}))
     assert line == f"train: 3 of 1,000 examples were cut to data.length {config.data.length}"
+
+
+def test_a_validation_set_that_is_small_for_its_labels_is_said(tmp_path):
+    made = [{"text": f"a film {n}", "label": f"l{n % 12}"} for n in range(120)]
+    config = fine_tuning.recipe(tmp_path, made=made, data={"validation_fraction": 0.1})
+    (line,) = checks.lines(config, {})
+    assert line.startswith("validation: 12 rows for 12 labels: few to choose the best checkpoint by")
+    assert line.endswith("more rows: data.validation_fraction")
+    fine_tuning.write(tmp_path / "dev.jsonl", [{"text": f"a play {n}", "label": f"l{n % 11}"} for n in range(88)])
+    config = fine_tuning.recipe(tmp_path, data={"validation_path": str(tmp_path / "dev.jsonl")})
+    assert ["88 rows for 12 labels, 1 of them without a row: few" in line for line in checks.lines(config, {})] == [
+        True
+    ]

@@ -79,8 +79,15 @@ def test_quoted_fields(write):
         ("a.tsv", "", r"a\.tsv: is empty; wants a header row"),
         ("a.tsv", "\n\n", r"a\.tsv: is empty"),
         ("a.tsv", "text\tlabel\n", r"a\.tsv: no rows below the header"),
-        ("a.tsv", b"text\tlabel\na\t1\ncaf\xe9\t1\n", r"a\.tsv: line 3: not UTF-8 \(byte 0xe9\); convert"),
-        ("a.csv", b"text,label\n\xff,1\n", r"a\.csv: line 2: not UTF-8 \(byte 0xff\)"),
+        ("a.tsv", b"text\tlabel\nna\xc3\xafve\t1\ncaf\xe9\t1\n", r"a\.tsv: line 3: not UTF-8 \(byte 0xe9\), as other"),
+        ("a.tsv", b"text\tlabel\ncaf\xe9\t1\nna\xc3\xafve\t1\n", r"a\.tsv: line 2: not UTF-8 \(byte 0xe9\), as other"),
+        (
+            "a.csv",
+            b"text,label\n\xff\x00,1\n",
+            r"a\.csv: line 2: neither UTF-8 nor Windows-1252 \(byte 0x00\); convert",
+        ),
+        ("a.csv", b"text,label\n\x81,1\n", r"a\.csv: line 2: neither UTF-8 nor Windows-1252 \(byte 0x81\)"),
+        ("a.csv", b"text;label\na;1\nb;2;3\n", r"a\.csv: line 3: 3 fields, wants 2 .*; a ';' inside of a field"),
     ],
 )
 def test_bad_files(write, name, text, message):

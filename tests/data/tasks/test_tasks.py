@@ -46,6 +46,42 @@ def test_targets_that_are_refused(task, values, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("separator", ["|", "; ", ","])
+def test_the_separator_of_labels_is_found(separator):
+    rows = [(Row(n, {"label": text}), "f") for n, text in enumerate(["a", separator.join("ba"), "", None])]
+    task = MultiLabelTask().before_labels(rows)
+    assert [task.labels_in(*row) for row in rows] == [["a"], ["b", "a"], [], []]
+    known = MultiLabelTask(labels=("a", "b"))
+    assert [known.target(*row) for row in rows] == [(1, 0), (1, 1), (0, 0), (0, 0)]
+
+
+def test_a_label_may_hold_a_separator_of_others():
+    task = MultiLabelTask(labels=("Food, Drink", "Travel"))
+    for text, target in (("Food, Drink", (1, 0)), ("Food, Drink|Travel", (1, 1)), ("Travel; Food, Drink", (1, 1))):
+        assert task.target(Row(1, {"label": text}), "f") == target
+    with pytest.raises(UserError, match="label 'Foods' is none of"):
+        task.target(Row(1, {"label": "Travel|Foods"}), "f")
+
+
+def test_a_column_for_each_label():
+    task = MultiLabelTask(label=("joy", "fear"), labels=("joy", "fear"))
+    values = [{"joy": "1", "fear": "0"}, {"joy": True, "fear": 1.0}, {"joy": "No", "fear": None}]
+    assert [task.target(Row(1, row), "f") for row in values] == [(1, 0), (1, 1), (0, 0)]
+    with pytest.raises(
+        UserError, match=r"f: column 'fear' \(task.label\) expects 1 or 0, .* got 'fear'; labels by name"
+    ):
+        task.target(Row(1, {"joy": 0, "fear": "fear"}), "f")
+    with pytest.raises(ValueError, match="labels: expected the names of the columns in label"):
+        MultiLabelTask(label=("joy", "fear"), labels=("joy", "anger"))
+
+
+def test_delimiters_and_encodings_are_checked_with_the_recipe():
+    assert ClassificationTask(delimiter=";", encoding="Latin1").encoding == "iso8859-1"
+    for fields, message in (({"encoding": "utf-9"}, "no encoding 'utf-9'"), ({"delimiter": "||"}, "at most 1 char")):
+        with pytest.raises(ValueError, match=message):
+            ClassificationTask(**fields)
+
+
 def test_probabilities_are_those_of_the_outputs():
     logits = np.array([0.5, -1.0, 2.0])
     task = ClassificationTask(labels=("a", "b", "c"), names=("A", "B", "C"))
@@ -161,3 +197,29 @@ def test_metrics_that_do_not_know_their_label(settings, words):
 def test_cb_is_a_mean_over_all_labels():
     task = ClassificationTask(labels=("a", "b", "c"), metrics=("cb",))
     assert task.score([0, 1], [0, 1], "cb") == {"accuracy": 1, "macro_f1": pytest.approx(2 / 3)}  # as in T5
+
+
+def test_a_temperature_is_fitted_on_the_validation_set_and_changes_no_label():
+    task = ClassificationTask(labels=("a", "b"))
+    outputs, targets = [[np.array([[4.0, 0.0]])]] * 80, [0] * 60 + [1] * 20
+    fitted = task.calibration(outputs, targets)
+    assert fitted["temperature"] == pytest.approx(4 / np.log(3), rel=1e-3)
+    assert fitted["calibration_error"] < 1e-4 < fitted["calibration_error_raw"]
+    after = task.with_measured({"task/accuracy": 0.75, "task/temperature": fitted["temperature"]})
+    assert after.confidence(outputs[0]) == pytest.approx(0.75, abs=1e-3)
+    assert after.answer(outputs[0])["probabilities"]["a"] == pytest.approx(0.75, abs=1e-3)
+    assert after.decide(outputs[0]) == task.decide(outputs[0]) == 0 and after.loss(outputs[0], 0) < 0.02
+    assert task.calibration(outputs[:40], targets[:40]) == {}, "few rows say nothing"
+    fixed = task.model_copy(update={"temperature": 1.0})
+    assert fixed.with_measured({"task/temperature": 3.0}).temperature == 1.0
+
+
+def test_each_label_has_the_threshold_of_its_best_f1():
+    task = MultiLabelTask(labels=("a", "b"))
+    outputs = [[np.array([[-3.0 if n < 10 else -1.0, 0.5]])] for n in range(20)]
+    targets = [(int(n >= 10), 1) for n in range(20)]
+    fitted = task.calibration(outputs, targets)
+    assert fitted.keys() == {"threshold_0"}, "no row is without b"
+    after = task.with_measured({f"task/{name}": value for name, value in fitted.items()})
+    assert [task.decide(of_row) for of_row in outputs[9:11]] == [(0, 1), (0, 1)]
+    assert [after.decide(of_row) for of_row in outputs[9:11]] == [(0, 1), (1, 1)] and after.thresholds[1] == 0.5

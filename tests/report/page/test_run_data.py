@@ -1,8 +1,14 @@
 """What sections say of a run: where its time went, which labels it takes for which."""
 
+import base64
+import collections
+import csv
+import io
+import re
+
 import pytest
 
-from jaxpt.report.page import costs, mistakes, times
+from jaxpt.report.page import costs, mistakes, times, trust
 from jaxpt.report.page.costs import DEFAULTS
 from jaxpt.report.page.run_charts import shown
 from jaxpt.report.page.run_data import read
@@ -30,11 +36,14 @@ def test_confusions_count_every_prediction(tmp_path):
     (one,) = read([canned.tuned(tmp_path / "run")])
     rows = one.rows("predictions_test.jsonl")
     html = mistakes.confusion(rows, canned.LABELS)
-    shown = [int(cell.rpartition(">")[2]) for cell in html.split("</td>")[:-1]]
+    matrix = html.partition("</table>")[0]
+    shown = [int(cell.rpartition(">")[2]) for cell in matrix.split("</td>")[:-1]]
     assert sum(shown) == len(rows) == 30 and "(none)" in html and "&lt;b&gt;odd" in html
     assert mistakes.confusion([{"target": 0.5, "prediction": 0.7}], canned.LABELS) == ""
     tags = [{"target": ["good", "bad"], "prediction": ["bad", "bad"]}]
-    assert mistakes.confusion(tags, canned.LABELS).count("</td>") == 4, "words are counted, labels of none left out"
+    assert mistakes.confusion(tags, canned.LABELS).partition("</table>")[0].count("</td>") == 4, (
+        "words are counted, labels of none left out"
+    )
 
 
 def test_labels_of_an_earlier_run_are_those_of_its_predictions(tmp_path):
@@ -56,13 +65,33 @@ def test_losses_of_several_parts(tmp_path):
     assert len(one.loss_parts) == 2 and all(f">{shown(part)}<" in html for part in one.loss_parts)
 
 
-def test_the_labels_of_a_large_matrix_are_those_that_are_confused_or_the_first():
-    labels = [f"label_{n}" for n in range(30)]
+def test_a_large_matrix_is_a_heat_map_with_all_labels_and_a_table_to_download():
+    labels = [f"label_{n}" for n in range(77)]
     right = [{"target": label, "prediction": label} for label in labels]
-    found = mistakes.confusion(right, labels)
-    assert "24 of 30 labels" in found and found.count("<tr>") == 25
     found = mistakes.confusion([*right, {"target": "label_3", "prediction": "label_7"}], labels)
-    assert "<p>2 of 30 labels: those that are confused most.</p>" in found and found.count("<tr>") == 3
+    assert found.count("<rect") == 78 and "<title>label_3 → label_7: 1 (50.0%)</title>" in found
+    assert "Largest confusions" in found and "Largest confusions" not in mistakes.confusion(right, labels)
+    encoded = found.partition("data:text/csv;base64,")[2].partition('"')[0]
+    head, *rows = csv.reader(io.StringIO(base64.b64decode(encoded).decode()))
+    assert head == ["target", *labels] and len(rows) == 77
+    assert rows[3][0] == "label_3" and rows[3][1 + 3] == rows[3][1 + 7] == "1" and sum(map(int, rows[3][1:])) == 2
+
+
+def test_scores_of_each_label_are_those_of_scikit_learn():
+    from sklearn.metrics import precision_recall_fscore_support
+
+    targets, predictions = list("aaabbbbcc"), list("aabbbbacb")
+    html = trust.scores(collections.Counter(zip(targets, predictions)), "abc")
+    wanted = zip("abc", *precision_recall_fscore_support(targets, predictions, labels=list("abc")))
+    rows = [re.findall(r">([^<>\n]+)<", row) for row in html.split("</tr>")[1:-1]]
+    assert sorted(rows) == [[name, *(f"{x:.3f}" for x in (f1, p, r)), str(n)] for name, p, r, f1, n in wanted]
+
+
+def test_accuracy_by_confidence():
+    rows = [{"target": "a", "prediction": "ab"[n % 4 == 0], "probability": 0.95} for n in range(40)]
+    html = trust.reliability(rows)
+    assert "expected calibration error 0.200, of 40 rows" in html and "<svg" in html
+    assert trust.reliability([{"target": "a", "prediction": "a"}]) == ""
 
 
 CARD = {"devices": {"kind": "GeForce RTX 4090", "count": 1, "platform": "gpu"}}
