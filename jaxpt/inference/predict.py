@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
 from jaxpt.config import Config
-from jaxpt.data import tables, tokenizers
+from jaxpt.data import tables
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
 from jaxpt.data.parts import chosen_task
 from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError
-from jaxpt.evals import predictors
-from jaxpt.evals.task import of_part, with_measured
+from jaxpt.inference.predictor import RunPredictor, check_task
 from jaxpt.metrics.glue import GLUE, glue_labels, glue_submission, glue_test
 from jaxpt.parallel import processes
 from jaxpt.runtime import disk
-from jaxpt.train import checkpoint, state
+from jaxpt.train import checkpoint
 from jaxpt.train.display import console, say
-
-CHUNK = 4096
-"""Rows whose tokens are in memory together."""
 
 
 def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue: bool = False) -> None:
@@ -49,12 +43,7 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue:
     config = configs.load(run_dir, overrides)
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
-    if config.task is None:
-        raise UserError(f"{run_dir}: was not fine-tuned on a task; `jaxpt generate` completes and fills texts")
-    if config.task.kind == "dialogue":
-        raise UserError(
-            f"{run_dir}: was fine-tuned on dialogues; `jaxpt chat {shlex.quote(str(run_dir))}` talks with it"
-        )
+    check_task(config, run_dir)
     task = chosen_task(config).task
     submission = Submission(chosen_task(config), file) if glue else None
     to = submission.file(out) if submission else Path(out)
@@ -64,7 +53,7 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue:
     rows = examples.read(submission.task if submission else task, files)
     if not rows:
         raise UserError(f"{file}: has no rows")
-    predictions = predicted(config, run_dir, step, rows, "decide" if glue else "answer")
+    predictions = RunPredictor(config, run_dir, step)(rows, "decide" if glue else "answer")
     lines = submission.lines(rows, predictions) if submission else _lines(task, rows, predictions)
     if checkpoint.is_primary():
         _write(to, lines)
@@ -85,34 +74,6 @@ def _write(out: Path, lines: Iterable[str]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     with disk.whole_file(out) as to:
         to.writelines(f"{line}\n".encode() for line in lines)
-
-
-def predicted(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow], how: str) -> Iterator[Any]:
-    """What a run says of some rows, in their order.
-
-    Args:
-      config: the run's configuration.
-      run_dir: the run.
-      step: its checkpoint.
-      rows: the rows; all processes have to take all of them.
-      how: method of the objective: "answer" for people, or "decide".
-    """
-    setup = state.setup(config).for_evaluation()
-    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    params: Any = reader.restore_params(setup, step)
-    metrics = reader.metrics(step)
-    reader.close()
-    task_config = chosen_task(config)
-    config = with_measured(task_config, metrics if task_config is config else of_part(metrics, task_config.task.name))
-    settings = config.data.tokenizer
-    tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)
-    predictor = predictors.build(dataclasses.replace(setup, config=config), tokenizer)
-    say = getattr(config.objective, how)
-    for first in range(0, len(rows), CHUNK):
-        encoded = examples.examples(config, tokenizer, rows[first : first + CHUNK], has_targets=False)
-        outputs = predictor(params, encoded.records)
-        for row, of_row in zip(encoded.rows, examples.by_row(encoded, outputs), strict=True):
-            yield say(of_row, row.row, row.where)
 
 
 class Submission:
