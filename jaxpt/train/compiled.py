@@ -207,7 +207,7 @@ def _settings(config: Config) -> dict[str, Any]:
 def _sources(config: Config) -> Iterator[bytes]:
     """All of jaxpt, and the modules of the recipe's own that `kind` names, with those that they use."""
     module_files = plugins.with_neighbours(configs.plugin_modules(config)).values()
-    for path in (*sorted(Path(jaxpt.__file__).parent.rglob("*.py")), *sorted(module_files)):
+    for path in (*sorted(Path(__file__).parents[1].rglob("*.py")), *sorted(module_files)):
         yield path.read_bytes()
 
 
