@@ -27,7 +27,7 @@ MOST_ENTRIES = 20
 MAX_FLOORS = 10
 """Rooms in the longest chain of which each imports the next, the command line and `errors` counted."""
 LAZY = {
-    "jaxpt/__init__.py": "`import jaxpt` starts at once: `jaxpt.load` imports what it runs",
+    "jaxpt/__init__.py": "`import jaxpt` starts at once: `jaxpt.load` and `jaxpt.fit` import what they run",
     "jaxpt/cli": "`jaxpt --help` starts in a tenth of a second: each command imports what it runs",
     "jaxpt/train/foreign.py": "applications, which the core does not import",
     "jaxpt/plan/program.py": "JAX takes a second; `jaxpt plan` leaves it to the processes that compile",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from jaxpt import metrics
+from jaxpt.config.applications import RECIPES
 from jaxpt.config.data import DataConfig
 from jaxpt.config.devices import DistributedConfig, MeshConfig, PlanConfig
 from jaxpt.config.fields import (
@@ -210,6 +213,21 @@ class Config(Frozen):
     log: Annotated[LogConfig, unaffected("program")] = LogConfig()
     profile: Annotated[ProfileConfig | None, unaffected("program")] = execution(None)
     """Trace some steps into `run_dir/profile`, for xprof and Perfetto; `{}` takes the defaults."""
+
+    @classmethod
+    def load(cls, path: str | Path, /, **overrides: Any) -> Config:
+        """Reads a recipe, or a run's configuration, as `jaxpt train` does.
+
+        Args:
+          path: a YAML file, or the directory of a run.
+          **overrides: values of keys, dotted or nested: `**{"train.steps": 100}` or `train={"steps": 100}`.
+
+        Raises:
+          UserError: names the file or the key, what was given and what is wanted.
+
+        Example: `jaxpt.Config.load("configs/smoke/t5_tiny.yaml", seed=1).train.steps`
+        """
+        return importlib.import_module(RECIPES).read_config(path, overrides)
 
     @model_validator(mode="after")
     def _evaluators(self) -> Self:

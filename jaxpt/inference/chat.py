@@ -18,7 +18,7 @@ from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.decode.engine import Prompt
 from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
-from jaxpt.inference import loaded
+from jaxpt.inference import loading
 from jaxpt.inference.loaded import Loaded
 from jaxpt.runtime import signals
 
@@ -43,7 +43,7 @@ def chat(path: str, *, system: str | None = None, template: str | None = None, *
       UserError: the model cannot be loaded, does not generate, or has no chat template.
     """
     Options(**settings)  # before a model is loaded
-    model = loaded.load(path, batch_size=1)
+    model = loading.load(path, batch_size=1)
     if model.family == "encoder":
         raise UserError(f"{path}: is an encoder, which does not generate; wants a dialogue model")
     dialogue_template = chat_template.load(_folder(Path(path)), model.tokenizer, template)

@@ -20,7 +20,8 @@ from jaxpt.errors import UserError
 from jaxpt.inference import corpus, words
 from jaxpt.inference.corpus import Text
 from jaxpt.inference.files import shown_progress
-from jaxpt.inference.loaded import Loaded, load
+from jaxpt.inference.loaded import Loaded
+from jaxpt.inference.loading import load
 from jaxpt.runtime import disk
 
 UNITS = ("token", "word")

@@ -26,7 +26,7 @@ from jaxpt.evals.few_shot.model import NetworkModel
 from jaxpt.evals.few_shot.ngram import NGrams
 from jaxpt.evals.few_shot.results import Result
 from jaxpt.evals.few_shot.task import HarnessTask
-from jaxpt.inference import files, loaded, opening
+from jaxpt.inference import files, loading, opening
 from jaxpt.inference.loaded import Loaded
 from jaxpt.models.base import compute_dtype
 from jaxpt.parallel import processes
@@ -69,7 +69,7 @@ def evaluate(
       form: of an encoder-decoder.
       unit: of an encoder.
       batch_size: rows that are generated at a time.
-      dtype: compute dtype, as `loaded.load`.
+      dtype: compute dtype, as `loading.load`.
       seed: of the shots.
       overrides: `TASK.key=value`.
 
@@ -92,7 +92,7 @@ def evaluate(
     console.quiet = not is_primary()
     mesh = MeshConfig() if jax.device_count() > 1 else None
     chosen, step = opening.resolve_checkpoint(path)
-    model = loaded.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
+    model = loading.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
     asks = make_adapter(model, form, unit)
     for harness_task in tasks:
         asks.check(harness_task)

@@ -1,7 +1,8 @@
-"""`jaxpt.load`: a trained model with its tokenizer, ready to generate, score, fill masks and embed.
+"""A trained model with its tokenizer: it generates, scores, fills masks, embeds, predicts and shows what it computes.
 
 model = jaxpt.load("runs/gpt2")
 model.generate(["Once upon"], temperature=0.8, top_p=0.9)[0][0].text
+model("Once upon", attentions=True).attentions[0]
 """
 
 from __future__ import annotations
@@ -10,62 +11,30 @@ import collections
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxpt.config import MeshConfig
 from jaxpt.data.calls import Vocabulary
-from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode import likelihood
 from jaxpt.decode.embed import Layer, Pooling
 from jaxpt.decode.engine import Engine, Prompt
+from jaxpt.decode.forward import Forward
 from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place
 from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.errors import UserError
-from jaxpt.inference import filling, opening, words
+from jaxpt.inference import filling, inspecting, opening, words
 from jaxpt.inference.opening import Opened
+from jaxpt.inference.predictor import RunPredictor
 from jaxpt.inference.text import Completion, OnText, TextStreams
 from jaxpt.inference.words import Spans, Words
-from jaxpt.models.network import Network
 from jaxpt.parallel import mesh as meshes
 
 DTYPES = ("auto", "float32", "bfloat16")
-
-
-def load(
-    path: str | Path,
-    *,
-    tokenizer: str | Path | Tokenizer | None = None,
-    mesh: Mesh | MeshConfig | None = None,
-    batch_size: int = 32,
-    dtype: Literal["auto", "float32", "bfloat16"] | None = None,
-    objective: str | Mapping[str, Any] | None = None,
-) -> Loaded:
-    """Loads a trained model.
-
-    Args:
-      path: RUN_DIR (its newest checkpoint), RUN_DIR/checkpoints/STEP, or a Hugging Face directory.
-      tokenizer: another tokenizer, or its file or directory.
-      mesh: devices to shard the parameters over; by default the first device.
-      batch_size: rows that are decoded at a time.
-      dtype: compute dtype; by default the model's, on Hugging Face models bfloat16 on accelerators.
-      objective: kind or settings of the objective that says how a text begins and ends, where the run's own, or the
-        family's usual one for a Hugging Face directory, is not the right one.
-
-    Returns:
-      The model.
-
-    Raises:
-      UserError: the directory is none of these, is damaged, or has no tokenizer.
-    """
-    return Loaded(opening.open_model(path, tokenizer, objective), mesh=mesh, batch_size=batch_size, dtype=dtype)
 
 
 class Loaded:
@@ -95,8 +64,9 @@ class Loaded:
         mesh = meshes.make(mesh) if isinstance(mesh, MeshConfig) else mesh
         self._place = Place(mesh)
         self._engine: Engine | None = None
+        self._predictor: RunPredictor | None = None
         if self.family == "encoder":
-            self._params = _placed(self.network, opened.params, self._place)
+            self._params = opening.place_params(self.network, opened.params, self._place)
         else:
             is_prefix = self.family == "decoder" and self.reader.format().prefix_lm
             self._engine = Engine(self.network, opened.params, self._place, batch_size=batch_size, prefix=is_prefix)
@@ -225,6 +195,44 @@ class Loaded:
         for index, samples in waiting.items():  # beam search may find fewer than are wanted
             yield index, [samples[n] for n in sorted(samples)]
 
+    # ---- what the model computes ----------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        inputs: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+        *,
+        layer: Layer | None = -1,
+        attentions: bool = False,
+    ) -> Forward | list[Forward]:
+        """One forward pass: logits, hidden states and attention weights; of an encoder-decoder by its encoder.
+
+        Args:
+          inputs: a text, or several; or ids, which get the special tokens of a text. Several give a list.
+          layer: whose hidden states are returned, as in `embed`; None for none.
+          attentions: also return the attention weights of all layers.
+
+        Raises:
+          UserError: inputs of another type, no such layer, or a model without attention.
+        """
+        return inspecting.call(self, inputs, layer, attentions)
+
+    def predict(self, inputs: Sequence[Any], task: str | None = None) -> list[dict[str, Any]]:
+        """A fine-tuned model's answers: labels with probabilities, values, spans, tags, or text.
+
+        Args:
+          inputs: for each row its text, a tuple of its columns (question and context), or a dict by column.
+          task: which one, of a run on several tasks.
+
+        Raises:
+          UserError: the model is no run with a task, or a row is not as it must be.
+        """
+        if self._predictor is None or self._predictor.task != task:
+            self._predictor = RunPredictor.of(self.path, task)
+        return inspecting.predict(self._predictor, inputs)
+
+    def __repr__(self) -> str:
+        return inspecting.describe(self)
+
     # ---- scores, masks, embeddings ----------------------------------------------------------------------------------
 
     def loglikelihood(
@@ -344,14 +352,6 @@ class Loaded:
     def _no_generation(self) -> UserError:
         kind = self.network.config.kind
         return UserError(f"{self.path}: {kind} is an encoder: it fills masks and embeds, but does not generate")
-
-
-def _placed(network: Network, params: Any, place: Place) -> Any:
-    """An encoder's parameters on the devices, in the dtypes of training."""
-    with place.use():
-        shapes, axes = network.shapes(), network.logical_axes()
-        shardings = jax.tree.map(lambda x, a: place.sharding(a, x.shape), shapes, axes)
-    return jax.tree.map(lambda x, s: jax.device_put(jnp.asarray(x, jnp.float32), s), params, shardings)
 
 
 def _warn_of_truncated(count: int, message: str) -> None:

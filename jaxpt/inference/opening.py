@@ -8,11 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from jaxpt import config as configs
 from jaxpt.config import Config, ObjectiveConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode import prompts
+from jaxpt.decode.programs import Place
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
 from jaxpt.hf import generation, imported, origin, reader
@@ -132,6 +136,14 @@ def _objective(objective: str | Mapping[str, Any] | Objective | None) -> Objecti
         return objective
     settings = {"kind": objective} if isinstance(objective, str) else dict(objective)
     return configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
+
+
+def place_params(network: Network, params: Any, place: Place) -> Any:
+    """An encoder's parameters on the devices, in the dtypes of training."""
+    with place.use():
+        shapes, axes = network.shapes(), network.logical_axes()
+        shardings = jax.tree.map(lambda x, a: place.sharding(a, x.shape), shapes, axes)
+    return jax.tree.map(lambda x, s: jax.device_put(jnp.asarray(x, jnp.float32), s), params, shardings)
 
 
 # ---- tokenizer ------------------------------------------------------------------------------------------------------

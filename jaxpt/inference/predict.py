@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
 from jaxpt.config import Config
-from jaxpt.data import tables, tokenizers
-from jaxpt.data.labelled import examples
+from jaxpt.data import tables
 from jaxpt.data.parts import chosen_task
 from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
-from jaxpt.evals import predictors
-from jaxpt.evals.task import of_part, with_measured
 from jaxpt.inference import prediction_files, prediction_rows
 from jaxpt.inference.prediction_rows import read_rows
+from jaxpt.inference.predictor import RunPredictor, check_task
 from jaxpt.metrics.glue import GLUE, glue_labels, glue_submission, glue_test
 from jaxpt.parallel import processes
 from jaxpt.runtime import disk
-from jaxpt.train import checkpoint, state
+from jaxpt.train import checkpoint
 from jaxpt.train.display import console, say
-
-CHUNK = 4096
-"""Rows whose tokens are in memory together."""
 
 
 def predict(
@@ -67,12 +60,13 @@ def predict(
     config = configs.load(run_dir, overrides)
     processes.start(config.distributed)
     console.quiet = not checkpoint.is_primary()
-    task = _task(config, run_dir)
+    check_task(config, run_dir)
+    task = chosen_task(config).task
     if glue:
         _submit(config, run_dir, step, file, out)
         return
     rows = read_rows(task, file, texts)
-    answers = predicted(config, run_dir, step, rows, "answer")
+    answers = RunPredictor(config, run_dir, step)(rows)
     records = prediction_rows.records(task, rows, answers, top_k, prediction_files.is_flat(to))
     if not checkpoint.is_primary():
         collections.deque(records, maxlen=0)
@@ -99,21 +93,6 @@ def _file_and_overrides(file: str | None, overrides: Sequence[str]) -> tuple[str
     return files[0], words
 
 
-def _task(config: Config, run_dir: Path) -> Task:
-    """The task of a run that predicts.
-
-    Raises:
-      UserError: the run generates text, or has several tasks and none is chosen.
-    """
-    if config.task is None:
-        raise UserError(f"{run_dir}: was not fine-tuned on a task; `jaxpt generate` completes and fills texts")
-    if config.task.kind == "dialogue":
-        raise UserError(
-            f"{run_dir}: was fine-tuned on dialogues; `jaxpt chat {shlex.quote(str(run_dir))}` talks with it"
-        )
-    return chosen_task(config).task
-
-
 def _submit(config: Config, run_dir: Path, step: int, file: str, out: str) -> None:
     """Writes the file that GLUE's leaderboard takes."""
     submission = Submission(chosen_task(config), file)
@@ -121,7 +100,7 @@ def _submit(config: Config, run_dir: Path, step: int, file: str, out: str) -> No
     if to.exists():
         raise UserError(f"{to}: already exists; choose a new file")
     rows = read_rows(submission.task, file, ())
-    lines = submission.lines(rows, predicted(config, run_dir, step, rows, "decide"))
+    lines = submission.lines(rows, RunPredictor(config, run_dir, step)(rows, "decide"))
     if not checkpoint.is_primary():
         collections.deque(lines, maxlen=0)
         return
@@ -129,34 +108,6 @@ def _submit(config: Config, run_dir: Path, step: int, file: str, out: str) -> No
     with disk.whole_file(to) as written:
         written.writelines(f"{line}\n".encode() for line in lines)
     say(f"{to}: {len(rows):,} rows, by {run_dir} at step {step}")
-
-
-def predicted(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRow], how: str) -> Iterator[Any]:
-    """What a run says of some rows, in their order.
-
-    Args:
-      config: the run's configuration.
-      run_dir: the run.
-      step: its checkpoint.
-      rows: the rows; all processes have to take all of them.
-      how: method of the objective: "answer" for people, or "decide".
-    """
-    setup = state.setup(config).for_evaluation()
-    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    params: Any = reader.restore_params(setup, step)
-    metrics = reader.metrics(step)
-    reader.close()
-    task_config = chosen_task(config)
-    config = with_measured(task_config, metrics if task_config is config else of_part(metrics, task_config.task.name))
-    settings = config.data.tokenizer
-    tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)
-    predictor = predictors.build(dataclasses.replace(setup, config=config), tokenizer)
-    say = getattr(config.objective, how)
-    for first in range(0, len(rows), CHUNK):
-        encoded = examples.examples(config, tokenizer, rows[first : first + CHUNK], has_targets=False)
-        outputs = predictor(params, encoded.records)
-        for row, of_row in zip(encoded.rows, examples.by_row(encoded, outputs), strict=True):
-            yield say(of_row, row.row, row.where)
 
 
 class Submission:

@@ -16,7 +16,8 @@ import numpy as np
 
 from jaxpt.data.tables.files import read_lines
 from jaxpt.errors import UserError
-from jaxpt.inference.loaded import Loaded, load
+from jaxpt.inference.loaded import Loaded
+from jaxpt.inference.loading import load
 from jaxpt.inference.words import normalized, words_of
 
 

@@ -85,6 +85,39 @@ def attend(
         return (kernels.plain if name == "xla" else kernels.chunked)(inputs)
 
 
+WEIGHTS = "attention_weights"
+"""Name of the attention weights in Flax's collection "intermediates"."""
+
+
+def sow_weights(
+    module: nn.Module,
+    q_BxLxHxK: jax.Array,
+    k_BxSxGxK: jax.Array,
+    mask: Mask,
+    bias_HxLxS: jax.Array | LearnedBias | PositionTerms | None = None,
+    *,
+    scale: float | None = None,
+) -> None:
+    """Sows the attention weights [B, L, H, S] where the collection "intermediates" is mutable; else does nothing.
+
+    They are what plain attention gives where the values are the identity. So kernels need no second output, and a
+    program that does not ask for the weights is as it would be without this call.
+
+    Args:
+      module: the attention.
+      q_BxLxHxK: queries.
+      k_BxSxGxK: keys.
+      mask: which keys each query attends to.
+      bias_HxLxS: as of `attend`.
+      scale: as of `attend`.
+    """
+    if module.is_mutable_collection("intermediates"):
+        B, S, G = k_BxSxGxK.shape[:3]
+        identity_BxSxGxS = jnp.broadcast_to(jnp.eye(S, dtype=q_BxLxHxK.dtype)[:, None], (B, S, G, S))
+        weights = attend(q_BxLxHxK, k_BxSxGxK, identity_BxSxGxS, mask, bias_HxLxS, scale=scale, implementation="xla")
+        module.sow("intermediates", WEIGHTS, weights)
+
+
 LONG = 2048 * 2048
 """With this many scores per head or more, `auto` selects the chunked implementation on XLA."""
 
@@ -236,9 +269,10 @@ class Attention(nn.Module):
         is_wide = k_BxSxGxK.shape[-1] > self.head_dim  # keys and values in one array: zeros meet the values
         q_BxLxHxK = jnp.pad(q_BxLxHxK, ((0, 0),) * 3 + ((0, self.head_dim),)) if is_wide else q_BxLxHxK
         dropping = self.dropout > 0 and self.has_rng("dropout")
+        scale = 1 / math.sqrt(self.head_dim) if self.scale is None else self.scale
+        sow_weights(self, q_BxLxHxK, k_BxSxGxK, mask, bias_HxLxS, scale=scale)
         y_BxLxHxK = attend(
-            q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS,
-            scale=1 / math.sqrt(self.head_dim) if self.scale is None else self.scale, dropout=self.dropout,
+            q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale=scale, dropout=self.dropout,
             dropout_key=self.make_rng("dropout") if dropping else None, implementation=self.implementation,
         )  # fmt: skip
         y_BxLxHxK = y_BxLxHxK[..., self.head_dim :] if is_wide else y_BxLxHxK

@@ -105,6 +105,8 @@ class Bound:
     """Random keys by name; dropout is on if there is a key "dropout"."""
     heads: Mapping[str, Bound] = dataclasses.field(default_factory=dict)
     """The bound heads, by name."""
+    intermediates: dict[str, Any] | None = None
+    """Where given, it is filled with what the module sows into Flax's collection "intermediates"."""
 
     @property
     def config(self) -> ModelConfig:
@@ -147,4 +149,10 @@ class Bound:
         """A method of the module as a function of its arguments."""
         if not callable(getattr(type(self.model), name, None)):
             raise AttributeError(f"{type(self.model).__name__} has no method {name!r}")
-        return functools.partial(self.model.apply, {"params": self.params}, rngs=self.rngs, method=name)
+        apply = functools.partial(self.model.apply, {"params": self.params}, rngs=self.rngs, method=name)
+        return apply if self.intermediates is None else functools.partial(self._with_intermediates, apply)
+
+    def _with_intermediates(self, apply: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        output, variables = apply(*args, **options, mutable=["intermediates"])
+        self.intermediates.update(variables.get("intermediates", {}))
+        return output

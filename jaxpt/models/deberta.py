@@ -21,7 +21,7 @@ from pydantic import model_validator
 
 from jaxpt.config import HeadName, NonNegativeInt, PoolerOptions, PositiveFloat, Size
 from jaxpt.models import bert
-from jaxpt.models.attention import attend
+from jaxpt.models.attention import attend, sow_weights
 from jaxpt.models.base import LanguageModel, compute_dtype
 from jaxpt.models.bert import INIT, BertConfig
 from jaxpt.models.layers import ACTIVATIONS, Activation, Dense, Dropout, Embed, LayerNorm, SmallEmbed, constrain, param
@@ -135,6 +135,7 @@ class DisentangledAttention(nn.Module):
                 qr = split((query if c.share_projections else projection("position_query"))(relative_RxD), "query")
             terms = PositionTerms(kr, qr, low, c.span, c.buckets, c.max_positions)
         dropping = c.dropout > 0 and self.has_rng("dropout")
+        sow_weights(self, q_BxLxHxK, k_BxSxHxK, mask, terms, scale=scale)
         y_BxLxHxK = attend(
             q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, mask, terms, scale=scale, dropout=c.dropout,
             dropout_key=self.make_rng("dropout") if dropping else None, implementation=c.attention,

@@ -62,6 +62,8 @@ class Output:
     aux: Mapping[str, jax.Array] = flax.struct.field(default_factory=dict)
     """Auxiliary losses, such as a router's: {name: scalar}, summed over tokens and layers, with their coefficients
     applied."""
+    intermediates: Any = None
+    """What modules of a layer sowed, where the caller of `apply` has made Flax's collection "intermediates" mutable."""
 
     def with_hidden(self, hidden: Any) -> Output:
         """A copy with other final hidden states, such as those after the final norm."""

@@ -30,6 +30,8 @@ from jaxpt.parallel import compiler
 
 # Saves memory: projections of attention are kept, attention scores and the wide feed-forward are recomputed.
 SAVED_NAMES = ("query", "key", "value", "context")
+INTERMEDIATES = "intermediates"
+"""Flax's collection of what modules sow. It is mutable, and then computed, only on request."""
 
 
 @flax.struct.dataclass
@@ -124,6 +126,8 @@ class Stack(nn.Module):
             is_last = index == len(self.segments) - 1
             x_BxLxD, output = self._run(segment, name, pattern, *inputs, at_BxT if is_last else None)
             outputs.append(output)
+            if output.intermediates is not None:
+                self.put_variable(INTERMEDIATES, name, output.intermediates)
             hidden_states.append(jax.tree.map(_in_order, *output.layers) if layers else None)
         every = None
         if layers:
@@ -162,13 +166,19 @@ class Stack(nn.Module):
     ) -> tuple[jax.Array, Output]:  # fmt: skip
         """Runs the segment as a function of its parameters; `nn.scan` traces a layer twice and has no pipelining."""
         params, rngs = nn.unbox(self.get_variable("params", name)), self.scope.rngs
+        is_sown = self.is_mutable_collection(INTERMEDIATES)
         keys = {purpose: jax.random.split(rng.rng, segment.repeats) for purpose, rng in rngs.items()}
 
         def layer(x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, Output]:
             of_layer, keys, past = inputs
             variables = {"params": params if segment.shared else of_layer}
             lazy = {purpose: LazyRng(keys[purpose], (*rng.suffix, name)) for purpose, rng in rngs.items()}
-            return pattern.apply(variables, x_BxLxD, past, shared, rngs=lazy)
+            if not is_sown:
+                return pattern.apply(variables, x_BxLxD, past, shared, rngs=lazy)
+            (x_BxLxD, output), sown = pattern.apply(
+                variables, x_BxLxD, past, shared, rngs=lazy, mutable=[INTERMEDIATES]
+            )
+            return x_BxLxD, output.replace(intermediates=sown.get(INTERMEDIATES))
 
         if not isinstance(past.cache, NewCache | None):
             return self._run_cached(segment, layer, params, keys, past, x_BxLxD, shared)

@@ -22,7 +22,7 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PoolerOptions, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
-from jaxpt.models.attention import attend
+from jaxpt.models.attention import attend, sow_weights
 from jaxpt.models.base import LanguageModel, check_heads, compute_dtype
 from jaxpt.models.layers import Activation, Dense, Dropout, Embed, FeedForward, LayerNorm, constrain, param, stored_rows
 from jaxpt.models.mask import Mask
@@ -166,6 +166,7 @@ class RelativeAttention(nn.Module):
                 differ = differ if targets is None else jnp.take_along_axis(differ, targets[:, :, None], axis=1)
                 bias += jnp.where(differ[:, None], by_type[..., 1:], by_type[..., :1])
             scale = 1 / math.sqrt(width)
+            sow_weights(self, q + content_bias, k_BxSxHxK, mask, bias * scale, scale=scale)
             y = attend(
                 q + content_bias, k_BxSxHxK, v_BxSxHxK, mask, bias * scale, scale=scale, dropout=c.dropout,
                 dropout_key=self.make_rng("dropout") if dropping else None, implementation=c.attention,

@@ -26,13 +26,13 @@ from typing import Any
 
 import jax
 
-import jaxpt
 from jaxpt import config as configs
 from jaxpt.config import Config, cache_key_fields
 from jaxpt.errors import UserError, shown
 from jaxpt.parallel import compiler
 from jaxpt.parallel import mesh as meshes
 from jaxpt.runtime import disk, packages, plugins
+from jaxpt.runtime.version import __version__
 from jaxpt.train import checksums, step
 from jaxpt.train.state import Setup
 
@@ -192,7 +192,7 @@ def made_for(setup: Setup) -> dict[str, Any]:
         "topology": [1 + max(c) for c in zip(*[getattr(device, "coords", ()) for device in devices])],
         "processor": _processor() if first.platform == "cpu" else None,
         **{name: version for name in names if (version := packages.version(name))},
-        "jaxpt": jaxpt.__version__,
+        "jaxpt": __version__,
         "digest of jaxpt's code": _digest(*_sources(config)),
         **{name: getattr(jax.config, name) for name in _SETTINGS},
     }
@@ -207,7 +207,7 @@ def _settings(config: Config) -> dict[str, Any]:
 def _sources(config: Config) -> Iterator[bytes]:
     """All of jaxpt, and the modules of the recipe's own that `kind` names, with those that they use."""
     module_files = plugins.with_neighbours(configs.plugin_modules(config)).values()
-    for path in (*sorted(Path(jaxpt.__file__).parent.rglob("*.py")), *sorted(module_files)):
+    for path in (*sorted(Path(__file__).parents[1].rglob("*.py")), *sorted(module_files)):
         yield path.read_bytes()
 
 

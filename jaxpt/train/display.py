@@ -1,7 +1,8 @@
-"""What a person sees of a run: a header, then a bar on a terminal or plain lines in a log file."""
+"""What a person sees of a run: a header, then a bar on a terminal or in a notebook, or plain lines in a log file."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
@@ -70,7 +71,8 @@ class Display:
         self._last_step, self._last_time = start, self._begun
         self._paused = 0.0
         self._progress: Progress | None = None
-        if console.is_terminal:
+        # In a notebook rich draws a bar with ipywidgets; without them the lines of a log file are what is shown.
+        if console.is_terminal or (console.is_jupyter and importlib.util.find_spec("ipywidgets")):
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[line]}"))
             self._progress = Progress(*columns, console=console, transient=True)
             self._task = self._progress.add_task("training", total=total, completed=start, line="compiling …")

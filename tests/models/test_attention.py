@@ -2,6 +2,7 @@
 
 import doctest
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,3 +92,26 @@ def test_dropout_leaves_the_mean():
     drawn, plain = map(np.asarray, run(jax.random.key(3)))
     assert drawn.std(0).min() > 0
     np.testing.assert_allclose(drawn.mean(0), plain, atol=0.1)
+
+
+class Sowing(nn.Module):
+    """Attention of given queries and keys, which sows its weights."""
+
+    @nn.compact
+    def __call__(self, q, k, v, mask, bias):
+        attention.sow_weights(self, q, k, mask, bias, scale=0.7)
+        return attend(q, k, v, mask, bias, scale=0.7)
+
+
+def test_weights_are_sown_on_request_alone():
+    """They are what the values are weighted with; a program that does not ask for them does not compute them."""
+    q, k, v = qkv()
+    bias = np.random.default_rng(1).standard_normal((H, L, S)).astype(np.float32)
+    mask = Mask(np.array([[1, 1, 1, 2, 2]] * B), np.array([[1, 1, 2, 2, 2, 0, 0]] * B))
+    y, sown = Sowing().apply({}, q, k, v, mask, bias, mutable=["intermediates"])
+    (weights_BxLxHxS,) = sown["intermediates"][attention.WEIGHTS]
+    np.testing.assert_allclose(weights_BxLxHxS.sum(-1), 1, atol=1e-6)
+    np.testing.assert_allclose(jnp.einsum("blhs,bshk->blhk", weights_BxLxHxS, v), y, atol=1e-5)
+    plain = jax.make_jaxpr(lambda *x: attend(*x, mask, bias, scale=0.7))(q, k, v)
+    silent = jax.make_jaxpr(lambda *x: Sowing().apply({}, *x, mask, bias))(q, k, v)
+    assert str(plain) == str(silent)

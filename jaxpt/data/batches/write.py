@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-import jaxpt
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data import datasets
@@ -26,6 +25,7 @@ from jaxpt.data.stream.feed import Batch
 from jaxpt.data.stream.loader import Stream
 from jaxpt.errors import UserError
 from jaxpt.runtime.disk import check_writable, whole_directory, writing
+from jaxpt.runtime.version import __version__
 
 LEAST = 16
 """Validation rows that are kept at least, to look at."""
@@ -70,7 +70,7 @@ def write_batches(
                 data.tokenizer.save(partial / manifests.TOKENIZER)
         if config.task is not None:
             _write_rows(config, partial)
-        manifest = Manifest(configs.dump(config), steps, languages, tuple(phases), jaxpt.__version__)
+        manifest = Manifest(configs.dump(config), steps, languages, tuple(phases), __version__)
         manifests.write(partial, manifest)
     return manifest
 

@@ -1,0 +1,81 @@
+"""A loaded model as a function: logits, hidden states and attention weights of texts and ids; and what it shows."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpt.errors import UserError
+from jaxpt.inference import inspecting
+from tests import labelled
+from tests.inference.helpers import TEXTS, loaded
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "llama"])
+def test_one_pass_gives_all(family):
+    model = loaded(family)
+    outputs = model(TEXTS[:3], layer="all", attentions=True)
+    for text, output in zip(TEXTS, outputs):
+        length, config = len(output.ids), model.network.config
+        assert output.tokens == model.tokenizer.tokens(output.ids)
+        assert output.hidden.shape == (config.layers + 1, length, config.embed_dim)
+        assert output.attentions.shape == (config.layers, config.heads, length, length)
+        np.testing.assert_allclose(output.attentions.sum(-1), 1, atol=1e-5)
+        if config.family == "decoder":
+            assert not np.triu(output.attentions, 1).any()
+        (states,) = model.embed([text], pooling="none")
+        np.testing.assert_allclose(output.hidden[-1], states, atol=1e-5)
+        assert (output.logits is None) == (family == "t5")
+        if family != "t5":
+            assert output.logits.shape == (length, config.vocab_size)
+
+
+def test_ids_are_as_their_text():
+    model = loaded("gpt2")
+    ids = model.tokenizer.encode("the cat")
+    of_text, of_ids, (of_list,) = model("the cat"), model(np.array(ids)), model([ids], layer=None)
+    np.testing.assert_array_equal(of_text.logits, of_ids.logits)
+    np.testing.assert_allclose(of_text.logits, of_list.logits, atol=1e-5)
+    assert of_text.hidden.ndim == 2 and of_list.hidden is None and of_text.attentions is None
+    assert "logits=[" in repr(of_text) and model([]) == []
+    total = jax.nn.log_softmax(of_text.logits)[np.arange(len(ids) - 1), ids[1:]].sum()
+    assert total == pytest.approx(model.loglikelihood(["the"], [" cat"])[0].total, abs=1e-4)
+
+
+@pytest.mark.parametrize("inputs", [3, ["a", 3], [[1.5]], [None]])
+def test_other_inputs_are_refused(inputs):
+    with pytest.raises(UserError, match="inputs: wants"):
+        loaded("gpt2")(inputs)
+
+
+def test_the_parameters_are_a_tree_and_the_model_shows_itself():
+    model = loaded("bert")
+    assert sum(x.size for x in jax.tree.leaves(model.params)) >= model.network.count_params()
+    lines = repr(model).splitlines()
+    assert lines[0].startswith("jaxpt.load(") and "bert (encoder): 2 layers, 32 wide" in lines[1] and len(lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "columns"),
+    [
+        ("regression", "7 8", {"a": "7 8"}),
+        ("classification", ("7", "8"), {"a": "7", "b": "8"}),
+        ("question_answering", ("7", "8 9"), {"a": "7", "b": "8 9"}),
+        ("tagging", "7 8", {"tokens": ["7", "8"]}),
+        ("tagging", ["7", "8"], {"tokens": ["7", "8"]}),
+        ("multiple_choice", {"a": "7", "b": "8", "c": "9"}, {"a": "7", "b": "8", "c": "9"}),
+    ],
+)
+def test_a_row_may_be_a_text_a_tuple_or_a_dict(kind, row, columns):
+    task = labelled.objective_of(kind, loaded("bert").network.config).task
+    assert inspecting.columns_of(task, row, "row 0") == columns
+
+
+def test_a_row_of_another_size_is_named():
+    task = labelled.objective_of("question_answering", loaded("bert").network.config).task
+    with pytest.raises(UserError, match=r"row 3: wants a tuple \(a, b\) or a dict of columns, got 'who'"):
+        inspecting.columns_of(task, "who", "row 3")
+
+
+def test_a_model_without_a_task_predicts_nothing():
+    with pytest.raises(UserError, match="predict needs a run that was fine-tuned on a task"):
+        loaded("bert").predict(["a text"])

@@ -1,0 +1,101 @@
+"""`import jaxpt`: what a notebook needs, and its errors, which are exceptions."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxpt
+from jaxpt.errors import UserError
+from jaxpt.train import loop
+from tests import fine_tuning
+
+ROOT = Path(__file__).parents[1]
+RECIPE = ROOT / "configs" / "smoke" / "bert_tiny.yaml"
+
+
+def test_a_configuration_with_overrides():
+    config = jaxpt.Config.load(
+        RECIPE, **{"train.steps": 30, "optimizer.learning_rate": 1e-5, "run_dir": Path("runs/x")}
+    )
+    assert config.train.steps == 30 and config.optimizer.learning_rate == 1e-5 and config.run_dir == "runs/x"
+    assert jaxpt.Config.load(RECIPE, train={"steps": np.int64(30)}, seed=3).train.steps == 30
+    assert isinstance(config, jaxpt.Config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"train.stepz": 30}, "train.stepz.*train.steps"),
+        ({"train.steps": "many"}, "train.steps.*many"),
+        ({"train": {"steps": 0}}, "train.steps.*0"),
+        ({"seed": {1, 2}}, "seed: wants a number, a text, a list or a dict, got set"),
+        ({"model.kind": "brt"}, "did you mean bert"),
+    ],
+)
+def test_a_wrong_override_is_an_exception(overrides, words):
+    with pytest.raises(UserError, match=words):
+        jaxpt.fit(RECIPE, **overrides)
+
+
+def test_a_wrong_name_gets_the_nearest():
+    with pytest.raises(AttributeError, match="did you mean load"):
+        _ = jaxpt.laod
+    with pytest.raises(UserError, match=r"bert_tinny.yaml.*did you mean .*bert_tiny.yaml"):
+        jaxpt.fit(RECIPE.with_name("bert_tinny.yaml"))
+    with pytest.raises(UserError, match="a Config has them already"):
+        jaxpt.fit(jaxpt.Config.load(RECIPE), seed=3)
+
+
+def test_an_interruption_is_a_keyboard_interrupt(monkeypatch):
+    def interrupted(config):
+        raise SystemExit(130)
+
+    monkeypatch.setattr(loop, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="the same call continues it"):
+        jaxpt.fit(RECIPE)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A fine-tuned classifier."""
+    directory = tmp_path_factory.mktemp("python")
+    sections = {"train": {"steps": 6, "eval_every": 3, "log_every": 2}, "checkpoint": {"every": 3}}
+    return jaxpt.fit(fine_tuning.recipe(directory, **sections))
+
+
+@pytest.mark.slow
+def test_a_run_has_metrics_checkpoints_and_a_model(run, tmp_path):
+    pytest.importorskip("pandas")
+    assert set(run.checkpoints) == {3, 6} and all(path.is_dir() for path in run.checkpoints.values())
+    metrics = run.metrics
+    assert metrics.index.name == "step" and metrics["train/loss"].dropna().index[-1] == 6
+    assert run.summary["finished"] and f"jaxpt.Run({str(run.run_dir)!r})" in repr(run)
+    axes = run.plot()
+    axes.figure.savefig(tmp_path / "loss.png")
+    assert "train/loss" in [line.get_label() for line in axes.lines] and (tmp_path / "loss.png").stat().st_size
+    with pytest.raises(UserError, match="has no metric train/los; did you mean train/loss"):
+        run.plot("train/los")
+    with pytest.raises(UserError, match="has no checkpoint of step 4; there are: 3, 6"):
+        run.model(4)
+
+
+@pytest.mark.slow
+def test_a_classifier_predicts_as_the_command(run, tmp_path):
+    from jaxpt.inference.predict import predict
+
+    rows = fine_tuning.rows(5, seed=1)
+    model = run.model()
+    answers = model.predict([row["text"] for row in rows])
+    assert answers == model.predict([{"text": row["text"]} for row in rows])
+    file = fine_tuning.write(tmp_path / "rows.jsonl", rows)
+    predict(str(model.path), file, str(tmp_path / "p.jsonl"))
+    import json
+
+    written = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [{"id": row["id"], **answer} for row, answer in zip(rows, answers)] == written
+    assert model("a good film", attentions=True).attentions.shape[:2] == (2, 4)
+    with pytest.raises(UserError, match=r"inputs: wants a list with an entry for each row, got 'a film'"):
+        model.predict("a film")
+    with pytest.raises(UserError, match="row 0"):
+        model.predict([{"texts": "a film"}])
