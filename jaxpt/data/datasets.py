@@ -19,7 +19,7 @@ from jaxpt.data.fingerprint import describe, fingerprint, transforms_of
 from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.parts import Part
 from jaxpt.data.parts import parts as parts_of
-from jaxpt.data.progress import Report, progress
+from jaxpt.runtime.progress import Report, progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import FORMAT, Store
 from jaxpt.data.seqio_tasks import Offline, code, key

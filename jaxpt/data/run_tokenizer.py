@@ -11,7 +11,7 @@ from jaxpt.config import Config, cache_key_fields
 from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.checks import cache_root, digest, trained_size
 from jaxpt.data.parts import Part
-from jaxpt.data.progress import Progress
+from jaxpt.runtime.progress import Progress
 from jaxpt.data.records.store import FORMAT
 from jaxpt.data.sources.base import Source, interleaved_texts, languages_of
 from jaxpt.data.sources.examples import Examples

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jaxpt.data import tables
-from jaxpt.data.progress import Progress, progress_line
+from jaxpt.runtime.progress import Progress, progress_line
 from jaxpt.errors import UserError
 
 

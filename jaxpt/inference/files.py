@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from jaxpt.data import tables
-from jaxpt.data.progress import Progress, progress, progress_line
+from jaxpt.runtime.progress import Progress, progress, progress_line
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk
 

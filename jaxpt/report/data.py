@@ -50,7 +50,7 @@ def measure(config: Config, has_tokenizer: bool = True, limit: int | None = None
     """
     from jaxpt.data import run_tokenizer, statistics
     from jaxpt.data.parts import parts as parts_of
-    from jaxpt.data.progress import progress
+    from jaxpt.runtime.progress import progress
     from jaxpt.data.sources.opening import open_source
 
     config = without_unfreezing(config)

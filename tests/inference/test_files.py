@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpt.data.progress import Progress
+from jaxpt.runtime.progress import Progress
 from jaxpt.errors import UserError
 from jaxpt.inference import files
 from jaxpt.inference.files import ResumableJsonl, read_prompts

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.data._tf import tf
-from jaxpt.data.progress import Progress, work_line
+from jaxpt.runtime.progress import Progress, work_line
 from jaxpt.data.records.mirror import fetch
 from jaxpt.data.records.shard import is_intact, write_shard
 from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name

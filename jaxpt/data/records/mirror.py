@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from jaxpt.data._tf import tf
-from jaxpt.data.progress import Progress
+from jaxpt.runtime.progress import Progress
 from jaxpt.data.records.shard import is_intact
 from jaxpt.data.records.store import manifest_is_whole, write_manifest
 from jaxpt.data.tables.files import open_file

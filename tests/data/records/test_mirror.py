@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpt.data.progress import Progress
+from jaxpt.runtime.progress import Progress
 from jaxpt.data.records import cache, mirror
 from jaxpt.data.records.store import shard_name
 from jaxpt.errors import UserError
