@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.config import Config
-from jaxpt.data import parts, spec, tokenizers
+from jaxpt.data import chat_template, parts, spec, tokenizers
 from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.sources import readers
 from jaxpt.data.tokenizers import vocabulary_files
@@ -71,8 +71,6 @@ def _check_texts(tasks: tuple[parts.Part, ...]) -> None:
 
 def _check_chat_template(template: str) -> None:
     """Raises UserError for a template that is not there, or is none."""
-    from jaxpt.data import chat_template
-
     chat_template.ChatTemplate(chat_template.source(template), f"objective.template: {template}")
 
 

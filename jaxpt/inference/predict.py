@@ -22,6 +22,7 @@ from jaxpt.evals.task import of_part, with_measured
 from jaxpt.metrics.glue import GLUE, glue_labels, glue_submission, glue_test
 from jaxpt.parallel import processes
 from jaxpt.runtime import disk
+from jaxpt.runtime.progress import track
 from jaxpt.train import checkpoint, state
 from jaxpt.train.display import console, say
 
@@ -60,6 +61,7 @@ def predict(path: str, file: str, out: str, overrides: Sequence[str] = (), glue:
     to = submission.file(out) if submission else Path(out)
     if to.exists():
         raise UserError(f"{to}: already exists; choose a new file")
+    disk.check_writable(to.parent)
     files = [RowFile(file_path) for file_path in tables.expand(file, "FILE")]
     rows = examples.read(submission.task if submission else task, files)
     if not rows:
@@ -110,7 +112,8 @@ def predicted(config: Config, run_dir: Path, step: int, rows: Sequence[LocatedRo
     say = getattr(config.objective, how)
     for first in range(0, len(rows), CHUNK):
         encoded = examples.examples(config, tokenizer, rows[first : first + CHUNK], has_targets=False)
-        outputs = predictor(params, encoded.records)
+        with track("predicting", len(rows), "rows", first):
+            outputs = predictor(params, encoded.records)
         for row, of_row in zip(encoded.rows, examples.by_row(encoded, outputs), strict=True):
             yield say(of_row, row.row, row.where)
 

@@ -1,6 +1,6 @@
 """Progress of work that takes long: one display for the whole process.
 
-    with progress.shown("training a vocabulary", total=44, unit="MB") as work:
+    with progress.track("training a vocabulary", total=44, unit="MB") as work:
         for megabyte in text:
             work.add(1)
 
@@ -56,9 +56,20 @@ class Work:
         """Says that so much more is done."""
         self.at(self._done + amount, self._more)
 
+    def count(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items, of which each is counted when the next one is asked for."""
+        for item in items:
+            yield item
+            self.add()
+
     def show(self, line: str) -> None:
         """Shows this line, whatever is done."""
         self._line = line
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether more than the time is known of it."""
+        return bool(self.total or self._line)
 
     @property
     def line(self) -> str:
@@ -119,7 +130,11 @@ class Display:
         if self.console.is_terminal or self.console.is_jupyter:
             from rich.live import Live
 
-            self._live = Live(console=self.console, transient=True, get_renderable=self._lines, refresh_per_second=8)
+            at_once = sys.stdout.isatty()  # results that go to a file are no lines of the terminal
+            self._live = Live(
+                console=self.console, transient=True, get_renderable=self._lines, refresh_per_second=8,
+                redirect_stdout=at_once,
+            )  # fmt: skip
             self._live.start()
         else:
             self._ended = threading.Event()
@@ -138,7 +153,9 @@ class Display:
         from rich.console import Group
         from rich.text import Text
 
-        lines = [Text(work.line, no_wrap=True, overflow="ellipsis") for work in list(self._works)]
+        works = list(self._works)
+        told = [work for work in works if work.is_measured or work is works[-1]]
+        lines = [Text(work.line, no_wrap=True, overflow="ellipsis") for work in told]
         for line in lines:
             line.highlight_regex(r"[█░]+", "cyan")
         return Group(*lines)
@@ -155,7 +172,7 @@ class Display:
         if self._console is None and not self._live:  # standard error may be another one by now
             print(stamped(fitted(line)), file=sys.stderr, flush=True)
         else:
-            self.console.print(stamped(fitted(line)), markup=False, soft_wrap=True)
+            self.console.print(stamped(fitted(line)), markup=False, highlight=False, soft_wrap=True)
 
 
 display = Display()
@@ -163,7 +180,7 @@ display = Display()
 
 
 @contextmanager
-def shown(doing: str, total: float = 0, unit: str = "", first: float = 0) -> Iterator[Work]:
+def track(doing: str, total: float = 0, unit: str = "", first: float = 0) -> Iterator[Work]:
     """Shows work while it is done.
 
     Args:
@@ -192,17 +209,15 @@ def counted(items: Iterable[Item], doing: str, total: float = 0, unit: str = "")
       total: how many there are; 0 where that is not known.
       unit: what they are.
     """
-    with shown(doing, total, unit) as work:
-        for item in items:
-            yield item
-            work.add()
+    with track(doing, total, unit) as work:
+        yield from work.count(items)
 
 
-def expect(total: float, unit: str) -> None:
-    """Says how much there is of the work that began last, for those who do a part of it."""
+def advance(amount: float, unit: str) -> None:
+    """Says that so much more is done of the work that began last, if that is counted in this unit: for its parts."""
     work = display.current()
-    if work is not None:
-        work.total, work.unit = total, unit
+    if work is not None and work.unit == unit:
+        work.add(amount)
 
 
 class Progress:
@@ -225,7 +240,7 @@ def progress(report: Report | None, doing: str = "preparing data") -> Iterator[P
       A Progress.
     """
     if report is None:
-        with shown(doing) as work:
+        with track(doing) as work:
             yield Progress(work.show, lambda line: None if display.quiet else display.print(line))
         return
     last = float("-inf")
@@ -259,12 +274,22 @@ def progress_line(
       >>> progress_line("generating", 0, 100, "prompts", 0.0)
       'generating ░░░░░░░░░░░░░░░░░░░░░░░░ 0 of 100 prompts'
     """
-    full = int(_BAR * min(done / max(total, 1), 1.0))
-    line = f"{doing} {'█' * full}{'░' * (_BAR - full)} {done:,.0f} of {total:,.0f} {unit}{more}"
+    line = f"{doing} {bar(done, total)} {done:,.0f} of {total:,.0f} {unit}{more}"
     if done <= first or not seconds:
         return line
     pace = (done - first) / seconds
     return f"{line}, {pace:,.1f} {unit}/s, {_clock(max(total - done, 0) / pace)} left"
+
+
+def bar(done: float, total: float) -> str:
+    """A bar of 24 characters.
+
+    Example:
+      >>> bar(3, 4)
+      '██████████████████░░░░░░'
+    """
+    full = int(_BAR * min(done / max(total, 1), 1.0))
+    return "█" * full + "░" * (_BAR - full)
 
 
 def work_line(name: str, records: int, done: int, total: int, seconds: float) -> str:

@@ -158,7 +158,7 @@ def _open_data(config: Config, setup: Setup, index: int, saved: dict[str, Any] |
     stages, point = configs.train_stages(config), f"data of phase {index + 1}"
     stage = stages[index]
     with processes.first_host_first(root, point, config.distributed.timeout, warn) as unshared:
-        data = preparing.prepare(setup.config, stage.phase, say, check_source=check_source)
+        data = preparing.prepare(setup.config, stage.phase, check_source=check_source)
     if unshared and (seconds := time.perf_counter() - begun) > UNSHARED_CACHE_WARNING_SECONDS:
         say(f"{len(unshared) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
             "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip
