@@ -104,9 +104,14 @@ class Display:
             self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         return self._console
 
-    def use(self, console: Console) -> None:
-        """Shows the work on another console from now on: that of a run's own lines."""
-        self._console = console
+    @contextmanager
+    def on(self, console: Console) -> Iterator[None]:
+        """Shows the work on another console meanwhile: that of a run's own lines."""
+        before, self._console = self._console, console
+        try:
+            yield
+        finally:
+            self._console = before
 
     def begin(self, work: Work) -> None:
         """Shows this work, too."""

@@ -72,8 +72,7 @@ def train(config: Config, timings: Timings | None = None) -> int:
     """
     processes.start(config.distributed)
     console.quiet = progress.display.quiet or not checkpoint.is_primary()
-    progress.display.use(console)
-    with failures.shared(config.distributed.heartbeat_timeout), plugins.explained():
+    with progress.display.on(console), failures.shared(config.distributed.heartbeat_timeout), plugins.explained():
         settings = leaves(configs.dump(config) | {"distributed": None})
         processes.assert_same_settings(dict(settings), config.distributed.timeout)
         with out_of_memory.explained(config):

@@ -61,8 +61,8 @@ def test_short_work_says_nothing(monkeypatch, capsys):
 def test_a_live_line_on_a_terminal(display):
     """Measured work stays in sight under what it is a part of; a note stands above."""
     screen = io.StringIO()
-    display.use(Console(file=screen, force_terminal=True, width=100))
-    with progress.track("training", 10, "steps"), progress.track("evaluating") as work:
+    console = Console(file=screen, force_terminal=True, width=100)
+    with display.on(console), progress.track("training", 10, "steps"), progress.track("evaluating") as work:
         work.show("evaluating: 5 of 10 rows")
         display.print("step 5")
         time.sleep(0.2)
