@@ -18,6 +18,7 @@ from jaxpt.data.checks import cache_root
 from jaxpt.data.fingerprint import as_json
 from jaxpt.parallel import processes
 from jaxpt.runtime import plugins
+from jaxpt.runtime.progress import track
 from jaxpt.train import amounts, compiled, evaluation, foreign, programs, step, teachers
 from jaxpt.train.checkpoint import is_primary
 from jaxpt.train.display import duration, say, warn
@@ -147,7 +148,8 @@ def _check_steps(setup: Setup, configurations: list[Config], first: int) -> None
 
 def _open_data(config: Config, setup: Setup, index: int, saved: dict[str, Any] | None, timings: Timings) -> Data:
     """The data of a phase; `saved`: beside a checkpoint of it."""
-    preparing.import_pipeline(setup.config)
+    with track("importing the data pipeline (TensorFlow, SeqIO)"):
+        preparing.import_pipeline(setup.config)
     timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
 
     def check_source(source: Any) -> None:
