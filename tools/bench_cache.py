@@ -17,7 +17,7 @@ import numpy as np
 from jaxpt import config as configs
 from jaxpt.data import seqio_tasks, tokenizers
 from jaxpt.data._tf import tf
-from jaxpt.data.progress import Progress
+from jaxpt.runtime.progress import Progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.sources.readers import read

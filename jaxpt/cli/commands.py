@@ -16,14 +16,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxpt import errors
-from jaxpt.cli.parsing import Parser, Version, add_command, add_debug
+from jaxpt.cli.parsing import Parser, Version, add_command, add_common
 from jaxpt.cli.table import COMMANDS
 from jaxpt.errors import AlreadySaid, UserError, printable
-from jaxpt.runtime import allocator, plugins, signals
+from jaxpt.runtime import allocator, plugins, progress, signals
 from jaxpt.runtime.stamp import stamped
 
 if TYPE_CHECKING:
     from jaxpt.config import DistributedConfig
+
+NOT_OF_COMMANDS = ("command", "action", "debug", "quiet")
+"""Arguments that no command's function gets."""
 
 
 def start() -> NoReturn:
@@ -55,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse(sys.argv[1:] if argv is None else argv)
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # recipes may name modules in the current directory
+    progress.display.quiet = arguments.quiet
     notes: set[str] = set()  # a run's config.yaml is read several times
     errors.note = lambda line: line in notes or notes.add(line) or _note(line)
     try:
@@ -73,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int | None:
     """Calls a command's function with the arguments that the command line has."""
-    settings = {name: x for name, x in vars(arguments).items() if name not in ("command", "action", "debug")}
+    settings = {name: x for name, x in vars(arguments).items() if name not in NOT_OF_COMMANDS}
     module, _, function = settings.pop("parser").command.function.partition(":")
     if "config" in settings:
         from jaxpt.study.recipes import load
@@ -96,7 +100,7 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version)
-    add_debug(parser, False)
+    add_common(parser, False)
     subparsers = {"": parser.add_subparsers(dest="command", metavar="COMMAND", required=True)}
     for name, command in COMMANDS.items():
         group, _, last = name.rpartition(" ")

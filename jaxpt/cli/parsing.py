@@ -113,7 +113,7 @@ def add_command(commands: argparse._SubParsersAction, name: str, command: Comman
     parser.epilog = "examples:\n" + "\n".join(f"  {parser.prog} {example}".rstrip() for example in command.examples)
     parser.set_defaults(parser=parser)
     parser.command = command
-    add_debug(parser, argparse.SUPPRESS)
+    add_common(parser, argparse.SUPPRESS)
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
     for argument in command.arguments:
         if argument.group not in groups:
@@ -121,9 +121,10 @@ def add_command(commands: argparse._SubParsersAction, name: str, command: Comman
         groups[argument.group].add_argument(*argument.names, **argument.settings)
 
 
-def add_debug(parser: argparse.ArgumentParser, default: object) -> None:
-    """Adds --debug."""
+def add_common(parser: argparse.ArgumentParser, default: object) -> None:
+    """Adds the options of all commands."""
     parser.add_argument("--debug", action="store_true", default=default, help="show the traceback of an error")
+    parser.add_argument("--quiet", action="store_true", default=default, help="show no progress")
 
 
 class Version(argparse.Action):

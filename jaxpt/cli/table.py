@@ -180,6 +180,12 @@ COMMANDS: dict[str, Command] = {
         arg("text", "TEXT", "text to tokenize", nargs="?"),
     ), ("runs/bert_tiny/tokenizer", "runs/bert_tiny/tokenizer 'The cat sat on the mat.'")),
     "doctor": Command("jaxpt.cli.doctor:doctor", "check versions, devices and memory, and list what is missing"),
+    "completion": Command("jaxpt.cli.completion:completion", "print a script that completes commands in a shell", (
+        arg("shell", None, "the shell", choices=("bash", "zsh")),
+    ), (
+        "bash > ~/.local/share/bash-completion/completions/jaxpt",
+        "zsh > ~/.zfunc/_jaxpt                  # with ~/.zfunc in fpath",
+    )),
     "schema": Command("jaxpt.cli.commands:schema", "print or write the JSON Schemas of YAML files, for editors", (
         arg("kind", None, "kind of file (recipe)", nargs="?", choices=("recipe", "study", "model"), default=None),
         arg("--write", "DIR", "write the schemas of all kinds into a directory"),

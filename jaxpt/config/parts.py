@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, WithJsonSchema
 
@@ -197,6 +197,21 @@ class ScheduleConfig(Frozen):
     """One of `jaxpt.train.schedules`, or the dotted path of a module of one's own."""
     warmup_steps: NonNegativeInt = 0
     """Steps of a linear ramp from 0 to the peak."""
+
+    has_ramp: ClassVar[bool] = True
+    """Whether the learning rate rises during `warmup_steps`, which then have to fit into the run."""
+
+    def within(self, total_steps: int) -> Self:
+        """The schedule as a run of so many steps takes it: a warm-up longer than the run becomes a tenth of it.
+
+        Example:
+          >>> from jaxpt.train.schedules import Linear
+          >>> Linear(warmup_steps=100).within(20).warmup_steps
+          2
+        """
+        if not self.has_ramp or self.warmup_steps <= total_steps:
+            return self
+        return self.model_copy(update={"warmup_steps": max(total_steps // 10, 1)})
 
     def build(self, learning_rate: float, total_steps: int) -> Schedule:
         """The learning rate as a function of the step.

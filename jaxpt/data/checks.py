@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.config import Config
-from jaxpt.data import parts, spec, tokenizers
+from jaxpt.data import chat_template, parts, spec, tokenizers
 from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.sources import readers
 from jaxpt.data.tokenizers import vocabulary_files
@@ -35,7 +35,7 @@ def check(config: Config) -> None:
     if data.packing:
         data_spec.check_packing(objective.kind)
     if config.task is not None:
-        labelled.check_files(config)
+        labelled.check(config)
     tasks = parts.parts(config)
     parts.check(objective, tasks)
     if data.batch_examples and objective.carries:
@@ -44,6 +44,8 @@ def check(config: Config) -> None:
         raise UserError("data.batch_examples is for one task; remove it, or data.mixture")
     if config.task is None:
         _check_texts(tasks)
+    if data_spec.chat_template is not None:
+        _check_chat_template(data_spec.chat_template)
     has_tokenizer = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
     if has_tokenizer:
         return
@@ -54,12 +56,22 @@ def check(config: Config) -> None:
 
 
 def _check_texts(tasks: tuple[parts.Part, ...]) -> None:
-    """Raises UserError where a path or a file of texts is missing."""
+    """Raises UserError where a path or a file of texts is missing, or does not begin as it should."""
     for data in (task.config.data for task in tasks):
         if data.source == "tfds":
             readers.check_path(data)
         elif readers.is_files(data):
-            readers.text_files(data)
+            readers.check_beginnings(data)
+        elif readers.is_builtin(data) and data.validation_path is not None:
+            raise UserError(
+                f"data.validation_path: {data.validation_path}: the built-in corpus has a validation set; name files "
+                "for training as well, with data.path"
+            )
+
+
+def _check_chat_template(template: str) -> None:
+    """Raises UserError for a template that is not there, or is none."""
+    chat_template.ChatTemplate(chat_template.source(template), f"objective.template: {template}")
 
 
 def _check_cache(root: Path) -> None:

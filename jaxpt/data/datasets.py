@@ -19,7 +19,6 @@ from jaxpt.data.fingerprint import describe, fingerprint, transforms_of
 from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.parts import Part
 from jaxpt.data.parts import parts as parts_of
-from jaxpt.data.progress import Report, progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import FORMAT, Store
 from jaxpt.data.seqio_tasks import Offline, code, key
@@ -36,6 +35,7 @@ from jaxpt.data.vocabularies import to_seqio
 from jaxpt.data.warnings import warnings
 from jaxpt.errors import UserError
 from jaxpt.runtime import plugins
+from jaxpt.runtime.progress import Report, progress
 
 _SPLITS = ("train", "validation")
 _LOOKED_AT = 256  # rows in which the actual fill is measured

@@ -8,7 +8,7 @@ from typing import Any
 from jaxpt.config import Config
 from jaxpt.data.base import Data
 from jaxpt.data.batches.read import open_batches
-from jaxpt.data.progress import Report
+from jaxpt.runtime.progress import Report
 
 
 def import_pipeline(config: Config) -> None:

@@ -11,13 +11,13 @@ from jaxpt.config import Config, cache_key_fields
 from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.checks import cache_root, digest, trained_size
 from jaxpt.data.parts import Part
-from jaxpt.data.progress import Progress
 from jaxpt.data.records.store import FORMAT
 from jaxpt.data.sources.base import Source, interleaved_texts, languages_of
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
+from jaxpt.runtime.progress import Progress, track
 
 
 def tokenizer_of(
@@ -130,10 +130,10 @@ def _trained(
         if damage is None:
             return tokenizers.load(directory, settings.kind, languages=languages)
         say.note(f"{damage}; training the vocabulary again")
-    say.update(f"training a {settings.kind} vocabulary of {size:,} ids")
-    texts = interleaved_texts(sources)
     shutil.rmtree(directory, ignore_errors=True)
-    tokenizers.publish(tokenizers.train(texts, settings, size, languages=languages), directory)
+    with track(f"training a {settings.kind} vocabulary of {size:,} ids", unit="texts") as work:
+        texts = work.count(interleaved_texts(sources))
+        tokenizers.publish(tokenizers.train(texts, settings, size, languages=languages), directory)
     return tokenizers.load(directory, settings.kind, languages=languages)
 
 

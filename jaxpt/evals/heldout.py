@@ -13,6 +13,7 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.parallel import distributed
+from jaxpt.runtime.progress import track
 from jaxpt.train import step as steps
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -33,9 +34,11 @@ class HeldOut(Evaluator):
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         program, config, rows = compiled_step(setup, data), setup.config, rows_of(setup)
+        limit, sizes = config.train.eval_examples, [len(stream) for stream in data.validation.each().values()]
+        total = sum(size if limit is None else min(size, limit) for size in sizes)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            means = validate(setup, config.objective, program, params, feeds(config, data, rows), stop)
+            means = validate(setup, config.objective, program, params, feeds(config, data, rows), stop, total)
             return None if means is None else Result(means)
 
         return evaluate
@@ -93,6 +96,7 @@ def validate(
     params: Any,
     feeds: Mapping[str, Iterable[dict[str, np.ndarray]]],
     stop: Callable[[], bool] = lambda: False,
+    rows: int = 0,
 ) -> dict[str, float] | None:
     """Means over the whole validation split.
 
@@ -103,19 +107,21 @@ def validate(
       params: the parameters to evaluate.
       feeds: this process's validation batches of each task.
       stop: called after each batch, in all processes; True stops the evaluation.
+      rows: how many there are, for the progress.
 
     Returns:
       Means over all examples of "loss", each loss part and each metric; with several tasks also "task/loss", … per
       task. None if stopped.
     """
     totals: dict[str, dict[str, np.ndarray]] = {task: {} for task in feeds}
-    with setup.use():
+    with setup.use(), track("validating", rows, "rows") as work:
         for task, feed in feeds.items():
             carry = setup.empty_carry()
             for batch in feed:
                 step_sums, carry = eval_step(params, steps.put(batch, setup), carry, *setup.teacher_params())
                 for name, sums in jax.device_get(step_sums).items():
                     totals[task][name] = totals[task].get(name, 0.0) + np.array(sums, np.float64)
+                work.add(setup.config.data.batch_size)
                 if stop():
                     return None
     of_all = {name: np.sum([of_task[name] for of_task in totals.values()], 0) for name in next(iter(totals.values()))}

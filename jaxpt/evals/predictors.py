@@ -25,6 +25,7 @@ from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.objectives.formats import Format
 from jaxpt.objectives.text_to_text import Decoding, TextToText
+from jaxpt.runtime import progress
 from jaxpt.train.state import Setup
 
 
@@ -112,6 +113,7 @@ class Predictor:
                     outputs = self._run(params, [records[index] for index in chosen], length, rows)
                     for index, record_outputs in zip(chosen, outputs):
                         all_outputs[index] = record_outputs
+                    progress.advance(len(chosen), "rows")
                     if stop():
                         return None
         return all_outputs
@@ -276,8 +278,13 @@ def target_log_probs(
     """
     network, objective = setup.network.with_model(remat="none"), setup.config.objective
     layout = Format(prefix_lm=_has_prefix(setup))
-    with setup.use():
-        scores = score_rows(network, params, objective, layout, rows, progress=lambda share: stop())
+    with setup.use(), progress.track("scoring", len(rows), "rows") as work:
+
+        def at(share: float) -> bool:
+            work.at(share * len(rows))
+            return stop()
+
+        scores = score_rows(network, params, objective, layout, rows, progress=at)
     return None if scores is None else [log_probs for log_probs, _ in scores]
 
 
@@ -322,7 +329,8 @@ class Generation:
         answer_ids: list[list[int]] = [[] for _ in prompts]  # beam search may find none
         try:
             # Rows end after the same step in all processes, so results come in the same order.
-            for done, generated in enumerate(engine.generate(prompts, options), 1):
+            texts = progress.counted(engine.generate(prompts, options), "generating", len(prompts), "texts")
+            for done, generated in enumerate(texts, 1):
                 answer_ids[generated.index] = generated.tokens
                 if done % ASK == 0 and stop():
                     return None

@@ -11,6 +11,7 @@ from jaxpt.config import Config
 from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.evals import error_analysis, predictors
 from jaxpt.models.heads import features
+from jaxpt.runtime.progress import track
 from jaxpt.train.evaluators import Details, Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
@@ -100,7 +101,9 @@ class _OneTask:
     ) -> tuple[dict[str, float], Tell] | None:
         """The metrics, and what tells more about the same rows; None if stopped."""
         config = with_measured(self._config, earlier)
-        outputs = self.predictor(params, self._found.records, stop)
+        records = self._found.records
+        with track(f"evaluating {config.task.name or config.task.kind}", len(records), "rows"):
+            outputs = self.predictor(params, records, stop)
         if outputs is None:
             return None
         of_rows, rows = self._by_row(self._found, outputs), self._found.rows

@@ -31,6 +31,7 @@ from jaxpt.models import stored
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
 from jaxpt.runtime import disk
+from jaxpt.runtime.progress import track
 from jaxpt.train import checkpoint, initial, lora, trainable, weights
 
 Report = Callable[[str], None]
@@ -144,7 +145,9 @@ def export(
         vocabularies.give(run_dir, temporary)
         hf_files.write_checksums(temporary)
         if check:
-            report_differences(verify(temporary), report)
+            with track("comparing with transformers"):
+                differences = verify(temporary)
+            report_differences(differences, report)
     report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")

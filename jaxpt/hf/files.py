@@ -20,6 +20,7 @@ from jaxpt.hf import foreign
 from jaxpt.models.stored import finite
 from jaxpt.runtime import safetensors
 from jaxpt.runtime.disk import check_file, read_json, write_text
+from jaxpt.runtime.progress import counted
 
 SHARD_BYTES = 5 * 10**9
 CHECKSUMS = "jaxpt_checksums.json"
@@ -286,7 +287,7 @@ def write(
     files = (
         [f"{stem}-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)] if count > 1 else [f"{stem}.safetensors"]
     )
-    remaining = iter(tensors)
+    remaining = counted(tensors, "writing", len(announced), "tensors")
     for file, shard in zip(files, shards, strict=True):
         held = {name: announced[name][::-1] for name in shard}
         with open(directory / file, "wb") as stream:
@@ -298,6 +299,7 @@ def write(
                 with np.errstate(over="ignore"):
                     stored = np.ascontiguousarray(tensor, dtype)
                 stream.write(finite(f"{name} as {dtype}", stored).tobytes())
+    remaining.close()
     if count > 1:
         places = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
         index = {"metadata": {"total_size": total}, "weight_map": places}

@@ -18,6 +18,7 @@ from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
 from jaxpt.inference import files
 from jaxpt.inference.answers import Answer, Answers, Texts
+from jaxpt.runtime.progress import progress
 
 Item = TypeVar("Item")
 
@@ -127,7 +128,7 @@ def _write(
     """Writes a file of results; one that is there in part is completed."""
     adds = [_field(n, name) for n, model in enumerate(models) for name in model.fields(texts)]
     empty: dict[str, Any] = dict.fromkeys(adds)
-    with files.shown_progress() as say, files.ResumableJsonl(out, rows, identity, adds, say) as results:
+    with progress(None, "generating") as say, files.ResumableJsonl(out, rows, identity, adds, say) as results:
         for start in range(results.done // chunk * chunk, len(rows), chunk):
             part, done = texts[start : start + chunk], results.done
             others = [dict(model.answers(part, first=start)) for model in models[1:]]

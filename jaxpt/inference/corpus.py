@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jaxpt.data import tables
-from jaxpt.data.progress import Progress, progress_line
 from jaxpt.errors import UserError
 
 
@@ -82,17 +80,3 @@ def chunks(found: Iterable[Text], characters: int) -> Iterator[list[Text]]:
         size += len(text.text)
     if chunk:
         yield chunk
-
-
-class Pace:
-    """Shows how many texts are done."""
-
-    def __init__(self, say: Progress, total: int) -> None:
-        """Takes where to show it, and how many there are."""
-        self._say, self._total, self._begun, self._done = say, total, time.monotonic(), 0
-
-    def add(self, texts: int) -> None:
-        """Counts texts that are done."""
-        self._done += texts
-        seconds = time.monotonic() - self._begun
-        self._say.update(progress_line("embedding", self._done, self._total, "texts", seconds))

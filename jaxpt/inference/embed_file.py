@@ -19,10 +19,10 @@ from jaxpt.decode.embed import Layer
 from jaxpt.errors import UserError
 from jaxpt.inference import corpus, words
 from jaxpt.inference.corpus import Text
-from jaxpt.inference.files import shown_progress
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.loading import load
 from jaxpt.runtime import disk
+from jaxpt.runtime.progress import track
 
 UNITS = ("token", "word")
 CHARACTERS, CHARACTERS_OF_UNITS = 1 << 19, 1 << 15
@@ -55,12 +55,11 @@ def embed_file(
     total = sum(1 for _ in corpus.texts(file, field))  # what is wrong in the file is said before the model is loaded
     model = load(path)
     written = _Writer(Path(out), chosen, pool, {"model": str(path), "layer": layer, "pool": pool})
-    with shown_progress() as say, written:
-        pace = corpus.Pace(say, total)
+    with track("embedding", total, "texts") as work, written:
         max_characters = CHARACTERS_OF_UNITS if pool in UNITS else CHARACTERS
         for chunk in corpus.chunks(corpus.texts(file, field), max_characters):
             written.add(*_vectors(model, chunk, chosen, pool, normalize))
-            pace.add(len(chunk))
+            work.add(len(chunk))
     print(f"{out}: {written.rows:,} rows, vectors of {written.width} numbers")
     if written.truncated:
         print(f"{written.truncated:,} of {total:,} texts were truncated to the model's positions")

@@ -31,6 +31,7 @@ from jaxpt.inference.loaded import Loaded
 from jaxpt.models.base import compute_dtype
 from jaxpt.parallel import processes
 from jaxpt.runtime.disk import write_text
+from jaxpt.runtime.progress import progress
 from jaxpt.train.checkpoint import is_primary
 from jaxpt.train.display import console, say
 
@@ -169,7 +170,7 @@ def _outcomes(
     with contextlib.ExitStack() as stack:
         results_file = None
         if is_primary():
-            say = stack.enter_context(files.shown_progress())
+            say = stack.enter_context(progress(None, "scoring"))
             results_file = stack.enter_context(
                 files.ResumableJsonl(path, rows, identity, ["outcome"], say, "scoring", "examples", keeps_state=True)
             )

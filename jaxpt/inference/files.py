@@ -14,18 +14,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from jaxpt.data import tables
-from jaxpt.data.progress import Progress, progress, progress_line
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk
+from jaxpt.runtime.progress import Progress, progress_line
 
 Row = dict[str, Any]
 
@@ -295,17 +293,6 @@ def is_complete(path: Path) -> bool:
 
 def state_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.state")
-
-
-@contextmanager
-def shown_progress() -> Iterator[Progress]:
-    """A Progress for `ResumableJsonl`: a live line on a terminal, a plain line every few seconds in a log."""
-
-    def plain(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    with progress(None if sys.stderr.isatty() else plain) as say:
-        yield say
 
 
 def _line(row: Row) -> bytes:

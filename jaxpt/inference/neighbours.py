@@ -19,11 +19,11 @@ from jaxpt.decode.embed import Layer
 from jaxpt.errors import UserError
 from jaxpt.inference import corpus as corpora
 from jaxpt.inference import occurrences, words
-from jaxpt.inference.files import shown_progress
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.loading import load
 from jaxpt.inference.occurrences import Use
 from jaxpt.inference.static_vectors import StaticVectors
+from jaxpt.runtime.progress import track
 
 BATCH = 256
 """Uses that are embedded together."""
@@ -121,11 +121,10 @@ def _of_corpus(
 
 def _vectors(model: Loaded, word_uses: Sequence[Use], layer: Layer) -> np.ndarray:
     vectors = []
-    with shown_progress() as say:
-        pace = corpora.Pace(say, len(word_uses))
+    with track("embedding", len(word_uses), "uses") as work:
         for first in range(0, len(word_uses), BATCH):
             vectors.append(occurrences.vectors(model, word_uses[first : first + BATCH], layer))
-            pace.add(vectors[-1].shape[-2])
+            work.add(vectors[-1].shape[-2])
     return np.concatenate(vectors, -2)
 
 

@@ -17,6 +17,7 @@ from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.errors import UserError
 from jaxpt.evals import predictors
 from jaxpt.evals.task import of_part, with_measured
+from jaxpt.runtime.progress import track
 from jaxpt.train import checkpoint, state
 
 CHUNK = 4096
@@ -80,7 +81,8 @@ class RunPredictor:
         objective_method = getattr(self.config.objective, how)
         for first in range(0, len(rows), CHUNK):
             encoded = examples.examples(self.config, self._tokenizer, rows[first : first + CHUNK], has_targets=False)
-            outputs = self._predictor(self._params, encoded.records)
+            with track("predicting", len(rows), "rows", first):
+                outputs = self._predictor(self._params, encoded.records)
             for row, row_outputs in zip(encoded.rows, examples.by_row(encoded, outputs), strict=True):
                 yield objective_method(row_outputs, row.row, row.where)
 

@@ -7,8 +7,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
@@ -17,6 +15,7 @@ from jaxpt.plan import decode, program, roofline, search, show, topologies
 from jaxpt.plan.decode import DecodeResult, Shape
 from jaxpt.plan.program import PlanResult, Target
 from jaxpt.plan.topologies import Topology
+from jaxpt.runtime.progress import display, track
 
 
 def plan(
@@ -55,8 +54,8 @@ def plan(
         return
     phases = []
     for phase in range(len(configs.phase_starts(config))):
-        _note(f"compiling the step of phase {phase + 1} for {where} …")
-        phases.append(program.measure(config, where, phase))
+        with track(f"compiling the step of phase {phase + 1} for {where}"):
+            phases.append(program.measure(config, where, phase))
     figures = report(config, where, phases, **assumptions)
     largest = max(phases, key=lambda measured: measured.total - measured.limit)
     advice = None if largest.fits else _advice(config, where, largest)
@@ -67,8 +66,9 @@ def plan(
     if advice is not None:
         raise UserError(advice)
     for measured in phases if save is not None else ():
-        _note(f"compiling the step of phase {measured.phase + 1} to its end …")
-        _note(program.save(config, where, measured.phase, save))
+        with track(f"compiling the step of phase {measured.phase + 1} to its end"):
+            line = program.save(config, where, measured.phase, save)
+        _note(line)
 
 
 def plan_decode(
@@ -145,7 +145,8 @@ def _where(
 
 
 def _note(text: str) -> None:
-    Console(highlight=False, stderr=True, soft_wrap=True).print(text, style="dim", markup=False)
+    if not display.quiet:
+        display.print(text)
 
 
 def report(
@@ -212,8 +213,13 @@ def _advice(config: Config, where: Target, measured: PlanResult) -> str:
 
 
 def _search(config: Config, where: Target, chips: Topology, limit: int, as_json: bool) -> None:
-    _note(f"compiling at most {limit} programs for {where} …")
-    trials = search.search(config, where, chips, limit, lambda t: _note(f"{search.words(t.settings)}: {t.reason}"))
+    with track(f"compiling at most {limit} programs for {where}", limit, "programs") as work:
+
+        def tell(trial: search.Trial) -> None:
+            work.add()
+            _note(f"{search.words(trial.settings)}: {trial.reason}")
+
+        trials = search.search(config, where, chips, limit, tell)
     if as_json:
         rows = [{"settings": t.settings, "reason": t.reason, "seconds": t.seconds} for t in trials]
         print(

@@ -11,6 +11,7 @@ from jaxpt import errors
 from jaxpt.config import Config, at_phase, phase_starts, without_unfreezing
 from jaxpt.errors import UserError
 from jaxpt.report.data_text import lines
+from jaxpt.runtime.progress import progress
 from jaxpt.study.recipes import load_data
 from jaxpt.train import amounts
 
@@ -50,7 +51,6 @@ def measure(config: Config, has_tokenizer: bool = True, limit: int | None = None
     """
     from jaxpt.data import run_tokenizer, statistics
     from jaxpt.data.parts import parts as parts_of
-    from jaxpt.data.progress import progress
     from jaxpt.data.sources.opening import open_source
 
     config = without_unfreezing(config)

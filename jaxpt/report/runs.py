@@ -14,7 +14,7 @@ from jaxpt import errors
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk, plugins
-from jaxpt.runtime.terminal import print_table
+from jaxpt.runtime.terminal import NARROW, console, print_records, print_table
 from jaxpt.train.display import duration
 from jaxpt.train.run_dir import receipt, records
 
@@ -86,7 +86,16 @@ def print_runs(directory: str = "runs", as_json: bool = False) -> None:
         age = "" if run.seconds_ago is None else duration(run.seconds_ago)
         loss = "" if run.loss is None else f"{run.loss:.4g}"
         rows.append((run.path, run.what, status, run.progress, loss, run.best, age))
+    if console().width < NARROW:
+        print_records((path, _in_words(values)) for path, *values in rows)
+        return
     print_table(("run", "model · objective", "state", "step", "loss", "best", "age"), rows)
+
+
+def _in_words(values: Sequence[str]) -> list[str]:
+    """What is known of a run, for a line."""
+    what, status, step, loss, best, age = values
+    return [what, status, f"step {step}", f"loss {loss}" if loss else "", best, f"{age} ago" if age else ""]
 
 
 def run_dirs(directory: Path) -> Iterator[Path]:

@@ -12,11 +12,12 @@ from jaxpt.data import tokenizers
 from jaxpt.data.batches import manifest
 from jaxpt.data.batches.files import Reader
 from jaxpt.data.stream.feed import steps_of
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, listed
 from jaxpt.hf import files as hf_files
 from jaxpt.hf import origin
 from jaxpt.runtime import plugins
 from jaxpt.runtime.disk import read_json
+from jaxpt.runtime.progress import counted
 from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.checkpoint import Checkpoints
 
@@ -35,7 +36,7 @@ def verify(path: str, say: Callable[[str], None] = print) -> int:
     Raises:
       UserError: `path` is neither.
     """
-    directory, bad = Path(path), 0
+    directory, bad = Path(path), []
     if (directory / manifest.NAME).is_file():
         parts = _prepared(directory, manifest.read(directory))
     elif (directory / "checkpoints").is_dir():
@@ -44,8 +45,8 @@ def verify(path: str, say: Callable[[str], None] = print) -> int:
         raise UserError(f"{path}: is no run_dir, it holds no checkpoints; nor prepared batches, with {manifest.NAME}")
     for part, fault in parts:
         say(f"{part}: {fault or 'whole'}")
-        bad += fault not in (None, _NOT_READ)
-    say(f"{path}: {f'{bad} damaged' if bad else 'all is whole'}")
+        bad += [part] if fault not in (None, _NOT_READ) else []
+    say(f"{path}: {f'{len(bad)} damaged: {listed(bad)}' if bad else 'all is whole'}")
     return 2 if bad else 0
 
 
@@ -65,7 +66,8 @@ def _prepared(directory: Path, saved_manifest: manifest.Manifest) -> Iterator[tu
 
 def _read_all(folder: Path, name: str, rows: manifest.Rows) -> None:
     reader = Reader(folder, name, rows.files)
-    for number in range(steps_of(rows.rows, rows.per_member)):
+    members = steps_of(rows.rows, rows.per_member)
+    for number in counted(range(members), f"reading {name}", members, "batches"):
         reader.member(number)
 
 

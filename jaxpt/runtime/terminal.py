@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 FILE_WIDTH = 200
 """Columns where the output is a file, which has no width."""
+NARROW = 100
+"""A terminal with fewer columns has no room for a wide table."""
 
 
 def console() -> Console:
@@ -22,6 +24,21 @@ def console() -> Console:
     if not output.is_terminal:
         output.width = FILE_WIDTH
     return output
+
+
+def print_records(records: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Prints what a narrow terminal has no table for: a line with a name, and what is known of it below.
+
+    Args:
+      records: (name, what is known); empty texts are left out.
+    """
+    from rich.padding import Padding
+    from rich.text import Text
+
+    output = console()
+    for name, values in records:
+        output.print(Text(escaped(name), overflow="fold"))
+        output.print(Padding(Text(escaped(", ".join(value for value in values if value))), (0, 0, 0, 2)))
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = ()) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.runtime.disk import write_text
+from jaxpt.runtime.progress import counted
 
 NAME = "checksums.json"
 """The file, in the directory that it describes: {"of": its owner, "files": {file: [bytes, BLAKE2b]}}."""
@@ -68,7 +69,8 @@ def damage(directory: Path, contents: bool = True) -> str | None:
         return None
     with ThreadPoolExecutor() as pool:
         digests = pool.map(digest, [directory / name for name in entries])
-        for (name, (_, hashed)), now in zip(entries.items(), digests):
+        pairs = zip(entries.items(), digests)
+        for (name, (_, hashed)), now in counted(pairs, f"reading {directory}", len(entries), "files"):
             if now != hashed:
                 return f"{directory / name} is altered: its contents are not those that were written"
     return None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import sys
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxpt.errors import fitted
+from jaxpt.runtime import progress
 from jaxpt.runtime.stamp import stamped
 
 NOTABLE = 0.2
@@ -70,21 +69,16 @@ class Display:
         self._from, self._begun = start, time.perf_counter()
         self._last_step, self._last_time = start, self._begun
         self._paused = 0.0
-        self._progress: Progress | None = None
-        # In a notebook rich draws a bar with ipywidgets; without them the lines of a log file are what is shown.
-        if console.is_terminal or (console.is_jupyter and importlib.util.find_spec("ipywidgets")):
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[line]}"))
-            self._progress = Progress(*columns, console=console, transient=True)
-            self._task = self._progress.add_task("training", total=total, completed=start, line="compiling …")
+        self._work = progress.Work("training", total, "steps", start) if console.is_terminal or console.is_jupyter else None
 
     def __enter__(self) -> Display:
-        if self._progress:
-            self._progress.start()
+        if self._work:
+            progress.display.begin(self._work)
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._progress:
-            self._progress.stop()
+        if self._work:
+            progress.display.end(self._work)
 
     def paused(self, seconds: float) -> None:
         """Time that evaluation or the like took: not counted as training time."""
@@ -112,7 +106,7 @@ class Display:
             f"step {step}/{self._total}  loss {loss:.4f}  lr {learning_rate:.2e}  "
             f"{number(rates['tokens_per_second'])} tokens/s{mfu}{waits}  {duration(rates['seconds_left'])} left"
         )
-        if self._progress:
-            self._progress.update(self._task, completed=step, line=line)
-        if not self._progress or step == self._total:  # the bar goes, what it ended with stays
+        if self._work:
+            self._work.show(f"training {progress.bar(step, self._total)} {line}")
+        if not self._work or step == self._total:  # the bar goes, what it ended with stays
             say(line)

@@ -11,6 +11,7 @@ from jaxpt.config import Config, EvaluatorConfig
 from jaxpt.config.applications import EVALUATORS
 from jaxpt.config.kinds import nearest, resolve
 from jaxpt.errors import UserError, shown
+from jaxpt.runtime.progress import counted, track
 from jaxpt.train.checkpoint import Checkpoints
 from jaxpt.train.metrics import Metrics
 from jaxpt.train.run_dir import records
@@ -41,9 +42,9 @@ class Evaluators:
 
     def compile(self) -> None:
         """Makes ready those that run during the steps."""
-        for evaluator in self._setup.config.evals:
-            if evaluator.every != "end":
-                self._prepared(evaluator)
+        evaluators = [evaluator for evaluator in self._setup.config.evals if evaluator.every != "end"]
+        for evaluator in counted(evaluators, "compiling evaluators", len(evaluators), "evaluators"):
+            self._prepared(evaluator)
 
     def due(self, step: int) -> list[EvaluatorConfig]:
         """Those that run after a step; at the last one all but those for the end alone."""
@@ -76,7 +77,8 @@ class Evaluators:
           (name, result) of each that was not stopped.
         """
         for evaluator in evaluators:
-            result = self._prepared(evaluator)(params, figures(self.found), stop)
+            with track(f"evaluating {evaluator.called}"):
+                result = self._prepared(evaluator)(params, figures(self.found), stop)
             if result is None and stop():
                 return
             self.found[evaluator.called] = result = checked(evaluator, result)

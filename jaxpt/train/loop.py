@@ -19,7 +19,7 @@ from jaxpt.config import Config
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError, listed
 from jaxpt.parallel import compiler, distributed, failures, processes
-from jaxpt.runtime import plugins, signals
+from jaxpt.runtime import plugins, progress, signals
 from jaxpt.train import (
     checkpoint,
     ending,
@@ -71,8 +71,8 @@ def train(config: Config, timings: Timings | None = None) -> int:
       UserError: for all that a user can mend, before the first step; and where the numbers are not finite any more.
     """
     processes.start(config.distributed)
-    console.quiet = not checkpoint.is_primary()
-    with failures.shared(config.distributed.heartbeat_timeout), plugins.explained():
+    console.quiet = progress.display.quiet or not checkpoint.is_primary()
+    with progress.display.on(console), failures.shared(config.distributed.heartbeat_timeout), plugins.explained():
         settings = leaves(configs.dump(config) | {"distributed": None})
         processes.assert_same_settings(dict(settings), config.distributed.timeout)
         with out_of_memory.explained(config):

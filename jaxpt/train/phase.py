@@ -18,6 +18,7 @@ from jaxpt.data.checks import cache_root
 from jaxpt.data.fingerprint import as_json
 from jaxpt.parallel import processes
 from jaxpt.runtime import plugins
+from jaxpt.runtime.progress import track
 from jaxpt.train import amounts, compiled, evaluation, foreign, programs, step, teachers
 from jaxpt.train.checkpoint import is_primary
 from jaxpt.train.display import duration, say, warn
@@ -147,7 +148,8 @@ def _check_steps(setup: Setup, configurations: list[Config], first: int) -> None
 
 def _open_data(config: Config, setup: Setup, index: int, saved: dict[str, Any] | None, timings: Timings) -> Data:
     """The data of a phase; `saved`: beside a checkpoint of it."""
-    preparing.import_pipeline(setup.config)
+    with track("importing the data pipeline (TensorFlow, SeqIO)"):
+        preparing.import_pipeline(setup.config)
     timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
 
     def check_source(source: Any) -> None:
@@ -158,7 +160,7 @@ def _open_data(config: Config, setup: Setup, index: int, saved: dict[str, Any] |
     stages, point = configs.train_stages(config), f"data of phase {index + 1}"
     stage = stages[index]
     with processes.first_host_first(root, point, config.distributed.timeout, warn) as unshared:
-        data = preparing.prepare(setup.config, stage.phase, say, check_source=check_source)
+        data = preparing.prepare(setup.config, stage.phase, check_source=check_source)
     if unshared and (seconds := time.perf_counter() - begun) > UNSHARED_CACHE_WARNING_SECONDS:
         say(f"{len(unshared) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
             "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip

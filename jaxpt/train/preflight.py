@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jaxpt import config as configs
+from jaxpt import errors
 from jaxpt.config import Config, ModelConfig
 from jaxpt.data import checks
 from jaxpt.data.batches import manifest
@@ -34,11 +35,11 @@ def check_recipe(config: Config) -> None:
       config: the run's configuration.
 
     Raises:
-      UserError: a warm-up that is longer than the run, or a traced step beyond its end; in a phase, a file that is
+      UserError: a schedule that does not fit into the run, or a traced step beyond its end; in a phase, a file that is
         missing or data that the objective or the model cannot take; `init_from.path` or `train.compiled` is not there,
         or is another model's.
     """
-    config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)
+    _check_schedule(config)
     if config.profile is not None and config.profile.last > config.train.steps:
         raise UserError(
             f"profile: steps {config.profile.first} to {config.profile.last} are to be traced, but the run ends at "
@@ -55,6 +56,17 @@ def check_recipe(config: Config) -> None:
         )
     if config.init_from is not None and not run_dir.has_checkpoint(Path(config.run_dir)):
         _check_origin(config, Path(config.init_from.path))
+
+
+def _check_schedule(config: Config) -> None:
+    """Raises UserError where the schedule does not fit into the run; a warm-up that is too long is shortened."""
+    schedule = config.optimizer.schedule.within(config.train.steps)
+    if schedule != config.optimizer.schedule:
+        errors.note(
+            f"optimizer.schedule.warmup_steps: {config.optimizer.schedule.warmup_steps} is longer than the run, "
+            f"train.steps is {config.train.steps}; the warm-up takes {schedule.warmup_steps}"
+        )
+    schedule.build(config.optimizer.learning_rate, config.train.steps)
 
 
 def _check_origin(config: Config, path: Path) -> None:

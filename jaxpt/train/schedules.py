@@ -12,7 +12,7 @@ https://arxiv.org/abs/1910.10683 · wsd https://arxiv.org/abs/2404.06395
 from __future__ import annotations
 
 import fractions
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import jax.numpy as jnp
 import optax
@@ -41,8 +41,7 @@ def warmed_up(config: ScheduleConfig, peak: float, total_steps: int, schedule: o
     if warmup > total_steps:
         raise UserError(
             f"optimizer.schedule.warmup_steps: {warmup} is longer than the run, train.steps is {total_steps}; "
-            f"such a short run takes optimizer.schedule.warmup_steps={total_steps // 10}, "
-            f"a resume, which keeps its schedule, train.steps={warmup} or more"
+            f"`within({total_steps})` has a shorter one"
         )
     if not warmup:
         return schedule
@@ -111,6 +110,8 @@ class T5(ScheduleConfig):
     kind: Literal["t5"] = "t5"
     warmup_steps: PositiveInt
     """Steps at the first, constant rate (T5: 10000)."""
+
+    has_ramp: ClassVar[bool] = False
 
     def build(self, learning_rate: float, total_steps: int) -> optax.Schedule:
         return lambda step: learning_rate / jnp.sqrt(jnp.maximum(step, self.warmup_steps))

@@ -296,7 +296,8 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     """
     mesh, table = meshes.make(config.mesh, devices), rules.table(config.mesh)
     network = config.objective.network(config.model)
-    schedule = config.optimizer.schedule.build(config.optimizer.learning_rate, config.train.steps)
+    schedule = config.optimizer.schedule.within(config.train.steps)
+    schedule = schedule.build(config.optimizer.learning_rate, config.train.steps)
     shapes, axes = network.shapes(), network.logical_axes()
     layout = trainable.layout(config, shapes, axes)
     shapes, axes = parts.split(shapes, layout.parts), parts.split(axes, layout.parts)

@@ -4,7 +4,7 @@ import importlib
 import pytest
 
 MODULES = (
-    "progress", "tasks", "tokenizers", "sources.base", "stream.loader", "stream.order", "stream.packing",
+    "tasks", "tokenizers", "sources.base", "stream.loader", "stream.order", "stream.packing",
     "tokenizers.scripts",
 )  # fmt: skip
 

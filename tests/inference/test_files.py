@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxpt.data.progress import Progress
 from jaxpt.errors import UserError
 from jaxpt.inference import files
 from jaxpt.inference.files import ResumableJsonl, read_prompts
+from jaxpt.runtime.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 
@@ -289,10 +289,3 @@ def test_a_full_disk_is_named():
         results = ResumableJsonl.__new__(ResumableJsonl)
         results.path, results._file = Path("/dev/full"), open("/dev/full", "ab", buffering=0)  # noqa: SIM115
         results._append(b"x")
-
-
-def test_progress_in_a_log(capsys):
-    with files.shown_progress() as say:
-        for _ in range(3):
-            say.update("a line")
-    assert capsys.readouterr().err == "a line\n"

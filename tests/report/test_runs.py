@@ -10,6 +10,7 @@ from jaxpt import cli
 from jaxpt.errors import UserError
 from jaxpt.report.recipes import recipes
 from jaxpt.report.runs import compare, runs
+from jaxpt.runtime import terminal
 from jaxpt.train.lock import hold
 from tests import families
 
@@ -56,6 +57,17 @@ def test_damaged_metrics_are_counted(made, capsys):
     assert "lines of metrics: 2" in " ".join(capsys.readouterr().out.split())
     assert cli.main(["compare", str(made / "a"), str(made / "of" / "b")]) == 0
     assert f"{made / 'a' / 'metrics.jsonl'}: 2 damaged lines are left out" in capsys.readouterr().err
+
+
+def test_a_narrow_terminal_has_two_lines_for_a_run(made, capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "FILE_WIDTH", 60)
+    monkeypatch.chdir(made)
+    assert cli.main(["runs", "."]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == ["of/b", "a"]
+    assert all(len(line) <= 60 for line in lines)
+    text = " ".join(lines[-2:])
+    assert "causal_lm, finished, step 10" in text and "loss 2, test accuracy 0.5" in " ".join(text.split())
 
 
 def test_names_are_no_codes_for_the_terminal(made, capsys):

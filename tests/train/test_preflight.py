@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpt import cli
+from jaxpt import cli, errors
 from jaxpt import config as configs
 from jaxpt.errors import UserError
 from jaxpt.train import preflight
@@ -43,7 +43,10 @@ CASES = {
     "origin": (["init_from.path=gone"], "init_from.path: gone: has neither a run's config.yaml nor Hugging Face's"),
     "origin's family": (["init_from.path=hf"], "its model (bert) is of family encoder, model.kind: gpt2 of family dec"),
     "positions": (["data.length=4096", "train.phases=[]"], "data.length: 4096 is beyond the position table"),
-    "warm-up": (["train.steps=20"], "is 20; such a short run takes optimizer.schedule.warmup_steps=2, a resume, "),
+    "first lines": (["data.path=broken.jsonl"], "broken.jsonl: line 2: not JSON"),
+    "field": (["data.path=rows.jsonl", "data.field=txt"], "rows.jsonl: line 1 (data.field): no column 'txt'; it has"),
+    "one file twice": (["data.path=a.txt", "data.validation_path=a.txt"], "a.txt: is a file of data.path, too"),
+    "validation of the built-in corpus": (["data.validation_path=a.txt"], "the built-in corpus has a validation set"),
     "compiled": (["train.compiled=gone"], "train.compiled: gone: no such directory"),
 }  # fmt: skip
 
@@ -53,6 +56,8 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "a.doc"):
         Path(name).write_text("the cat sat\n")
+    Path("rows.jsonl").write_text('{"text": "the cat sat"}\n')
+    Path("broken.jsonl").write_text('{"text": "the cat sat"}\n{"text": the cat\n')
     Path("hf").mkdir()
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     Path("hf/config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 64, **sizes}))
@@ -69,15 +74,34 @@ def test_what_is_wrong_is_said_in_a_line(workplace, capsys, case, command):
     assert not Path("runs").exists()
 
 
-def test_a_resume_is_not_told_to_change_its_warm_up_alone(workplace, capsys):
-    """Its schedule must stay as it is: there train.steps is what may change."""
-    config = configs.load(RECIPE, ["run_dir=runs/x", "data.path=a.txt"])
-    Path("runs/x/checkpoints/2").mkdir(parents=True)
-    Path("runs/x/config.yaml").write_text(configs.to_yaml(config))
-    assert cli.main(["train", "runs/x", "train.steps=20"]) == 2
-    advice = capsys.readouterr().err.partition("a resume, which keeps its schedule, ")[2].partition("=")
-    assert advice == ("train.steps", "=", "50 or more\n")
-    preflight.check(configs.load("runs/x", ["train.steps=50"]))
+def test_a_run_shorter_than_its_warm_up_has_a_shorter_one(workplace, monkeypatch):
+    """Of a tenth of the run; the recipe keeps its own, for a resume with more steps."""
+    notes = []
+    monkeypatch.setattr(errors, "note", notes.append)
+    config = configs.load(RECIPE, ["run_dir=runs/x", "data.path=a.txt", "train.steps=20"])
+    preflight.check(config)
+    assert notes == [
+        "optimizer.schedule.warmup_steps: 50 is longer than the run, train.steps is 20; the warm-up takes 2"
+    ]
+    assert config.optimizer.schedule.warmup_steps == 50
+    assert config.optimizer.schedule.within(20).build(1.0, 20)(2) == 1.0
+
+
+def test_the_first_rows_of_a_table_are_read(tmp_path):
+    """With the labels given, the training set is not read for them."""
+    table = tmp_path / "tickets.csv"
+    table.write_text("text,label\nthe bill is wrong,billing\nit does not start,technical\n")
+    task = {"kind": "classification", "labels": ["billing", "technical"]}
+    wrong = {
+        "columns": ({"text": "txt"}, "no column 'txt'"),
+        "labels": ({"label": "klass"}, "no column 'klass'"),
+        "metric": ({"metrics": ["accuracyy"]}, "accuracyy: a task of kind classification has no such metric"),
+    }
+    for overrides, words in wrong.values():
+        tree = families.tree("bert", task=task | overrides, data={"path": str(table)}, run_dir=str(tmp_path / "run"))
+        tree.pop("objective", None)
+        with pytest.raises(UserError, match=words):
+            preflight.check(configs.build(tree))
 
 
 def test_a_sound_recipe_writes_nothing(workplace):

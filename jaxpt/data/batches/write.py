@@ -20,11 +20,11 @@ from jaxpt.data.batches.manifest import Manifest, Phase, Rows
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import prepared_rows
 from jaxpt.data.parts import each_task
-from jaxpt.data.progress import Report, progress
 from jaxpt.data.stream.feed import Batch
 from jaxpt.data.stream.loader import Stream
 from jaxpt.errors import UserError
 from jaxpt.runtime.disk import check_writable, whole_directory, writing
+from jaxpt.runtime.progress import Report, progress
 from jaxpt.runtime.version import __version__
 
 LEAST = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,14 +26,41 @@ ROWS_PER_LABEL = 5
 """Rows of a validation set for each label, below which it is called small."""
 
 
-def check_files(config: Config) -> None:
-    """Raises UserError where a file of one split is given for another one, too, or a test set is without metrics."""
+BEGINNING = 20
+"""Rows of each file that are read before a run starts."""
+
+
+def check(config: Config) -> None:
+    """Finds what is wrong with a task's metrics, files and first rows.
+
+    Args:
+      config: the run's configuration in one phase, with a task.
+
+    Raises:
+      UserError: a metric that the task has not; a file of one split that is given for another one, too; a test set
+        without metrics; a row without a column that the task reads, or with a label that it has not.
+    """
+    config.task.check_metrics()
     for name, task_config in each_task(config).items():
         with named(name):
             _check_files(task_config)
+            _check_beginnings(task_config)
     if config.task.kind == "mixture":
-        config.task.check_metrics()
         _check_best(config)
+
+
+def _check_beginnings(config: Config) -> None:
+    """Raises UserError where one of the first rows of a file is not as it should be; those of a test have no labels."""
+    if config.data.source == "batches":
+        return
+    for split in ("train", "validation", "test"):
+        for file in files(config.data, split):
+            if file.split is not None or "://" in file.path:  # a data set, or a file elsewhere
+                continue
+            for row in itertools.islice(file.rows(config.task), BEGINNING):
+                config.task.content(row, file.where(row))
+                if split != "test":
+                    config.task.labels_in(row, file.where(row))
 
 
 def _check_best(config: Config) -> None:

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.data._tf import tf
-from jaxpt.data.progress import Progress, work_line
 from jaxpt.data.records.mirror import fetch
 from jaxpt.data.records.shard import is_intact, write_shard
 from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name
 from jaxpt.data.seqio_tasks import Documents, Offline, Pieces
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk
+from jaxpt.runtime.progress import Progress, work_line
 from jaxpt.runtime.spawning import without_script
 
 Job = tuple[int, Pieces, Path]

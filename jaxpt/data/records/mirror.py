@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from jaxpt.data._tf import tf
-from jaxpt.data.progress import Progress
 from jaxpt.data.records.shard import is_intact
 from jaxpt.data.records.store import manifest_is_whole, write_manifest
 from jaxpt.data.tables.files import open_file
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk
+from jaxpt.runtime.progress import Progress
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a request is given up."""

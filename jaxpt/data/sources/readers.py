@@ -5,18 +5,22 @@ How the files of a format are read, and cut, is the matter of `jaxpt.data.tables
 
 from __future__ import annotations
 
+import collections
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxpt.config import DataConfig, SourceConfig
 from jaxpt.data import tables
-from jaxpt.data.tables import Offset
+from jaxpt.data.tables.rows import START, Offset
 from jaxpt.errors import UserError
 
 SUFFIXES = {
     suffix: name for name, format in tables.FORMATS.items() if format.cuts for suffix in format.suffixes
 } | {".json": "jsonl"}  # fmt: skip
 """Suffix → format; each also as `.gz`. A .json of a corpus has an object a line (C4's), and can be cut."""
+CHECKED_FILES, CHECKED_DOCUMENTS = 20, 20
+"""Of so many files of a split so many documents are read before a run starts."""
 PAIR_SEPARATOR = "\x1f"
 """Stands between the two texts of a document, a text and its translation: ASCII's unit separator."""
 
@@ -58,6 +62,24 @@ def text_files(data: SourceConfig, report: Callable[[str], None] = lambda line: 
     for path in [*files["train"], *files["validation"]]:
         _format(path, data)
     return files
+
+
+def check_beginnings(data: DataConfig) -> None:
+    """Reads the first documents of each file, of many files those of the first ones.
+
+    Args:
+      data: of text files.
+
+    Raises:
+      UserError: as `text_files` and `read`; a file for training is one for validation, too.
+    """
+    files = text_files(data)
+    if shared := next((path for path in files["validation"] if path in files["train"]), None):
+        raise UserError(f"data.validation_path: {shared}: is a file of data.path, too; name another one")
+    for of_split in files.values():
+        for path in of_split[:CHECKED_FILES]:
+            if "://" not in path:
+                collections.deque(itertools.islice(read(path, data, START), CHECKED_DOCUMENTS), maxlen=0)
 
 
 def _format(path: str, data: SourceConfig) -> str:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from jaxpt.data._tf import tf
-from jaxpt.data.progress import Progress
 from jaxpt.data.records import cache, shard, store
 from jaxpt.data.records.store import Store, shard_name
 from jaxpt.errors import UserError
+from jaxpt.runtime.progress import Progress
 from tests.processes import forked
 
 SHARDS, EACH = 6, 40

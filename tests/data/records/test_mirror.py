@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxpt.data.progress import Progress
 from jaxpt.data.records import cache, mirror
 from jaxpt.data.records.store import shard_name
 from jaxpt.errors import UserError
+from jaxpt.runtime.progress import Progress
 from tests.data.records.test_cache import SHARDS, Numbers, content, make
 
 

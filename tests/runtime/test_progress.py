@@ -1,0 +1,87 @@
+"""What is shown of work that takes long."""
+
+import doctest
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from jaxpt.runtime import progress
+
+
+@pytest.fixture
+def display(monkeypatch):
+    """A display of its own, with a line every few milliseconds."""
+    display = progress.Display()
+    monkeypatch.setattr(progress, "display", display)
+    monkeypatch.setattr(progress, "SECONDS", 0.01)
+    return display
+
+
+def _work():
+    with progress.track("writing", 4, "tensors") as work:
+        for _ in work.count(range(4)):
+            time.sleep(0.03)
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(progress).failed == 0
+
+
+def test_plain_lines_with_count_and_time_left(display, capsys):
+    _work()
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert lines[0].startswith("writing ░") and "of 4 tensors" in lines[0] and not out
+    assert lines[-1].endswith(" left") and "3 of 4 tensors, " in lines[-1]
+
+
+def test_work_of_unknown_size_shows_its_time(display):
+    work = progress.Work("compiling", unit="programs")
+    assert work.line == "compiling: 0:00"
+    work.add(1200)
+    assert work.line == "compiling: 1,200 programs, 0:00"
+
+
+def test_quiet(display, capsys):
+    display.quiet = True
+    with progress.progress(None) as say:
+        say.note("prepared")
+    _work()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_short_work_says_nothing(monkeypatch, capsys):
+    with progress.track("reading"):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_live_line_on_a_terminal(display):
+    """Measured work stays in sight under what it is a part of; a note stands above."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    with display.on(console), progress.track("training", 10, "steps"), progress.track("evaluating") as work:
+        work.show("evaluating: 5 of 10 rows")
+        display.print("step 5")
+        time.sleep(0.2)
+    shown = screen.getvalue()
+    assert "training" in shown and "evaluating: 5 of 10 rows" in shown and "step 5" in shown
+    assert display.current() is None
+
+
+def test_parts_count_what_is_counted(display):
+    with progress.track("evaluating", 10, "rows") as work:
+        progress.advance(4, "rows")
+        progress.advance(3, "batches")
+    assert "4 of 10 rows" in work.line
+
+
+def test_a_report_gets_notes_at_once_and_few_lines(monkeypatch):
+    lines = []
+    with progress.progress(lines.append) as say:
+        for n in range(3):
+            say.update(f"line {n}")
+        say.note("prepared")
+    assert lines == ["line 0", "prepared"]
