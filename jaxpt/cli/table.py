@@ -60,7 +60,7 @@ COMMANDS: dict[str, Command] = {
     **inference.COMMANDS,
     "plan": Command("jaxpt.cli.commands:plan", "estimate memory, step time, bottlenecks and cost, without running", (
         *PATH,
-        arg("--topology", "DEVICES", "v5e:16x16, v5p:4x4x4, h100:8, h200:2x8, … (plan.topology)"),
+        arg("--topology", "DEVICES", "v5e:16x16, v5p-128, h200:2x8, a3-highgpu-8g, … (plan.topology)"),
         arg("--slices", "N", "number of slices (1)", type=count),
         _OBJECT,
         arg("--decode", "BATCHxLENGTH", "plan decoding; encoder-decoders: BATCHxENCODER/DECODER, as 32x512/128"),
@@ -77,6 +77,7 @@ COMMANDS: dict[str, Command] = {
         "configs/pretrain/bert_base.yaml plan.topology=null    # for this machine's devices",
         "configs/pretrain/t5_1_1_base.yaml --topology v5p:4x4x4 --slices 2 mesh.fsdp=64",
         "configs/pretrain/bert_base.yaml --topology h100:8        # or h100:2x8: two machines",
+        "configs/pretrain/bert_base.yaml --topology v5p-128       # a cloud's name: v5p:4x4x4",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --search 12",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --save DIR  # train.compiled=DIR",
         "configs/pretrain/llama3_8b.yaml --topology v5e:2x4 --decode 32x4096",
