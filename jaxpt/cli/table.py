@@ -143,7 +143,7 @@ COMMANDS: dict[str, Command] = {
         arg("word", "WORD", "only those that have this word", nargs="?"),
     ), ("", "squad")),
     "import": Command("jaxpt.hf.convert:import_weights", "convert a Hugging Face directory to a run directory", (
-        arg("source", "HF_DIR", "config.json with safetensors or .bin files; or a llama2.c .bin"),
+        arg("source", "HF_DIR", "config.json with safetensors or .bin files; OWNER/NAME on the hub; a llama2.c .bin"),
         arg("out", "OUT", "the run directory to create"),
         flag("--partial", "load matching tensors, initialise missing ones"),
         arg("--ignore", "KEY", "ignore an unknown key of config.json", action="append"),
@@ -153,6 +153,7 @@ COMMANDS: dict[str, Command] = {
     ), (
         "downloads/bert-base-uncased runs/bert_base",
         "downloads/gpt2 runs/gpt2 --verify",
+        "google-t5/t5-small@df1b051 runs/t5_small            # downloaded from the hub",
         "downloads/finbert runs/finbert task.text=sentence",
         "stories260K.bin runs/stories260K --tokenizer tok512.model",
         "downloads/adapter runs/adapted --base downloads/gpt2",

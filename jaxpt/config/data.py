@@ -44,7 +44,8 @@ class TokenizerConfig(Frozen):
     """`sentencepiece` (unigram: T5), `wordpiece` (BERT) or `bpe` (byte-level: GPT-2). A dotted path names a module of
     one's own with a subclass of `jaxpt.data.tokenizers.base.Tokenizer`."""
     path: str | None = content(None)
-    """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`."""
+    """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`.
+    Or a model of the hub: `OWNER/NAME@REVISION`."""
     vocab_size: PositiveInt | None = None
     """Ids to train, special ones included, `add_tokens` aside; `model.vocab_size` without these by default."""
     add_tokens: Annotated[tuple[str, ...], AfterValidator(_added)] = ()
