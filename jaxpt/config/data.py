@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
@@ -60,7 +60,9 @@ class TokenizerConfig(Frozen):
     """A vocabulary is trained on about the first so many characters of the training split."""
 
 
-SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task", "batches"]
+SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "array_record", "tfds", "hf", "task", "batches"]
+
+HF_SCHEME = "hf://"
 
 _SOURCE_SCHEMA = {"anyOf": [{"enum": list(get_args(SourceKind))}, {"type": "string", "pattern": r"\."}]}
 
@@ -78,14 +80,15 @@ class SourceConfig(Frozen):
     """Where text comes from."""
 
     source: Annotated[str, AfterValidator(_source), WithJsonSchema(_SOURCE_SCHEMA)] = content("auto")
-    """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `tfds` or `task`; `auto` goes by the suffix of
-    `path`, without a path it is `builtin`. `batches` are those that `jaxpt cache --batches` wrote into the directory
-    `path`: a run needs no TensorFlow then. A dotted path names a module of one's own, whose `open_source(data)` returns
-    a `jaxpt.data.sources.base.Source`."""
+    """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `array_record`, `tfds`, `hf` or `task`; `auto`
+    goes by the suffix of `path`, without a path it is `builtin`. `batches` are those that `jaxpt cache --batches` wrote
+    into the directory `path`: a run needs no TensorFlow then. A dotted path names a module of one's own, whose
+    `open_source(data)` returns a `jaxpt.data.sources.base.Source`."""
     # Records depend on the files' content.
     path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = content(None)
     """Files; globs, `gs://` and `.gz` are fine. A directory stands for all files in it and below whose suffix says how
-    to read them (all that are not hidden, where `source` says it). For `tfds` the data set's name."""
+    to read them (all that are not hidden, where `source` says it). For `tfds` the data set's name. `hf://OWNER/NAME`,
+    `hf://OWNER/NAME/CONFIGURATION`, each also with @REVISION, is a data set of the Hugging Face hub."""
     validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = content(None)
     """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
@@ -160,6 +163,16 @@ class DataConfig(SourceConfig):
     """Where prepared records are looked for before they are made: a copy of `records` of another cache (https://, gs://)."""
     readers: NonNegativeInt = execution(0)
     """Threads that prepare batches; 0: one for each core, four at most."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _scheme_names_the_source(cls, fields: Any) -> Any:
+        """hf://NAME is NAME of the source `hf`."""
+        if not isinstance(fields, dict) or not str(fields.get("path")).startswith(HF_SCHEME):
+            return fields
+        if fields.get("source", "auto") not in ("auto", "hf"):
+            raise ValueError(f"path {fields['path']} is of the source hf, not of {fields['source']}; leave source out")
+        return {**fields, "source": "hf", "path": fields["path"].removeprefix(HF_SCHEME)}
 
     @model_validator(mode="after")
     def _examples_are_packed(self) -> Self:

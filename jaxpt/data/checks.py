@@ -56,7 +56,7 @@ def check(config: Config) -> None:
 def _check_texts(tasks: tuple[parts.Part, ...]) -> None:
     """Raises UserError where a path or a file of texts is missing."""
     for data in (task.config.data for task in tasks):
-        if data.source == "tfds":
+        if data.source in ("tfds", "hf"):
             readers.check_path(data)
         elif readers.is_files(data):
             readers.text_files(data)
