@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
@@ -164,15 +164,17 @@ class DataConfig(SourceConfig):
     readers: NonNegativeInt = execution(0)
     """Threads that prepare batches; 0: one for each core, four at most."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _scheme_names_the_source(cls, fields: Any) -> Any:
+    @model_validator(mode="after")
+    def _scheme_names_the_source(self) -> Self:
         """hf://NAME is NAME of the source `hf`."""
-        if not isinstance(fields, dict) or not str(fields.get("path")).startswith(HF_SCHEME):
-            return fields
-        if fields.get("source", "auto") not in ("auto", "hf"):
-            raise ValueError(f"path {fields['path']} is of the source hf, not of {fields['source']}; leave source out")
-        return {**fields, "source": "hf", "path": fields["path"].removeprefix(HF_SCHEME)}
+        if isinstance(self.path, str) and self.path.startswith(HF_SCHEME):
+            if self.source not in ("auto", "hf"):
+                raise ValueError(f"path {self.path} is of the source hf, not of {self.source}; leave source out")
+            # Before the class is in use; a validator of the input would make lists of YAML a mistake (strict types).
+            object.__setattr__(self, "path", self.path.removeprefix(HF_SCHEME))
+            object.__setattr__(self, "source", "hf")
+            self.__pydantic_fields_set__.add("source")
+        return self
 
     @model_validator(mode="after")
     def _examples_are_packed(self) -> Self:
