@@ -17,6 +17,9 @@ if HAS_NVIDIA and "JAX_PLATFORMS" not in os.environ and re.search(r" -m[ =]?gpu\
     os.environ["JAX_PLATFORMS"] = "cuda,cpu"  # workers and other processes inherit it
 
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test downloads; a name that looks like the hub's fails at once
+
+
 def use_cpu():
     """Eight virtual devices and quick compilation, for this process and those that it starts."""
     # The time of these tests is that of compiling small programs: without optimizations it is a sixth (a step of a toy

@@ -60,7 +60,7 @@ COMMANDS: dict[str, Command] = {
     **inference.COMMANDS,
     "plan": Command("jaxpt.cli.commands:plan", "estimate memory, step time, bottlenecks and cost, without running", (
         *PATH,
-        arg("--topology", "DEVICES", "v5e:16x16, v5p:4x4x4, h100:8, h200:2x8, … (plan.topology)"),
+        arg("--topology", "DEVICES", "v5e:16x16, v5p-128, h200:2x8, a3-highgpu-8g, … (plan.topology)"),
         arg("--slices", "N", "number of slices (1)", type=count),
         _OBJECT,
         arg("--decode", "BATCHxLENGTH", "plan decoding; encoder-decoders: BATCHxENCODER/DECODER, as 32x512/128"),
@@ -77,6 +77,7 @@ COMMANDS: dict[str, Command] = {
         "configs/pretrain/bert_base.yaml plan.topology=null    # for this machine's devices",
         "configs/pretrain/t5_1_1_base.yaml --topology v5p:4x4x4 --slices 2 mesh.fsdp=64",
         "configs/pretrain/bert_base.yaml --topology h100:8        # or h100:2x8: two machines",
+        "configs/pretrain/bert_base.yaml --topology v5p-128       # a cloud's name: v5p:4x4x4",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --search 12",
         "configs/pretrain/gpt2_124m.yaml --topology v6e:4x4 --save DIR  # train.compiled=DIR",
         "configs/pretrain/llama3_8b.yaml --topology v5e:2x4 --decode 32x4096",
@@ -142,7 +143,7 @@ COMMANDS: dict[str, Command] = {
         arg("word", "WORD", "only those that have this word", nargs="?"),
     ), ("", "squad")),
     "import": Command("jaxpt.hf.convert:import_weights", "convert a Hugging Face directory to a run directory", (
-        arg("source", "HF_DIR", "config.json with weights; or a step of T5X or MaxText, or a llama2.c .bin"),
+        arg("source", "HF_DIR", "config.json with weights; OWNER/NAME on the hub; a step of T5X or MaxText; a llama2.c .bin"),
         arg("out", "OUT", "the run directory to create"),
         flag("--partial", "load matching tensors, initialise missing ones"),
         arg("--ignore", "KEY", "ignore an unknown key of config.json", action="append"),
@@ -152,6 +153,7 @@ COMMANDS: dict[str, Command] = {
     ), (
         "downloads/bert-base-uncased runs/bert_base",
         "downloads/gpt2 runs/gpt2 --verify",
+        "google-t5/t5-small@df1b051 runs/t5_small            # downloaded from the hub",
         "downloads/finbert runs/finbert task.text=sentence",
         "stories260K.bin runs/stories260K --tokenizer tok512.model",
         "downloads/t5x/checkpoint_1000000 runs/t5 --tokenizer spiece.model",

@@ -44,7 +44,8 @@ class TokenizerConfig(Frozen):
     """`sentencepiece` (unigram: T5), `wordpiece` (BERT) or `bpe` (byte-level: GPT-2). A dotted path names a module of
     one's own with a subclass of `jaxpt.data.tokenizers.base.Tokenizer`."""
     path: str | None = content(None)
-    """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`."""
+    """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`.
+    Or a model of the hub: `OWNER/NAME@REVISION`."""
     vocab_size: PositiveInt | None = None
     """Ids to train, special ones included, `add_tokens` aside; `model.vocab_size` without these by default."""
     add_tokens: Annotated[tuple[str, ...], AfterValidator(_added)] = ()
@@ -59,7 +60,9 @@ class TokenizerConfig(Frozen):
     """A vocabulary is trained on about the first so many characters of the training split."""
 
 
-SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "tfds", "task", "batches"]
+SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "array_record", "tfds", "hf", "task", "batches"]
+
+HF_SCHEME = "hf://"
 
 _SOURCE_SCHEMA = {"anyOf": [{"enum": list(get_args(SourceKind))}, {"type": "string", "pattern": r"\."}]}
 
@@ -77,14 +80,15 @@ class SourceConfig(Frozen):
     """Where text comes from."""
 
     source: Annotated[str, AfterValidator(_source), WithJsonSchema(_SOURCE_SCHEMA)] = content("auto")
-    """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `tfds` or `task`; `auto` goes by the suffix of
-    `path`, without a path it is `builtin`. `batches` are those that `jaxpt cache --batches` wrote into the directory
-    `path`: a run needs no TensorFlow then. A dotted path names a module of one's own, whose `open_source(data)` returns
-    a `jaxpt.data.sources.base.Source`."""
+    """`builtin` (text that CPython ships), `text`, `jsonl`, `parquet`, `array_record`, `tfds`, `hf` or `task`; `auto`
+    goes by the suffix of `path`, without a path it is `builtin`. `batches` are those that `jaxpt cache --batches` wrote
+    into the directory `path`: a run needs no TensorFlow then. A dotted path names a module of one's own, whose
+    `open_source(data)` returns a `jaxpt.data.sources.base.Source`."""
     # Records depend on the files' content.
     path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = content(None)
     """Files; globs, `gs://` and `.gz` are fine. A directory stands for all files in it and below whose suffix says how
-    to read them (all that are not hidden, where `source` says it). For `tfds` the data set's name."""
+    to read them (all that are not hidden, where `source` says it). For `tfds` the data set's name. `hf://OWNER/NAME`,
+    `hf://OWNER/NAME/CONFIGURATION`, each also with @REVISION, is a data set of the Hugging Face hub."""
     validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = content(None)
     """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
@@ -159,6 +163,18 @@ class DataConfig(SourceConfig):
     """Where prepared records are looked for before they are made: a copy of `records` of another cache (https://, gs://)."""
     readers: NonNegativeInt = execution(0)
     """Threads that prepare batches; 0: one for each core, four at most."""
+
+    @model_validator(mode="after")
+    def _scheme_names_the_source(self) -> Self:
+        """hf://NAME is NAME of the source `hf`."""
+        if isinstance(self.path, str) and self.path.startswith(HF_SCHEME):
+            if self.source not in ("auto", "hf"):
+                raise ValueError(f"path {self.path} is of the source hf, not of {self.source}; leave source out")
+            # Before the class is in use; a validator of the input would make lists of YAML a mistake (strict types).
+            object.__setattr__(self, "path", self.path.removeprefix(HF_SCHEME))
+            object.__setattr__(self, "source", "hf")
+            self.__pydantic_fields_set__.add("source")
+        return self
 
     @model_validator(mode="after")
     def _examples_are_packed(self) -> Self:

@@ -97,8 +97,8 @@ class PlanConfig(Frozen):
     """The slice that a recipe's mesh, rematerialisation and gradient accumulation are made for."""
 
     topology: str | None = execution(None)
-    """What `jaxpt plan` compiles for without `--topology`, such as v5e:4x4 or h100:8; null: this machine's devices. A
-    run takes the devices that it finds."""
+    """What `jaxpt plan` compiles for without `--topology`, such as v5e:4x4, h100:8 or v5p-128; null: this machine's
+    devices. A run takes the devices that it finds."""
     slices: PositiveInt = execution(1)
     """Number of such slices."""
 

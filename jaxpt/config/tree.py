@@ -136,7 +136,8 @@ class InitConfig(Frozen):
     """Where the weights come from, instead of being drawn at random."""
 
     path: str
-    """A run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form."""
+    """A run_dir, one of its `checkpoints/STEP`, a directory in Hugging Face's form, or a model of its hub:
+    `OWNER/NAME` or `OWNER/NAME@REVISION` (extra [hub])."""
     step: NonNegativeInt | None = None
     """Which checkpoint; the newest by default."""
     random: bool = False

@@ -58,7 +58,7 @@ def check(config: Config) -> None:
 def _check_texts(tasks: tuple[parts.Part, ...]) -> None:
     """Raises UserError where a path or a file of texts is missing, or does not begin as it should."""
     for data in (task.config.data for task in tasks):
-        if data.source == "tfds":
+        if data.source in ("tfds", "hf"):
             readers.check_path(data)
         elif readers.is_files(data):
             readers.check_beginnings(data)

@@ -30,7 +30,7 @@ from jaxpt.hf.verify import report_differences, verify
 from jaxpt.models import stored
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
-from jaxpt.runtime import disk
+from jaxpt.runtime import disk, hub
 from jaxpt.runtime.progress import track
 from jaxpt.train import checkpoint, initial, lora, trainable, weights
 
@@ -67,7 +67,7 @@ def import_weights(
       UserError: `out` exists, the model in `source` is not supported, a tensor is not finite, no tensor matches (with
         `partial`), or the outputs differ. `out` is then not created.
     """
-    source, out = Path(source), _new(out)
+    source, out = hub.local(source), _new(out)
     source, low_rank = (imported.base_of(source, base), source) if peft.is_adapter(source) else (source, None)
     if check and formats.is_foreign(source):
         raise UserError(f"{source}: --verify needs a directory that transformers reads; verify the export instead")
@@ -76,7 +76,9 @@ def import_weights(
     with _created(out) as temporary:
         model = opened.network.config
         limits = {"extra_ids": hf.family_of(model).extra_ids, "max_size": model.vocab_size}
-        tokens = vocabularies.take(Path(tokenizer or source), temporary / "tokenizer", limits, report)
+        tokens = vocabularies.take(
+            hub.local(tokenizer or source, weights=False), temporary / "tokenizer", limits, report
+        )
         low_rank_config = None if adapter is None else adapter.config
         task = None if source.is_file() else imported.task_of(opened)
         config = imported.recipe(opened.network, tokens, str(out), low_rank_config, task, overrides)

@@ -25,6 +25,7 @@ from jaxpt.hf.table import Table
 from jaxpt.models import stored
 from jaxpt.models.network import Head, Network
 from jaxpt.models.stored import Piece
+from jaxpt.runtime import hub
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,8 @@ def open_directory(
     """Reads config.json and the names of the tensors, and compares them with the jaxpt model.
 
     Args:
-      directory: contains config.json and safetensors or .bin files, or is in one of `jaxpt.hf.formats`.
+      directory: contains config.json and safetensors or .bin files, or is in one of `jaxpt.hf.formats`; or a name of
+        the hub.
       partial: tensors may be missing, unexpected or of another shape.
       ignore: unknown keys of config.json to ignore.
       change: overrides of the jaxpt configuration.
@@ -85,7 +87,7 @@ def open_directory(
         without `partial` a missing, unexpected or mismatched tensor; with `partial` if no tensor matches.
         `Source.pieces` raises it for NaN or infinity.
     """
-    path = Path(directory)
+    path = hub.local(directory)
     other = formats.open(path)
     keys, family = read_config(path, other)
     files.note_changes(path, weights=False)
@@ -329,7 +331,7 @@ def family_of(config: ModelConfig, model_type: str | None = None) -> Family:
 def _read_json(path: Path) -> dict[str, Any]:
     directory = path.parent
     if not directory.exists():
-        raise UserError(f"{directory}: no such directory; a model of the hub: hf download NAME --local-dir DIR")
+        raise UserError(f"{directory}: no such directory; {hub.hint()}")
     if not path.exists() and not path.is_symlink():
         words = foreign.describe(directory) if directory.is_dir() else None
         raise UserError(f"{directory}: {words or 'no config.json; expected a Hugging Face directory'}")

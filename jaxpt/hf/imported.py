@@ -15,6 +15,7 @@ from jaxpt.hf import llama2c, peft
 from jaxpt.hf.tasks import Problem
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
+from jaxpt.runtime import hub
 
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
 """Objective of an imported model, if its family in `jaxpt.hf.families` names none."""
@@ -30,9 +31,10 @@ MOST_CHOICES = 4
 def base_of(adapter: Path, base: str | Path | None) -> Path:
     """Directory of the model that an adapter is for."""
     named = base or peft.settings_of(adapter).get("base_model_name_or_path")
-    if named is None or not Path(named).is_dir():
+    named = None if named is None else hub.local(named)
+    if named is None or not named.is_dir():
         raise UserError(f"{adapter}: its base model {named or ''} is no directory here; name it with --base DIR")
-    return Path(named)
+    return named
 
 
 def open_source(source: Path, partial: bool, ignore: Sequence[str]) -> Any:

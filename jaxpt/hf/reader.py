@@ -15,11 +15,14 @@ from jaxpt.hf import formats, generation, origin
 from jaxpt.hf.directory import family_of, open_directory, read_config
 from jaxpt.models.network import Network
 from jaxpt.models.stored import parameters, stored_params
+from jaxpt.runtime import hub
 from jaxpt.train.foreign import Opened
 
 
 def reads(path: Path) -> bool:
-    """True if a directory is in Hugging Face's form, or one of `jaxpt.hf.formats`, and no run_dir."""
+    """True if a directory, or a model of the hub, is in Hugging Face's form or one of `jaxpt.hf.formats`, and no
+    run_dir."""
+    path = hub.local(path)
     if (path / "checkpoints").is_dir():
         return False
     return (path / "config.json").is_file() or formats.is_foreign(path)
@@ -27,14 +30,15 @@ def reads(path: Path) -> bool:
 
 def kind(path: Path) -> str:
     """`model.kind` of the model in a directory."""
-    return read_config(path)[1].kind
+    return read_config(hub.local(path))[1].kind
 
 
 def labels(path: Path) -> tuple[str, ...] | None:
     """Names of the classes of a fine-tuned model in their order; None if it has none."""
-    if not (path / "config.json").is_file():
+    file = hub.local(path) / "config.json"
+    if not file.is_file():
         return None
-    named = json.loads((path / "config.json").read_text(encoding="utf-8")).get("id2label") or {}
+    named = json.loads(file.read_text(encoding="utf-8")).get("id2label") or {}
     return tuple(named[key] for key in sorted(named, key=int)) or None
 
 
@@ -67,7 +71,7 @@ def renamed(source: Network, target: Network) -> dict[str, str]:
 
 def open(path: Path, partial: bool) -> Opened:
     """Opens a directory; with `partial` tensors may be missing, or left over."""
-    opened = open_directory(path, partial=partial)
+    opened = open_directory(hub.local(path), partial=partial)
 
     def read() -> Iterator[tuple[str, np.ndarray]]:  # traces the network, which not everyone needs
         yield from parameters(opened.pieces(), stored_params(opened.network))
@@ -87,11 +91,13 @@ def carry(config: Config, vocabulary: Vocabulary) -> None:
       config: of a run that begins.
       vocabulary: the run's.
     """
-    if config.init_from is None or not (origin.folder_of(config.init_from.path) / origin.CONFIG).is_file():
+    if config.init_from is None:
         return
-    source, path = Path(config.init_from.path).resolve(), config.data.tokenizer.path
+    source, path = hub.local(config.init_from.path).absolute(), config.data.tokenizer.path
+    if not (origin.folder_of(source) / origin.CONFIG).is_file():
+        return
     run_dir = source.parents[1] if source.parent.name == "checkpoints" else source
-    is_theirs = path is not None and Path(path).resolve().is_relative_to(run_dir)
+    is_theirs = path is not None and hub.local(path).absolute().is_relative_to(run_dir)
     family, languages, objective = config.model.family, vocabulary.languages, config.objective
     writes = family == "encoder_decoder" and objective.predicts_tokens
     if writes and languages and len(languages) > 1:  # which one begins a text is a matter of the example

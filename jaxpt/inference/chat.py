@@ -20,7 +20,7 @@ from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
 from jaxpt.inference import loading
 from jaxpt.inference.loaded import Loaded
-from jaxpt.runtime import signals
+from jaxpt.runtime import hub, signals
 
 MAX_NEW_TOKENS = 512
 """Of an answer."""
@@ -46,7 +46,7 @@ def chat(path: str, *, system: str | None = None, template: str | None = None, *
     model = loading.load(path, batch_size=1)
     if model.family == "encoder":
         raise UserError(f"{path}: is an encoder, which does not generate; wants a dialogue model")
-    dialogue_template = chat_template.load(_folder(Path(path)), model.tokenizer, template)
+    dialogue_template = chat_template.load(_folder(hub.local(path)), model.tokenizer, template)
     session = Chat(model, dialogue_template, {"max_new_tokens": MAX_NEW_TOKENS, **settings}, system)
     for line in _lines():
         try:

@@ -22,6 +22,7 @@ from jaxpt.hf import directory as hf
 from jaxpt.hf import generation, imported, origin, reader
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
+from jaxpt.runtime import hub
 from jaxpt.train import checkpoint, weights
 
 _LANGUAGE = re.compile("[a-z]{2,3}_[A-Z]{2}")
@@ -67,7 +68,7 @@ def open_model(
     Raises:
       UserError: the directory is neither, is damaged, or has no tokenizer.
     """
-    path = Path(path)
+    path = hub.local(path)
     if _is_hf(path):
         return _of_hf(path, tokenizer, objective)
     if not any((folder / "checkpoints").is_dir() for folder in (path, *path.parents[:2])):
@@ -91,7 +92,7 @@ def resolve_checkpoint(path: str | Path) -> tuple[Path, int | None]:
     Returns:
       (path of the checkpoint, its step); of a Hugging Face directory, or of no model, (path, None).
     """
-    path = Path(path)
+    path = hub.local(path)
     if _is_hf(path) or not any((folder / "checkpoints").is_dir() for folder in (path, *path.parents[:2])):
         return path, None
     run_dir, step = checkpoint.find(path)
@@ -153,7 +154,7 @@ def _folder(path: Path, tokenizer: str | Path | Tokenizer | None) -> Path:
     """Where tokenizer_config.json is looked for."""
     if tokenizer is None or isinstance(tokenizer, Tokenizer):
         return path / "tokenizer" if (path / "tokenizer").is_dir() else path
-    tokenizer_path = Path(tokenizer)
+    tokenizer_path = hub.local(tokenizer, weights=False)
     return tokenizer_path if tokenizer_path.is_dir() else tokenizer_path.parent
 
 

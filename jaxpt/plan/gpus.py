@@ -14,6 +14,7 @@ import jax
 
 from jaxpt.errors import UserError
 from jaxpt.parallel.chips import GPUS
+from jaxpt.runtime import install
 
 XLA_FLAGS = "--xla_gpu_autotune_level=0"
 """What a process that compiles for GPUs has in its environment: there is nothing here to try kernels on."""
@@ -115,7 +116,7 @@ def devices(kind: str, machines: int, each: int) -> list[jax.Device]:
       UserError: the compiler, JAX's plugin for CUDA, is not installed, or not the one of this JAX.
     """
     if importlib.util.find_spec("jax_cuda13_plugin") is None:
-        raise UserError("compiling for GPUs needs their compiler, JAX's CUDA plugin: pip install 'jaxpt[plan-gpu]'")
+        raise UserError(f"compiling for GPUs needs their compiler, JAX's CUDA plugin: {install.command('plan-gpu')}")
     jax.config.update("jax_platforms", "cpu")  # a GPU that is here stays free
     from jax.experimental import topologies
 
@@ -126,7 +127,8 @@ def devices(kind: str, machines: int, each: int) -> list[jax.Device]:
         )
     except Exception as error:  # of any class of JAX's, such as for a plugin of another version
         reason = " ".join(str(error).split())
-        raise UserError(f"compiling for {kind}: JAX's CUDA plugin: {reason}; pip install 'jaxpt[plan-gpu]'") from None
+        hint = install.command("plan-gpu")
+        raise UserError(f"compiling for {kind}: JAX's CUDA plugin: {reason}; {hint}") from None
     return list(described.devices)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
-from jaxpt.plan import isolated
+from jaxpt.plan import isolated, vendor_names
 from jaxpt.runtime import packages
 
 _MODULE = "jit_step"
@@ -32,8 +32,8 @@ class Target:
     def of(cls, config: Config, topology: str | None = None, slices: int | None = None) -> Target:
         """The slices that are asked for, else those that a recipe is made for, else this machine."""
         if topology is None:
-            return cls(config.plan.topology, slices or config.plan.slices)
-        return cls(topology, slices or 1)
+            topology, slices = config.plan.topology, slices or config.plan.slices
+        return cls(topology and vendor_names.to_topology(topology), slices or 1)
 
     def __str__(self) -> str:
         if self.topology is None:

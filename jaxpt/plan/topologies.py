@@ -16,7 +16,8 @@ import jax
 from jaxpt.errors import UserError
 from jaxpt.parallel import chips
 from jaxpt.parallel.chips import CHIPS, GPUS, Chip
-from jaxpt.plan import gpus
+from jaxpt.plan import gpus, vendor_names
+from jaxpt.runtime import install
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Topology:
         if self.machine is not None:
             return gpus.devices(self.name.partition(":")[0], self.chips // self.machine, self.machine)
         if importlib.util.find_spec("libtpu") is None:
-            raise UserError("compiling for TPUs needs their compiler, libtpu: pip install 'jaxpt[plan]'")
+            raise UserError(f"compiling for TPUs needs their compiler, libtpu: {install.command('plan')}")
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other processes may compile too
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # ask no metadata server which TPU this is: there is none
         jax.config.update("jax_platforms", "cpu")  # a TPU that is here stays free
@@ -102,7 +103,8 @@ def parse(name: str, slices: int = 1) -> Topology:
 
     Args:
       name: kind of chip and shape of a slice in chips: v4:4x4x4, v5e:16x16, v5p:4x4x4, v6e:16x16, tpu7x:4x4x4; kind of
-        GPU and their number, or that of machines and of GPUs in each: h100:8, h200:2x8, a100-80:8, b200:9x8.
+        GPU and their number, or that of machines and of GPUs in each: h100:8, h200:2x8, a100-80:8, b200:9x8. Or a
+        cloud's name: v5p-128, v6e-64, a3-highgpu-8g (`vendor_names`).
       slices: number of such slices, joined by the data centre's network; 1 of GPUs.
 
     Returns:
@@ -114,12 +116,15 @@ def parse(name: str, slices: int = 1) -> Topology:
     Example:
       >>> parse("v5e:16x16", slices=2).size, parse("tpu7x:4x4x4").size, parse("h100:2x8").size
       (512, 128, 16)
+      >>> parse("v5p-128").name
+      'v5p:4x4x4'
     """
+    name = vendor_names.to_topology(name)
     kind, _, shape = name.partition(":")
     known = [*CHIPS, *gpus.TARGETS]
     if kind not in known:
         begun = [name for name in known if kind and name.startswith(kind)]  # a100: of 40 or of 80 GB
-        near = begun or difflib.get_close_matches(kind, known, n=1, cutoff=0.3)
+        near = begun or difflib.get_close_matches(kind, [*known, *vendor_names.MACHINE_TYPES], n=1, cutoff=0.3)
         hint = f", do you mean {' or '.join(near)}?" if near else ""
         raise UserError(f"--topology {name}: {kind!r} is none of {', '.join(known)}{hint}")
     sizes = [int(n) for n in shape.split("x")] if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape) else []

@@ -23,6 +23,7 @@ from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.parts import each_task, named
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError, shown
+from jaxpt.runtime import hub
 
 Tree = dict[str, Any]
 
@@ -138,8 +139,9 @@ def _origin(path: Path) -> tuple[Tree, Tree]:
         return tree["model"], tokenizer
     from jaxpt.train import foreign
 
+    hub.local(path, key="init_from.path")
     if (reader := foreign.reader(path)) is None:
-        raise UserError(f"init_from.path: {path}: has neither a run's config.yaml nor Hugging Face's config.json")
+        raise UserError(f"init_from.path: {foreign.refusal(path)}")
     from jaxpt.data import tokenizers
 
     model = reader.open(path, partial=True).network.config

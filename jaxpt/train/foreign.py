@@ -16,6 +16,7 @@ from jaxpt.config import Config
 from jaxpt.config.applications import READERS
 from jaxpt.data.calls import Vocabulary
 from jaxpt.models.network import Network
+from jaxpt.runtime import hub
 
 
 class Opened(NamedTuple):
@@ -54,6 +55,13 @@ class Reader(Protocol):
 def readers() -> list[Reader]:
     """All of them."""
     return [importlib.import_module(name) for name in READERS]
+
+
+def refusal(path: Path) -> str:
+    """Why a path is no model, where no reader reads it and it is no run_dir."""
+    if not path.exists():
+        return f"{path}: no such directory; {hub.hint()}"
+    return f"{path}: has neither a run's config.yaml nor Hugging Face's config.json"
 
 
 def reader(path: str | Path) -> Reader | None:

@@ -10,7 +10,7 @@ from jaxpt.config import Config, ModelConfig
 from jaxpt.data import checks
 from jaxpt.data.batches import manifest
 from jaxpt.errors import UserError
-from jaxpt.runtime import limits
+from jaxpt.runtime import hub, limits
 from jaxpt.train import foreign, run_dir
 
 
@@ -72,12 +72,13 @@ def _check_schedule(config: Config) -> None:
 def _check_origin(config: Config, path: Path) -> None:
     """Raises UserError where the weights to start from are not there, or of a model of another family."""
     origin = path.parent.parent if path.parent.name == "checkpoints" else path
+    hub.local(path, key="init_from.path")
     if (origin / "config.yaml").is_file():
         kind = configs.load(origin).model.kind
     elif reader := foreign.reader(path):
         kind = reader.kind(path)
     else:
-        raise UserError(f"init_from.path: {path}: has neither a run's config.yaml nor Hugging Face's config.json")
+        raise UserError(f"init_from.path: {foreign.refusal(path)}")
     family = configs.resolve(kind, "jaxpt.models", ModelConfig).family
     if family != config.model.family and not config.init_from.partial:
         raise UserError(

@@ -21,6 +21,7 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.parallel import rules
+from jaxpt.runtime import hub
 from jaxpt.train import checkpoint, checksums, foreign, weights
 from jaxpt.train.state import Setup, Teacher, size
 
@@ -183,7 +184,7 @@ def _load(key: str, parts: Any, network: Network, where: dict[str, Any], setup: 
 
 def _digest(where: Mapping[str, Any]) -> str:
     """Hash of the files that hold the weights, which have been verified."""
-    directory = Path(where["path"])
+    directory = hub.local(where["path"])
     if where["step"] is not None:
         return checksums.digest(directory / "checkpoints" / str(where["step"]) / "state" / checksums.NAME)
     files = sorted(directory.glob("*.safetensors")) or sorted(directory.glob("*.bin"))

@@ -14,7 +14,17 @@ from jaxpt.study import recipes
 from tests.config import settings
 
 ROOT = Path(__file__).parents[2] / "configs/finetune"
-SHARED = ("smoke", "glue", "super_glue", "squad", "conll2003", "tagging", "defaults.yaml", "small_batch.yaml")
+SHARED = (
+    "smoke",
+    "glue",
+    "super_glue",
+    "squad",
+    "conll2003",
+    "tagging",
+    "dialogue",
+    "defaults.yaml",
+    "small_batch.yaml",
+)
 RECIPES = {
     f"{path.parent.name}/{path.stem}": path
     for path in sorted(ROOT.glob("*/*.yaml"))
@@ -263,3 +273,14 @@ def test_pairs_of_super_glue(name, tmp_path):
     found = task.pairs(row, "line 1") if task.kind == "multiple_choice" else [task.texts(row, "line 1")]
     assert found == pairs
     assert task.target(row, "line 1") == target
+
+
+def test_dialogues(tmp_path):
+    """Over any decoder; the tokens of the chat template are added to its vocabulary."""
+    model = {"kind": "llama", **SMALL}
+    tree = {"model": model, "data": {"tokenizer": {"kind": "bpe"}}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree), "utf-8")
+    config = recipes.load(ROOT / "dialogue/alpaca.yaml", [f"init_from.path={tmp_path}", "data.path=alpaca.jsonl"])
+    assert config.objective.kind == "dialogue" and config.objective.template == "chatml"
+    assert config.data.tokenizer.add_tokens == ("<|im_start|>", "<|im_end|>")
+    assert config.train.steps == 3 * 52_002 // 128 and config.optimizer.schedule.warmup_steps == 37

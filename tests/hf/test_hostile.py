@@ -77,7 +77,8 @@ def test_files_that_are_no_checkpoint(content, words, tmp_path, capsys):
 def test_a_name_of_the_hub(tmp_path, capsys):
     assert main(["import", "google-bert/bert-base-uncased", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert "google-bert/bert-base-uncased: no such directory; a model of the hub: hf download" in said
+    assert "google-bert/bert-base-uncased: no such directory, and the hub cannot be reached" in said
+    assert "; a model of the hub: hf download google-bert/bert-base-uncased --local-dir DIR" in said
 
 
 def test_links_of_the_hubs_cache_are_followed(sources, tmp_path):

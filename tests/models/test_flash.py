@@ -100,7 +100,7 @@ def compiled_for_a_gpu(kind, form):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", grids.cases(["a100-80", "h100", "b200"], "h100"))
 def test_they_compile_for_each_gpu(kind):
-    """`pip install 'jaxpt[plan-gpu]'` brings the compiler."""
+    """`pip install -e '.[plan-gpu]'` brings the compiler."""
     pytest.importorskip("jax_cuda13_plugin")
     code = "from tests.models.test_flash import *\n"
     code += f"for form in FORMS: print(compiled_for_a_gpu({kind!r}, form).count('__gpu$xla.gpu.triton'))"

@@ -140,7 +140,7 @@ def test_balanced_weights_make_labels_count_the_same(tmp_path):
         ({"task": None, "objective": {"kind": "classification"}}, "key task is missing"),
         ({"objective": {"label_smoothing": 0.1}, "task": {"kind": "regression", "label": "score"}}, "label_smoothing"),
         ({"model": None}, "init_from.path is missing"),
-        ({"model": None, "init_from": {"path": "nowhere"}}, "nowhere: has neither a run's config.yaml nor"),
+        ({"model": None, "init_from": {"path": "nowhere"}}, "nowhere: no such directory; a model of the hub"),
     ],
 )
 def test_mistakes_are_one_line(sections, words, tmp_path, monkeypatch):

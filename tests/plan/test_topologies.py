@@ -1,7 +1,8 @@
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.plan import topologies
+from jaxpt.plan import topologies, vendor_names
+from jaxpt.plan.program import Target
 
 
 @pytest.mark.parametrize(
@@ -29,9 +30,9 @@ def test_a_wrong_name_is_answered_with_right_ones(name, answer):
 
 def test_the_compiler_is_asked_for_in_one_line(monkeypatch):
     monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'jaxpt\[plan\]'"):
+    with pytest.raises(UserError, match=r"libtpu: pip install -e '.*\[plan\]'"):
         topologies.parse("v5e:2x2").devices()
-    with pytest.raises(UserError, match=r"pip install 'jaxpt\[plan-gpu\]'"):
+    with pytest.raises(UserError, match=r"plugin: pip install -e '.*\[plan-gpu\]'"):
         topologies.parse("h100:8").devices()
 
 
@@ -81,3 +82,50 @@ def test_a_program_may_take_the_share_of_a_gpu_that_jax_takes(monkeypatch):
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", ".9")
     assert topologies.parse("h100:8").memory == int(0.9 * 84_942_979_072)
     assert topologies.parse("v5e:4x4").memory == topologies.CHIPS["v5e"].memory
+
+
+GOOGLE = {
+    "v4-8": "2x2x1", "v4-16": "2x2x2", "v4-32": "2x2x4", "v4-64": "2x4x4", "v4-128": "4x4x4", "v4-256": "4x4x8",
+    "v4-512": "4x8x8", "v4-1024": "8x8x8", "v4-1536": "8x8x12", "v4-2048": "8x8x16", "v4-4096": "8x16x16",
+    "v5p-128": "4x4x4", "v5p-384": "4x4x12", "v5p-640": "4x4x20", "v5p-768": "4x8x12", "v5p-1152": "4x12x12",
+    "v5p-1792": "4x8x28", "v5p-2304": "8x12x12", "v5p-3072": "8x12x16", "v5p-3200": "4x20x20", "v5p-3584": "8x8x28",
+    "v5p-3840": "8x12x20", "v5p-4480": "4x20x28", "v5p-12288": "16x16x24", "tpu7x-128": "4x4x4",
+    "v5e-8": "2x4", "v6e-1": "1x1", "v6e-64": "8x8", "v6e-128": "8x16", "v5e-256": "16x16",
+}  # fmt: skip
+"""Shapes of slices as Google's pages and tools have them."""
+
+
+@pytest.mark.parametrize("name", GOOGLE)
+def test_slices_by_googles_names(name):
+    kind, _, size = name.partition("-")
+    topology = topologies.parse(name)
+    assert topology.name == f"{kind}:{GOOGLE[name]}"
+    assert topology.chips == int(size) // (1 if kind in ("v5e", "v6e") else 2)
+
+
+def test_machines_by_their_clouds_names():
+    names = ("a3-highgpu-8g", "a3-highgpu-8g:2", "a2-highgpu-4g", "a2-ultragpu-8g", "p5en.48xlarge", "v5litepod-16")
+    expected = ["h100:8", "h100:2x8", "a100-40:4", "a100-80:8", "h200:8", "v5e:4x4"]
+    assert [vendor_names.to_topology(name) for name in names] == expected
+    assert all(topologies.parse(name).size for name in vendor_names.MACHINE_TYPES)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("v5p-100", "slices of v5p have 8, 16, 32, 64 cores or a multiple of 128 .two a chip.; or give .* v5p:4x4x4"),
+        ("v5p-0", "slices of v5p have 8"),
+        ("v6e-60", "slices of v6e have 1, 4, 8, 16, 32, 64, 128, 256 chips; or give a shape: v6e:4x8"),
+        ("a3-highgpu-8g:two", "wants the number of machines, such as a3-highgpu-8g:2"),
+        ("a3-highgpu-9g", "'a3-highgpu-9g' is none of .*, do you mean a3-highgpu-8g"),
+        ("v7-128", "'v7-128' is none of v4, v5e"),
+    ],
+)
+def test_wrong_names_of_clouds(name, answer):
+    with pytest.raises(UserError, match=answer):
+        topologies.parse(name)
+
+
+def test_a_recipe_may_have_a_clouds_name():
+    """What is compiled, and what tells TPUs from GPUs, see the topology alone."""
+    assert Target.of(None, "a3-megagpu-8g") == Target("h100:8", 1)

@@ -40,7 +40,7 @@ CASES = {
     "vocabulary": (["data.tokenizer.path=gone.json"], "gone.json: no such vocabulary file"),
     "family": (["objective={kind: masked_lm}"], "requires a model of family encoder, but model.kind: gpt2"),
     "a later phase": (["train.phases=[{steps: 1}, {set: {data.path: gone.txt}}]"], "data.path: gone.txt"),
-    "origin": (["init_from.path=gone"], "init_from.path: gone: has neither a run's config.yaml nor Hugging Face's"),
+    "origin": (["init_from.path=gone"], "init_from.path: gone: no such directory; a model of the hub: hf download"),
     "origin's family": (["init_from.path=hf"], "its model (bert) is of family encoder, model.kind: gpt2 of family dec"),
     "positions": (["data.length=4096", "train.phases=[]"], "data.length: 4096 is beyond the position table"),
     "first lines": (["data.path=broken.jsonl"], "broken.jsonl: line 2: not JSON"),

@@ -12,7 +12,7 @@ from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError
 
-NAMED = ("builtin", "tfds")
+NAMED = ("builtin", "tfds", "hf")
 """Sources whose `data.path` is the name of a data set, and whose `validation_path` and `test_path` are its splits."""
 
 
@@ -65,7 +65,8 @@ def files(data: DataConfig, split: str, report: Callable[[str], None] = lambda l
         file = prepared_rows(data.path, split)
         return [RowFile(str(file), "jsonl")] if file.is_file() else []
     if data.source in NAMED:
-        source_split = {"train": "train", "validation": setting or "validation", "test": setting}[split]
+        held_out = None if data.source == "hf" else "validation"  # few of the hub's have a split of this name
+        source_split = {"train": "train", "validation": setting or held_out, "test": setting}[split]
         return [] if source_split is None else [RowFile(str(data.path), data.source, source_split)]
     if setting is None:
         return []

@@ -27,7 +27,7 @@ from jaxpt.data.records.shard import is_intact, write_shard
 from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name
 from jaxpt.data.seqio_tasks import Documents, Offline, Pieces
 from jaxpt.errors import UserError
-from jaxpt.runtime import disk
+from jaxpt.runtime import disk, install
 from jaxpt.runtime.progress import Progress, work_line
 from jaxpt.runtime.spawning import without_script
 
@@ -277,7 +277,7 @@ def _in_beam(spec: Offline, jobs: Sequence[Job], options: Sequence[str]) -> None
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
     except ModuleNotFoundError:
-        raise UserError("--beam needs Apache Beam: pip install 'jaxpt[beam]'") from None
+        raise UserError(f"--beam needs Apache Beam: {install.command('beam')}") from None
     work = [(number, shard, os.path.abspath(path)) for number, shard, path in jobs]
     with beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
         _ = pipeline | beam.Create(work) | beam.Reshuffle() | beam.Map(functools.partial(_make_in_beam, spec))

@@ -13,7 +13,7 @@ from jaxpt.config import DataConfig
 from jaxpt.config.kinds import nearest
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
-from jaxpt.data.tables import Offset
+from jaxpt.data.tables import Offset, hf_datasets
 from jaxpt.data.tables.tfds import first_line, prepared_builder, records
 from jaxpt.errors import UserError
 from jaxpt.runtime import plugins
@@ -66,6 +66,55 @@ def tfds_documents(data: DataConfig) -> dict[str, Any]:
     files = {"train": [f"{full} train"], "validation": [f"{full} {held or 'train'}"]}
     fraction = None if held else data.validation_fraction
     return {"files": files, "read": read, "fraction": fraction, "cut": cut, "size": size}
+
+
+def hf_documents(data: DataConfig) -> dict[str, Any]:
+    """The arguments of a `Source` over a data set of the Hugging Face hub.
+
+    Args:
+      data: `path` is the data set's name ("Salesforce/wikitext/wikitext-2-v1", also with @REVISION) or a directory of
+        files, `field` its text field, `validation_path` the name of its validation split (by default documents of
+        `train` are held out).
+
+    Returns:
+      Arguments of `Source`.
+
+    Raises:
+      UserError: no such data set, split or text field.
+    """
+    name = data.path if isinstance(data.path, str) else "+".join(data.path or ())
+    held = data.validation_path
+    names = ["train"] if held is None else ["train", str(held)]
+    splits = {split: hf_datasets.open_split(name, split) for split in names}
+    for split, dataset in splits.items():
+        texts = [key for key, feature in dataset.features.items() if "string" in str(getattr(feature, "dtype", ""))]
+        if data.field not in texts:
+            has = ", ".join(texts) or "none"
+            raise UserError(f"data.field: {data.field!r} is no text field of hf://{name} ({split}); it has {has}")
+
+    def column(path: str) -> Any:
+        return splits[path.rpartition(" ")[2]].select_columns([data.field])
+
+    def read(path: str, mark: Offset) -> Iterator[tuple[int, str]]:
+        texts = column(path)
+        for begin in range(mark.number, len(texts), hf_datasets.ROWS_AT_ONCE):
+            rows = texts[begin : begin + hf_datasets.ROWS_AT_ONCE]
+            for number, text in enumerate(rows[data.field], begin):
+                yield number, text or ""
+
+    def size(path: str) -> int:
+        return column(path).data.nbytes
+
+    def cut(path: str, every: int) -> Iterator[tuple[Offset, int]]:
+        rows, num_bytes = len(column(path)), size(path)
+        pieces = min(max(num_bytes // every, 1), max(rows, 1))
+        for piece in range(pieces):
+            yield Offset(number=rows * piece // pieces), num_bytes // pieces
+
+    files = {"train": [f"{name} train"], "validation": [f"{name} {held or 'train'}"]}
+    identity = {"hf": {split: hf_datasets.revision(name, split) for split in splits}}
+    fraction = None if held else data.validation_fraction
+    return {"files": files, "read": read, "fraction": fraction, "cut": cut, "size": size, "identity": identity}
 
 
 def task_documents(data: DataConfig) -> dict[str, Any]:

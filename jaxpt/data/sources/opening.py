@@ -59,6 +59,9 @@ def _open(data: DataConfig, examples: int | None) -> Source:
     if data.source == "tfds":
         readers.check_path(data)
         return Source(**foreign.tfds_documents(data))
+    if data.source == "hf":
+        readers.check_path(data)
+        return Source(**foreign.hf_documents(data))
     lines: list[str] = []
     files = readers.text_files(data, lines.append)
     held = bool(files["validation"])
@@ -94,7 +97,9 @@ def _check_fields(fields: tuple[str, str], data: DataConfig) -> None:
             f"data.fields: the built-in corpus has {' and '.join(builtin.PAIR)}, not {' and '.join(fields)}; "
             "other fields are those of JSONL and Parquet files, which data.path names"
         )
-    if not is_builtin(data) and (data.path is None or data.source in ("text", "tfds", "task") or "." in data.source):
+    if not is_builtin(data) and (
+        data.path is None or data.source in ("text", "tfds", "hf", "task") or "." in data.source
+    ):
         raise UserError("data.fields: JSONL and Parquet files have fields; name such files with data.path")
 
 

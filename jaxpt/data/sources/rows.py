@@ -14,7 +14,7 @@ from jaxpt.config import DataConfig
 from jaxpt.data.labelled.examples import choose, read
 from jaxpt.data.labelled.files import files
 from jaxpt.data.sources.base import Source
-from jaxpt.data.tables import Offset, Row, built_in
+from jaxpt.data.tables import Offset, Row, built_in, hf_datasets
 from jaxpt.data.tasks.base import LocatedRow, Task
 
 _as_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` makes an encoder for each row
@@ -36,6 +36,10 @@ class Rows(Source):
         if not held or data.train_rows is not None or data.test_fraction is not None:
             self._chosen = choose(data, task, read(task, train))
             self._identity["split"] = repr(self._chosen)
+        if data.source == "hf":
+            self._identity["hf"] = {
+                file.name: hf_datasets.revision(file.path, file.split) for file in self._by_name.values()
+            }
         if data.source == "builtin":
             self._identity["builtin"] = {"python": platform.python_version(), "code": built_in.VERSION}
 

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from jaxpt.config.kinds import nearest
+from jaxpt.data.tables.array_record import array_record
+from jaxpt.data.tables.array_record import cuts as record_numbers
 from jaxpt.data.tables.built_in import rows as builtin
 from jaxpt.data.tables.conll import conll, conllu
 from jaxpt.data.tables.delimited import csv, tsv
+from jaxpt.data.tables.hf_datasets import hf
 from jaxpt.data.tables.json_files import json_file, jsonl
 from jaxpt.data.tables.parquet import cuts as row_groups
 from jaxpt.data.tables.parquet import parquet
@@ -45,7 +48,9 @@ FORMATS = {
     "conllu": Format(conllu, (".conllu",)),
     "conll": Format(conll, (".conll", ".iob", ".iob2", ".bio")),
     "text": Format(text, (".txt", ".text", ".md"), cuts=line_ends),
+    "array_record": Format(array_record, (".array_record", ".arrayrecord"), "row", record_numbers),
     "tfds": Format(tfds, unit="row"),
+    "hf": Format(hf, unit="row"),
     "builtin": Format(builtin, unit="row"),
 }
 _SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}
@@ -57,11 +62,12 @@ def read(path: str, format: str = "auto", **options: Any) -> Iterator[Row]:
     """Reads the rows of a file.
 
     Args:
-      path: the file, local or remote, also as `.gz`; for `format="tfds"` the name of a data set, for `"builtin"` the
-        name of a table made of the built-in corpus.
+      path: the file, local or remote, also as `.gz`; for `format="tfds"` or `"hf"` the name of a data set, for
+        `"builtin"` the name of a table made of the built-in corpus.
       format: one of `FORMATS`; "auto" goes by the suffix.
       **options: of the format: `header`, `quoted`, `delimiter`, `encoding` (tsv, csv), `header`, `comments` (conll),
-        `split` (tfds, builtin), `start` (text, jsonl, parquet), `columns` (jsonl, parquet), `documents` (text).
+        `split` (tfds, hf, builtin), `start` (text, jsonl, parquet, array_record, hf), `columns` (jsonl, parquet,
+        array_record), `documents` (text).
 
     Yields:
       The rows in the order of the file.

@@ -11,6 +11,7 @@ from jaxpt.config.kinds import nearest
 from jaxpt.data.tables.quiet_tensorflow import tensorflow
 from jaxpt.data.tables.rows import Row
 from jaxpt.errors import UserError
+from jaxpt.runtime import install
 
 
 def tfds(name: str, split: str = "train") -> Iterator[Row]:
@@ -55,7 +56,7 @@ def prepared_builder(name: str) -> Any:
     except Exception as error:  # tfds has many, with messages of many lines
         if re.search("apache[_ ]beam", str(error), re.IGNORECASE):
             raise UserError(
-                f"TFDS prepares {name} with Apache Beam, which is not installed: pip install 'jaxpt[beam]'; or name "
+                f"TFDS prepares {name} with Apache Beam, which is not installed: {install.command('beam')}; or name "
                 "the files of the data set"
             ) from None
         raise UserError(f"TFDS data set {name}: {first_line(error)}") from None

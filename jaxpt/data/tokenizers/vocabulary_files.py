@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.errors import UserError
+from jaxpt.runtime import hub
 from jaxpt.runtime.disk import read_json, write_bytes, write_text
 
 SETTINGS = "tokenizer_config.json"
@@ -41,6 +42,7 @@ def find(path: Path, kind: str | None) -> tuple[str | None, list[Path]]:
     Raises:
       UserError: nothing there, nothing of this kind, or a file that is not as it was written.
     """
+    path = hub.local(path, weights=False)
     if not path.exists():
         raise UserError(f"{path}: no such vocabulary file or directory")
     verify(path if path.is_dir() else path.parent)
