@@ -110,7 +110,11 @@ COMMANDS: dict[str, Command] = {
         arg("path", "STUDY", "a study file (YAML): rows, shared settings, tokens per row"),
         flag("--table", "only write table and picture, from the run directories"),
         flag("--stop", "stop after the first row that fails"),
-        overrides("overrides a key in the recipes of all rows; tokens, run_dir and evaluate.… are keys of the study"),
+        arg("--parallel", "N", "how many rows are trained at once (1)", type=count, default=1),
+        arg("--devices", "0,1,…", "a row is trained on each of these devices at once"),
+        overrides(
+            "overrides a key in the recipes of all rows; tokens, run_dir, grid, seeds and evaluate.… are the study's"
+        ),
     ), (
         "configs/studies/architecture_objective.yaml",
         "configs/studies/bart_noise.yaml data.path=a.jsonl.gz data.validation_path=b.jsonl.gz",
