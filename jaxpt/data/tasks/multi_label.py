@@ -14,6 +14,7 @@ from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label
 from jaxpt.data.tasks.base import Answer, TextsTask
+from jaxpt.metrics import Targets
 
 
 class MultiLabelTask(TextsTask):
@@ -34,7 +35,7 @@ class MultiLabelTask(TextsTask):
     """A label with a higher probability is predicted."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
-    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("labels")
+    metric_targets: ClassVar[Targets | None] = "labels"
 
     @property
     def target_shape(self) -> tuple[int, ...]:
