@@ -86,7 +86,7 @@ def test_few_shot_tasks_measure_it(module):
     assert measures.measure(written, outcomes)["length_error"].value == 1.0
     chosen = HarnessTask(name="x", form="multiple_choice", choices="c", answer="a", metrics=["acc", f"{module}.last"])
     chosen.check()
-    outcome = {"gold": 1, "group": None, "log_probs": [-1.0, -2.0], "is_greedy": True}
+    outcome = {"gold": 1, "group": None, "log_probs": [-1.0, -2.0]}
     assert {name: value.value for name, value in measures.measure(chosen, [outcome]).items()} == {"acc": 0, "last": 1}
 
 
