@@ -219,8 +219,8 @@ def _charts(results: Sequence[Result]) -> list[Chart]:
 
 
 def _of_all_seeds(result: Result) -> str:
-    """The name of a run without its seed."""
-    return result.name if result.seed is None else result.name.removesuffix(f"-seed={result.seed}")
+    """The name of a run without its seed: the row and its values of the grid."""
+    return result.name if result.row is None else " ".join([result.row, *(choice for _, choice in result.point)])
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
