@@ -111,7 +111,11 @@ COMMANDS: dict[str, Command] = {
         arg("path", "STUDY", "a study file (YAML): rows, shared settings, tokens per row"),
         flag("--table", "only write table and picture, from the run directories"),
         flag("--stop", "stop after the first row that fails"),
-        overrides("overrides a key in the recipes of all rows; tokens, run_dir and evaluate.… are keys of the study"),
+        arg("--parallel", "N", "how many rows are trained at once (1)", type=count, default=1),
+        arg("--devices", "0,1,…", "a row is trained on each of these devices at once"),
+        overrides(
+            "overrides a key in the recipes of all rows; tokens, run_dir, grid, seeds and evaluate.… are the study's"
+        ),
     ), (
         "configs/studies/architecture_objective.yaml",
         "configs/studies/bart_noise.yaml data.path=a.jsonl.gz data.validation_path=b.jsonl.gz",
@@ -143,7 +147,7 @@ COMMANDS: dict[str, Command] = {
         arg("word", "WORD", "only those that have this word", nargs="?"),
     ), ("", "squad")),
     "import": Command("jaxpt.hf.convert:import_weights", "convert a Hugging Face directory to a run directory", (
-        arg("source", "HF_DIR", "config.json with weights; OWNER/NAME on the hub; a step of T5X or MaxText; a llama2.c .bin"),
+        arg("source", "HF_DIR", "config.json with weights; OWNER/NAME on the hub; T5X's or MaxText's step; a llama2.c .bin"),
         arg("out", "OUT", "the run directory to create"),
         flag("--partial", "load matching tensors, initialise missing ones"),
         arg("--ignore", "KEY", "ignore an unknown key of config.json", action="append"),

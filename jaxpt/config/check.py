@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from jaxpt import metrics
+from jaxpt.config import metric_paths
 from jaxpt.config.explain import explain
 from jaxpt.config.kinds import Unread, resolve, strictly
 from jaxpt.config.parts import ModelConfig, ObjectiveConfig, TaskConfig
@@ -102,9 +103,19 @@ def _implied(tree: dict[str, Any]) -> dict[str, Any]:
     if reads_frozen and train.get("trainable") is None and train.get("lora") is None:
         blocks["train"] = {**train, "trainable": ["heads"]}
     if "best_metric" not in checkpoint and any(_kind(evaluator) == "task" for evaluator in blocks["evals"]):
-        metric = metrics.describe((task.get("metrics") or task_class.default_metrics)[0])
+        metric = metrics.describe(_first_metric(task, task_class))
         blocks["checkpoint"] = {**checkpoint, "best_metric": f"task/{metric.selection_value}", "best_mode": metric.mode}
     return blocks
+
+
+def _first_metric(task: dict[str, Any], task_class: type[TaskConfig]) -> str:
+    """The metric that chooses the best checkpoint; its module is imported where it is a dotted path."""
+    name = (task.get("metrics") or task_class.default_metrics)[0]
+    try:
+        metric_paths.register([name])
+    except UserError as error:
+        raise UserError(f"task.metrics: {error}") from None
+    return name
 
 
 def _kind(part: Any) -> str | None:

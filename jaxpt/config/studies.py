@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -12,10 +11,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
+from jaxpt.config import sweeps
 from jaxpt.config.explain import explain
 from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt
 from jaxpt.config.files import override, parsed, read
 from jaxpt.config.kinds import strictly
+from jaxpt.config.sweeps import Grid, Point
 from jaxpt.errors import UserError
 
 
@@ -28,23 +29,10 @@ def _overrides(value: Any) -> Any:
     return value
 
 
-def _grid(value: Any) -> Any:
-    """A mapping of keys to lists as pairs of a key and its values as JSON."""
-    if not isinstance(value, dict):
-        return value
-    for key, values in value.items():
-        if not isinstance(values, list) or not values:
-            raise ValueError(f"{key} wants a list of values, got {json.dumps(values)}")
-    return tuple(
-        (key, tuple(json.dumps(choice, ensure_ascii=False) for choice in values)) for key, values in value.items()
-    )
-
-
-NAME = r"^[A-Za-z0-9_-]+$"
+NAME = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$"
 Overrides = Annotated[tuple[str, ...], BeforeValidator(_overrides), WithJsonSchema({"type": "object"})]
-_LISTS = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
-Grid = Annotated[tuple[tuple[str, tuple[str, ...]], ...], BeforeValidator(_grid), WithJsonSchema(_LISTS)]
 Start = Literal["pretrained", "random"]
+_SEEDS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 
 class Probe(Frozen):
@@ -123,7 +111,7 @@ class Finetuning(Frozen):
           >>> Finetuning(tasks=tasks, grid={"optimizer.learning_rate": [1e-3, 3e-4], "train.steps": [100]}).points
           [('optimizer.learning_rate=0.001', 'train.steps=100'), ('optimizer.learning_rate=0.0003', 'train.steps=100')]
         """
-        return [tuple(point) for point in itertools.product(*([f"{k}={v}" for v in values] for k, values in self.grid))]
+        return [sweeps.overrides(point) for point in sweeps.points(self.grid)]
 
 
 class Evaluations(Frozen):
@@ -152,6 +140,16 @@ class StudyRow(Frozen):
     """What was published for it, shown beside what was measured."""
 
 
+class SweptRow(StudyRow):
+    """A run of a row in a study with a grid or seeds; no file has it."""
+
+    row: str
+    """Name of the row."""
+    point: Point = ()
+    """Its values of the grid."""
+    seed: int | None = None
+
+
 class Study(Frozen):
     """A list of runs and what they are compared by."""
 
@@ -169,6 +167,10 @@ class Study(Frozen):
     """Tokens of text that each row sees, which gives its `train.steps`; without it each recipe has its own steps."""
     set: Overrides = ()
     """Keys with their values, in the recipes of all rows."""
+    grid: Grid = ()
+    """Keys with lists of values: each row is trained with every combination of them."""
+    seeds: Annotated[tuple[NonNegativeInt, ...], WithJsonSchema(_SEEDS)] = ()
+    """Each row, with each combination of the grid, is trained with each of these seeds (`seed`)."""
     evaluate: Evaluations = Evaluations()
     rows: tuple[StudyRow, ...] = ()
 
@@ -177,7 +179,16 @@ class Study(Frozen):
         names = [row.name for row in self.rows]
         if len(set(names)) < len(names):
             raise ValueError(f"rows: two have the name {max(names, key=names.count)!r}")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {max(self.seeds, key=self.seeds.count)} stands there twice")
+        if self.seeds and any(key == "seed" for key, _ in self.grid):
+            raise ValueError("grid: seed: the study has seeds; give the seeds there alone")
         return self
+
+    @property
+    def is_swept(self) -> bool:
+        """True if a row has several runs: the study has a grid or seeds."""
+        return bool(self.grid or self.seeds)
 
     @property
     def tuned_rows(self) -> tuple[StudyRow, ...]:
@@ -197,8 +208,8 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
 
     Args:
       path: a YAML file; `base:` names others under it, as in a recipe.
-      overrides: `key=value`: `tokens=…`, `run_dir=…` and `evaluate.…` are the study's, other keys are set in all
-        rows' recipes, over what the file says of all rows or of one.
+      overrides: `key=value`: `tokens=…`, `run_dir=…`, `grid=…`, `seeds=…` and `evaluate.…` are the study's, other
+        keys are set in all rows' recipes, over what the file says of all rows or of one.
 
     Returns:
       The study; each row has a recipe, whose path starts at the current directory.
@@ -213,7 +224,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     """
     path = Path(path)
     tree, origin, _ = read(path)
-    study_overrides = [item for item in overrides if re.match(r"(tokens|run_dir|evaluate)[.=]", item)]
+    study_overrides = [item for item in overrides if re.match(r"(tokens|run_dir|evaluate|grid|seeds)[.=]", item)]
     for item in study_overrides:
         override(tree, origin, item)
     study = parsed(Study, tree, origin, str(path))
@@ -221,12 +232,14 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     if tuned is not None:
         tasks = (task.model_copy(update={"recipe": _beside(path, task.recipe)}) for task in tuned.tasks)
         tuned = tuned.model_copy(update={"tasks": tuple(tasks)})
+    row_overrides = tuple(item for item in overrides if item not in study_overrides)
+    _check_sweep(study, path, row_overrides)
     return study.model_copy(
         update={
             "evaluate": study.evaluate.model_copy(update={"finetune": tuned}),
             "name": study.name or path.stem,
             "run_dir": study.run_dir or f"runs/studies/{path.stem}",
-            "rows": _rows(study, path, tuple(item for item in overrides if item not in study_overrides)),
+            "rows": _swept(study, path, _rows(study, path, row_overrides)),
         }
     )
 
@@ -282,3 +295,36 @@ def _rows(study: Study, path: Path, overrides: Overrides) -> tuple[StudyRow, ...
     if not rows:
         raise UserError(f"{path}: wants rows, each with a name and a recipe")
     return tuple(row if row.model else row.model_copy(update={"set": (*row.set, *overrides)}) for row in rows)
+
+
+def _check_sweep(study: Study, path: Path, row_overrides: Sequence[str]) -> None:
+    """Raises UserError where a key is both swept and set on the command line."""
+    swept = {key for key, _ in study.grid} | ({"seed"} if study.seeds else set())
+    for item in row_overrides:
+        if (key := item.partition("=")[0]) in swept:
+            source = "seeds" if key == "seed" else f"grid: {key}"
+            raise UserError(f"command line: {item}: {path} has {source}; override grid=… or seeds=… instead")
+
+
+def _swept(study: Study, path: Path, rows: Sequence[StudyRow]) -> tuple[StudyRow, ...]:
+    """The runs of all rows; a row that begins from another one's run begins from that with its values and seed."""
+    if not study.is_swept:
+        return tuple(rows)
+    names, trained = sweeps.labels(study.grid), {row.name for row in rows if row.model is None}
+    runs: list[StudyRow] = [row for row in rows if row.model is not None]
+    for row in (row for row in rows if row.model is None):
+        for point, seed in sweeps.combinations(study.grid, study.seeds):
+
+            def of_run(match: re.Match, point: Point = point, seed: int | None = seed) -> str:
+                name = match[2]
+                return match[1] + (sweeps.run_name(name, point, seed, names) if name in trained else name)
+
+            settings = tuple(re.sub(r"(\{study\}/)([\w.-]+)", of_run, text) for text in row.set)
+            settings += (*sweeps.overrides(point), *([] if seed is None else [f"seed={seed}"]))
+            name = sweeps.run_name(row.name, point, seed, names)
+            fields = {key: getattr(row, key) for key in StudyRow.model_fields} | {"name": name, "set": settings}
+            runs.append(SweptRow.model_construct(**fields, row=row.name, point=point, seed=seed))
+    run_names = [run.name for run in runs]
+    if len(set(run_names)) < len(run_names):
+        raise UserError(f"{path}: grid: two runs are called {max(run_names, key=run_names.count)}; name rows otherwise")
+    return tuple(runs)

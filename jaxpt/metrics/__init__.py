@@ -3,14 +3,25 @@
 `score("matthews", predictions, targets)`; `METRICS` has their descriptions by name. See README.md for their units.
 """
 
-from jaxpt.metrics.base import METRICS, Metric, describe, find, in_percent, metric, of_targets, of_value
+from jaxpt.metrics.base import (
+    METRICS,
+    Metric,
+    Targets,
+    check_targets,
+    describe,
+    find,
+    in_percent,
+    metric,
+    of_targets,
+    of_value,
+)
 from jaxpt.metrics.confusion import confusion_matrix, confusions, label_errors, negative_log_softmax, table
 from jaxpt.metrics.majority import majority
 from jaxpt.metrics.registry import check_options, options_of, resolve, score, settable
 from jaxpt.metrics.tagging import scheme_of
 
 __all__ = [
-    "METRICS", "Metric", "check_options", "confusion_matrix", "confusions", "describe", "find", "in_percent",
-    "label_errors", "majority", "metric", "negative_log_softmax", "of_targets", "options_of", "resolve", "scheme_of",
-    "score", "settable", "table",
+    "METRICS", "Metric", "Targets", "check_options", "check_targets", "confusion_matrix", "confusions", "describe",
+    "find", "in_percent", "label_errors", "majority", "metric", "negative_log_softmax", "of_targets", "of_value",
+    "options_of", "resolve", "scheme_of", "score", "settable", "table",
 ]  # fmt: skip

@@ -69,11 +69,13 @@ def in_percent(value: float, unit: Unit) -> float:
 
 
 METRICS: dict[str, Metric] = {}
-"""All metrics by name; `metric` adds them."""
+"""All metrics by name; `metric` adds jaxpt's, `jaxpt.config.metric_paths` those of other modules by dotted path."""
 
 
 def metric(*names: str, registry: dict[str, Metric] = METRICS, **description: Any) -> Callable[[Callable], Callable]:
-    """Registers the decorated function as a metric.
+    """Describes the decorated function as a metric, and registers it if it is one of jaxpt's.
+
+    Recipes name a function of another module by its dotted path, so that it takes no name from jaxpt's metrics.
 
     Args:
       *names: of the metric; the function's own by default.
@@ -83,7 +85,9 @@ def metric(*names: str, registry: dict[str, Metric] = METRICS, **description: An
 
     def register(function: Callable) -> Callable:
         for name in names or (function.__name__,):
-            registry[name] = Metric(name, function, **description)
+            function.metric = Metric(name, function, **description)
+            if function.__module__.partition(".")[0] == "jaxpt":
+                registry[name] = function.metric
         return function
 
     return register
@@ -100,9 +104,28 @@ def find(name: str) -> Metric:
     return METRICS[name]
 
 
+def check_targets(name: str, targets: str | None, owner: str, key: str) -> None:
+    """Raises UserError for a metric that does not score such targets.
+
+    Args:
+      name: of the metric.
+      targets: what is scored; None: there are no metrics.
+      owner: what has the metric, for messages: "a task of kind tagging".
+      key: where it is named, for messages.
+    """
+    known = list(of_targets(targets)) if targets else []
+    if name in known:
+        return
+    if targets and "." in name and name in METRICS:
+        scored = " and ".join(METRICS[name].targets) or "nothing"
+        raise UserError(f"{key}: {name}: scores {scored}, {owner} has {targets}")
+    raise UserError(f"{key}: {name}: {owner} has no such metric{one_of(name, known)}")
+
+
 def describe(name: str) -> Metric:
-    """The metric of a name; of one that a task computes by itself, that high fractions are best."""
-    return METRICS.get(name) or Metric(name)
+    """The metric of a name; of one that a task computes by itself, or whose code is not run here, that high fractions
+    are best."""
+    return METRICS.get(name) or Metric(name, values=(name.rpartition(".")[2],))
 
 
 def of_value(name: str) -> Metric | None:

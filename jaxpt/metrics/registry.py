@@ -109,10 +109,11 @@ def check_options(options: Iterable[tuple[str, Any]], metrics: Sequence[str], ke
     import pydantic
 
     for name, value in options:
-        metric, _, option = name.partition(".")
+        metric = next((known for known in metrics if f"{name}.".startswith(f"{known}.")), name.partition(".")[0])
+        option = name.removeprefix(metric).removeprefix(".")
         if metric not in metrics:
             raise UserError(f"{key}: {metric} is no metric of this task; it has {', '.join(metrics) or 'none'}")
-        names = list(settable(metric)) if metric in METRICS else []
+        names = list(settable(metric)) if metric in METRICS or "." in metric else []
         if not option:
             raise UserError(f"{key}.{metric}: wants a mapping of options{one_of('', names)}")
         if option not in names:
@@ -130,4 +131,4 @@ def options_of(options: Iterable[tuple[str, Any]], metric: str) -> dict[str, Any
       >>> options_of((("bleu.tokenize", "intl"), ("chrf.word_order", 2)), "chrf")
       {'word_order': 2}
     """
-    return {name.partition(".")[2]: value for name, value in options if name.partition(".")[0] == metric}
+    return {name.removeprefix(f"{metric}."): value for name, value in options if name.startswith(f"{metric}.")}

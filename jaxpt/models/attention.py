@@ -218,7 +218,10 @@ def _requirements(
 
 
 class Attention(nn.Module):
-    """Multi-head attention with its four projections; kernels are stored [in, heads·K] and [H·K, out]."""
+    """Multi-head attention with its four projections; kernels are stored [in, heads·K] and [H·K, out].
+
+    A subclass changes one of its steps: `project`, `normalize` or `score`.
+    """
 
     heads: int
     head_dim: int
@@ -252,32 +255,79 @@ class Attention(nn.Module):
           ([B, L, D], keys and values to store if `past` has a cache).
         """
 
-        def project(name: str, x: jax.Array, heads: int, init: Initializer) -> jax.Array:
-            dense = Dense(heads * self.head_dim, ("embed", "heads"), init, self.dtype, self.use_bias, name=name)
-            y = checkpoint_name(constrain(dense(x), "act_heads"), name)
-            return y.reshape(*y.shape[:2], heads, self.head_dim)
-
         memory, kv_heads = x_BxLxD if memory_BxSxD is None else memory_BxSxD, self.kv_heads or self.heads
-        q_BxLxHxK = project("query", x_BxLxD, self.heads, self.query_init or self.kernel_init)
+        q_BxLxHxK = self.project("query", x_BxLxD, self.heads, self.query_init or self.kernel_init)
+        q_BxLxHxK = self.normalize("query", q_BxLxHxK)
         q_BxLxHxK = q_BxLxHxK if positional is None else rotate(q_BxLxHxK, positional)
 
         def keys_values() -> tuple[jax.Array, jax.Array]:
-            k, v = (project(name, memory, kv_heads, self.kernel_init) for name in ("key", "value"))
+            k, v = (self.project(name, memory, kv_heads, self.kernel_init) for name in ("key", "value"))
+            k = self.normalize("key", k)
             return (k if positional is None else rotate(k, positional)), v
 
         k_BxSxGxK, v_BxSxGxK, stored = cache.attended(past, keys_values)
         is_wide = k_BxSxGxK.shape[-1] > self.head_dim  # keys and values in one array: zeros meet the values
         q_BxLxHxK = jnp.pad(q_BxLxHxK, ((0, 0),) * 3 + ((0, self.head_dim),)) if is_wide else q_BxLxHxK
-        dropping = self.dropout > 0 and self.has_rng("dropout")
-        scale = 1 / math.sqrt(self.head_dim) if self.scale is None else self.scale
-        sow_weights(self, q_BxLxHxK, k_BxSxGxK, mask, bias_HxLxS, scale=scale)
-        y_BxLxHxK = attend(
-            q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale=scale, dropout=self.dropout,
-            dropout_key=self.make_rng("dropout") if dropping else None, implementation=self.implementation,
-        )  # fmt: skip
+        y_BxLxHxK = self.score(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS)
         y_BxLxHxK = y_BxLxHxK[..., self.head_dim :] if is_wide else y_BxLxHxK
         y = checkpoint_name(constrain(y_BxLxHxK.reshape(*x_BxLxD.shape[:2], -1), "act_heads"), "context")
         output = Dense(
             x_BxLxD.shape[-1], ("heads", "embed"), self.output_init, self.dtype, self.use_bias, name="output"
         )
         return output(y), stored
+
+    @nn.nowrap
+    def project(self, name: str, x_BxLxD: jax.Array, heads: int, init: Initializer) -> jax.Array:
+        """Queries, keys or values of all heads. A subclass may override this step, called within `__call__`.
+
+        Args:
+          name: "query", "key" or "value", which is also the name of the parameters.
+          x_BxLxD: what is projected.
+          heads: number of heads.
+          init: initializer of the kernel.
+
+        Returns:
+          [B, L, heads, K].
+        """
+        dense = Dense(heads * self.head_dim, ("embed", "heads"), init, self.dtype, self.use_bias, name=name)
+        y = checkpoint_name(constrain(dense(x_BxLxD), "act_heads"), name)
+        return y.reshape(*y.shape[:2], heads, self.head_dim)
+
+    @nn.nowrap
+    def normalize(self, name: str, x_BxLxHxK: jax.Array) -> jax.Array:
+        """Queries or keys before positions rotate them: unchanged. A subclass may override this step (QK-norm).
+
+        Args:
+          name: "query" or "key".
+          x_BxLxHxK: as `project` gives them.
+        """
+        return x_BxLxHxK
+
+    @nn.nowrap
+    def score(
+        self,
+        q_BxLxHxK: jax.Array,
+        k_BxSxGxK: jax.Array,
+        v_BxSxGxK: jax.Array,
+        mask: Mask,
+        bias_HxLxS: jax.Array | LearnedBias | None,
+    ) -> jax.Array:
+        """Scores of queries and keys, and the values weighted by their softmax. A subclass may override this step.
+
+        Args:
+          q_BxLxHxK: queries.
+          k_BxSxGxK: keys, also of earlier tokens.
+          v_BxSxGxK: values.
+          mask: which keys each query attends to.
+          bias_HxLxS: added to the scores, or None.
+
+        Returns:
+          [B, L, H, K].
+        """
+        dropping = self.dropout > 0 and self.has_rng("dropout")
+        scale = 1 / math.sqrt(self.head_dim) if self.scale is None else self.scale
+        sow_weights(self, q_BxLxHxK, k_BxSxGxK, mask, bias_HxLxS, scale=scale)
+        return attend(
+            q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale=scale, dropout=self.dropout,
+            dropout_key=self.make_rng("dropout") if dropping else None, implementation=self.implementation,
+        )  # fmt: skip

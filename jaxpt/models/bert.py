@@ -92,6 +92,7 @@ class Block(nn.Module):
     """Attention and feed-forward, each x ← LN(x + f(x)); keys and values come from `shared.memory_BxSxD` if given."""
 
     config: BertConfig
+    attention_class: ClassVar[type[Attention]] = Attention
     init: nn.initializers.Initializer = INIT
 
     @nn.compact
@@ -113,7 +114,7 @@ class Block(nn.Module):
     def attention(self) -> nn.Module:
         """The attention, which is called as `Attention` is."""
         c = self.config
-        return Attention(
+        return self.attention_class(
             c.heads, c.embed_dim // c.heads, compute_dtype(c), self.init, self.init, dropout=c.dropout,
             implementation=c.attention, name="attention",
         )  # fmt: skip

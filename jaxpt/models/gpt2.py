@@ -73,6 +73,7 @@ class Block(nn.Module):
     """Attention and feed-forward, each x ← x + f(norm(x))."""
 
     config: GPT2Config
+    attention_class: ClassVar[type[Attention]] = Attention
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
@@ -90,7 +91,7 @@ class Block(nn.Module):
         c, dtype = self.config, compute_dtype(self.config)
         # Scaled by 2 · layers residual sums, so the variance of the output does not grow with depth.
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
-        attention = Attention(
+        attention = self.attention_class(
             c.heads, c.embed_dim // c.heads, dtype, INIT, residual, dropout=c.dropout,
             implementation=c.attention, name="attention",
         )  # fmt: skip

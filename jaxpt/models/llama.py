@@ -94,6 +94,10 @@ class LlamaConfig(ModelConfig):
             self.rope_original_positions,
         )  # fmt: skip
 
+    def segments(self) -> tuple[Segment, ...]:
+        """The layers. A subclass may take another block."""
+        return (Segment((functools.partial(Block, self),), self.layers),)
+
     def build(self) -> Llama:
         """Builds the model."""
         return Llama(self)
@@ -108,7 +112,7 @@ class Block(gpt2.Block):
     def parts(self) -> tuple[Attention, FeedForward, Callable[..., nn.Module]]:
         c, dtype = self.config, compute_dtype(self.config)
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
-        attention = Attention(
+        attention = self.attention_class(
             c.heads, c.width, dtype, INIT, residual, use_bias=c.attention_bias, dropout=c.dropout,
             kv_heads=c.kv_heads, implementation=c.attention, name="attention",
         )  # fmt: skip
@@ -126,7 +130,7 @@ class Llama(Decoder):
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype, c.tie_embeddings)
-        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
+        self.decoder = Stack(c.segments(), c.remat, c.unroll)
         self.final_norm = RMSNorm(c.epsilon, dtype)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 

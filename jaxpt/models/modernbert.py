@@ -116,6 +116,7 @@ class Block(nn.Module):
     """Attention and feed-forward, each x ← x + f(LN(x)); without the norm in the first attention."""
 
     config: ModernBertConfig
+    attention_class: ClassVar[type[Attention]] = Attention
     number: int
     """Number of the layer, or of the first repetition of this block."""
 
@@ -126,7 +127,7 @@ class Block(nn.Module):
         residual = nn.initializers.truncated_normal(0.02 / math.sqrt(2 * c.layers))
         output_dropout = c.dropout if c.attention_output_dropout is None else c.attention_output_dropout
         norm = functools.partial(LayerNorm, c.epsilon, dtype, c.norm_bias)
-        attention = Attention(
+        attention = self.attention_class(
             c.heads, c.embed_dim // c.heads, dtype, INIT, residual, use_bias=c.attention_bias, dropout=c.dropout,
             implementation=c.attention, name="attention",
         )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from jaxpt.train.display import number
 
@@ -45,6 +46,8 @@ class Chart:
     """Stands below the title."""
     may_be_log: bool = False
     """Draw y as logarithm where the curves lie orders of magnitude apart."""
+    x_kind: Literal["count", "number"] = "count"
+    """`count`: whole numbers from 0, as steps are; `number`: any, logarithmic where they differ by a factor of 10."""
 
     @property
     def is_log(self) -> bool:
@@ -165,7 +168,10 @@ def drawn(chart: Chart) -> tuple[list[Series], Axis, Axis]:
             curves.append(dataclasses.replace(curve, x=x, y=y))
     measured = [curve for curve in curves if not curve.is_reference] or curves
     xs = [x for curve in measured for x in curve.x]
-    x_axis = axis([0.0, *xs] if max(xs) > 0 else xs, is_whole=True)
+    if chart.x_kind == "number":
+        x_axis = axis(xs, is_log=min(xs) > 0 and max(xs) >= 10 * min(xs))
+    else:
+        x_axis = axis([0.0, *xs] if max(xs) > 0 else xs, is_whole=True)
     return curves, x_axis, axis([y for curve in curves for y in curve.y], is_log=chart.is_log)
 
 

@@ -1,4 +1,4 @@
-"""`jaxpt study`: trains several recipes on the same amount of text, one after the other, and compares them in a table.
+"""`jaxpt study`: trains several recipes on the same amount of text and compares them in a table.
 
 Each row is a separate run in STUDY/ROW, by `jaxpt train` in a subprocess. A study has no state besides its runs. Re-run
 the same command to resume.
@@ -6,17 +6,14 @@ the same command to resume.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import multiprocessing
-import os
 import re
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -24,12 +21,13 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.config.finetunings import FineTuning, cells, fine_tuning
 from jaxpt.config.kinds import nearest
-from jaxpt.config.studies import Study, StudyRow, load_study
+from jaxpt.config.studies import Study, StudyRow, SweptRow, load_study
 from jaxpt.errors import UserError
 from jaxpt.metrics import describe
 from jaxpt.runtime import disk, plugins, signals
 from jaxpt.runtime.spawning import without_script
-from jaxpt.study import curves, finetunings, recipes, tables
+from jaxpt.study import children, curves, finetunings, recipes, tables
+from jaxpt.study.children import Children, Stopped
 from jaxpt.train import preflight
 from jaxpt.train.display import number, say
 from jaxpt.train.lock import hold, wait
@@ -37,40 +35,14 @@ from jaxpt.train.run_dir import has_checkpoint, receipt
 
 PROGRAM = (sys.executable, "-m", "jaxpt")
 """What trains and probes a row: the words before the command."""
+_SPAWNING = threading.Lock()
+"""`without_script` changes what all threads see."""
 
 
-class Child:
-    """The current subprocess; signals are forwarded to it."""
-
-    def __init__(self) -> None:
-        self._pid: int | None = None
-        self._received: int | None = None
-        self._lock = threading.Lock()
-
-    def set(self, pid: int | None) -> None:
-        """Sets the current subprocess; None: there is none."""
-        with self._lock:
-            self._pid = pid
-            if self._received is not None:
-                self._send(self._received)
-
-    def notify(self, number: int) -> None:
-        """Forwards a signal."""
-        with self._lock:
-            self._received = number
-            self._send(number)
-
-    def _send(self, number: int) -> None:
-        if self._pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
-
-
-class Stopped(Exception):
-    """Raised after a signal: the remaining rows are not started."""
-
-
-def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: bool = False) -> int:
+def study(
+    path: str, overrides: Sequence[str] = (), table: bool = False, stop: bool = False, parallel: int = 1,
+    devices: str | None = None,
+) -> int:  # fmt: skip
     """Trains the unfinished rows of a study, and writes table and picture after each row.
 
     Args:
@@ -78,6 +50,8 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
       overrides: `key=value`, as in `load_study`.
       table: only write table and picture, from the existing run_dirs.
       stop: stop after the first row that fails.
+      parallel: how many rows are trained at once.
+      devices: numbers of devices, such as "0,1,2,3": a row is trained on each of them at once, and sees no other.
 
     Returns:
       The exit code: 0 if all rows are finished, 1 if a row failed, 128 + signal number if stopped by a signal.
@@ -93,16 +67,17 @@ def study(path: str, overrides: Sequence[str] = (), table: bool = False, stop: b
         file_names = ("table.md", "table.json", "picture.png", "picture.svg")
         say(f"written: {directory}/{', '.join(name for name in file_names if (directory / name).exists())}")
         return 0
+    slots = children.slots(parallel, devices)
     for row in plan.rows:
         _check(plan, row, f"{path}: row {row.name}")
     if plan.evaluate.finetune is not None:
         check_finetunings(plan, path)
     say(f"jaxpt study: {plan.name}, {len(plan.rows)} row(s) → {directory}\n{plan.question}")
     directory.mkdir(parents=True, exist_ok=True)
-    child = Child()
+    child = Children()
     with hold(directory), signals.deferred(child.notify):
         try:
-            failures = _rows(plan, path, child, stop)
+            failures = _rows(plan, path, child, stop, slots)
             if plan.evaluate.finetune is not None and not (failures and stop):
                 write = functools.partial(tables.write, plan, dict(failures))
                 failures |= finetunings.run(plan, say, child.set, write, failures, stop)
@@ -127,6 +102,8 @@ def _check(plan: Study, row: StudyRow, where: str) -> None:
       UserError: names the row.
     """
     if row.model is not None or any("{study}" in item for item in row.set):
+        return
+    if isinstance(row, SweptRow) and row.seed not in (None, plan.seeds[0]):  # as the first seed
         return
     config = configs.load(row.recipe, plan.overrides(row), where)
     try:
@@ -186,35 +163,43 @@ def _as_if_trained(plan: Study, tuning: FineTuning) -> list[str]:
     ]
 
 
-def _rows(plan: Study, path: str, child: Child, stop: bool) -> dict[str, str]:
+def _rows(plan: Study, path: str, child: Children, stop: bool, slots: Sequence[str | None]) -> dict[str, str]:
     """Trains each unfinished row; returns {row: reason of failure}."""
     failures: dict[str, str] = {}
-    rows = [row for row in plan.rows if row.model is None]
-    for place, row in enumerate(rows, 1):
+    rows = {row.name: row for row in plan.rows if row.model is None}
+    places, writing = {name: place for place, name in enumerate(rows, 1)}, threading.Lock()
+
+    def run(name: str, device: str | None) -> bool:
         if signals.received() is not None:
             raise Stopped
-        say(f"row {place} of {len(rows)}: {row.name}")
+        row, environment = rows[name], children.environment(device)
+        say(f"row {places[name]} of {len(rows)}: {name}" + (f" on device {device}" if device else ""))
         try:
-            failure = _train(plan, row, f"{path}: row {row.name}", child) or _probe(plan, row, child)
+            failure = _train(plan, row, f"{path}: row {name}", child, environment)
+            failure = failure or _probe(plan, row, child, environment)
         except UserError as error:
             failure = str(error)
-        if failure:
-            failures[row.name] = failure
-            say(f"[{row.name}] failed: {failure}")
-        tables.write(plan, failures | {row.name: failure})
-        if failure and stop:
-            break
+        with writing:
+            if failure:
+                failures[name] = failure
+                say(f"[{name}] failed: {failure}")
+            tables.write(plan, failures | {name: failure})
+        return not (failure and stop)
+
+    jobs = [(name, [origin for origin in origins(row) if places.get(origin, 0) < places[name]])
+            for name, row in rows.items()]  # fmt: skip
+    children.in_parallel(jobs, run, slots[: len(rows)])
     return failures
 
 
-def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
+def _train(plan: Study, row: StudyRow, where: str, child: Children, environment: Mapping[str, str]) -> str:
     """Trains or resumes a row; returns the reason of failure, or ""."""
     overrides = plan.overrides(row)
     config = configs.load(row.recipe, overrides, where)
-    begun, origins = finetunings.begun(Path(config.run_dir)), _origins(plan, row)
-    if begun and begun != origins:
+    begun, weights = finetunings.begun(Path(config.run_dir)), _origins(plan, row)
+    if begun and begun != weights:
         raise UserError(
-            f"{config.run_dir}: began from {' and '.join(origins)} as before; delete it, or choose another "
+            f"{config.run_dir}: began from {' and '.join(weights)} as before; delete it, or choose another "
             "run_dir=… for the study"
         )
     done = finished(plan, config)
@@ -228,26 +213,35 @@ def _train(plan: Study, row: StudyRow, where: str, child: Child) -> str:
     wait(Path(config.run_dir), row.name, say)
     if has_checkpoint(Path(config.run_dir)):
         finetunings.check_unchanged(config)
-    if origins:
+    if weights:
         Path(config.run_dir).mkdir(parents=True, exist_ok=True)
-        disk.write_text(Path(config.run_dir) / finetunings.BEGUN, json.dumps(origins) + "\n")
+        disk.write_text(Path(config.run_dir) / finetunings.BEGUN, json.dumps(weights) + "\n")
     command = [*PROGRAM, "train", str(row.recipe), *overrides]
-    return _run(command, row.name, child)
+    return children.run(command, row.name, child, environment)
+
+
+def origins(row: StudyRow) -> list[str]:
+    """Names of the rows that a row begins from, or learns from.
+
+    Example:
+      >>> origins(StudyRow(name="b", set={"init_from.path": "{study}/a"}))
+      ['a']
+    """
+    return sorted({name for text in row.set for name in re.findall(r"\{study\}/([\w.=+-]+)", text)})
 
 
 def _origins(plan: Study, row: StudyRow) -> dict[str, str | int | None]:
     """{row that this one begins from, or learns from: what its weights are}."""
-    names = sorted({name for item in row.set for name in re.findall(r"\{study\}/([\w-]+)", item)})
-    return {name: finetunings.weights(Path(plan.run_dir) / name) for name in names}
+    return {name: finetunings.weights(Path(plan.run_dir) / name) for name in origins(row)}
 
 
-def _probe(plan: Study, row: StudyRow, child: Child) -> str:
+def _probe(plan: Study, row: StudyRow, child: Children, environment: Mapping[str, str]) -> str:
     """Runs the linear probe of a trained row, once; returns the reason of failure, or ""."""
     settings, run_dir = plan.evaluate.probe, Path(plan.run_dir) / row.name
     if settings is None or curves.probe(run_dir, settings) is not None:
         return ""
     words = [f"{key}={json.dumps(value)}" for key, value in settings.model_dump(mode="json").items()]
-    return _run([*PROGRAM, "probe", str(run_dir), *words], row.name, child)
+    return children.run([*PROGRAM, "probe", str(run_dir), *words], row.name, child, environment)
 
 
 def finished(plan: Study, config: Config) -> int | None:
@@ -299,12 +293,12 @@ def budget(plan: Study, config: Config) -> int:
     return steps
 
 
-def _counted(plan: Study, config: Config, child: Child) -> int:
+def _counted(plan: Study, config: Config, child: Children) -> int:
     """`budget` in a subprocess, so that TensorFlow does not stay in this process's memory."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_count, args=(theirs, plan, config))
-    with without_script():
+    with _SPAWNING, without_script():
         process.start()
     theirs.close()
     child.set(process.pid)
@@ -340,20 +334,3 @@ def steps_of(tokens: int, per_step: float) -> int:
       249
     """
     return max(round(tokens / per_step), 1)
-
-
-def _run(command: list[str], name: str, child: Child) -> str:
-    """Runs a trainer and prints its lines with the row's name; returns the reason of failure, or ""."""
-    last = ""
-    # In a new session, so that it receives Ctrl-C once, through the study.
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
-    ) as trainer:
-        child.set(trainer.pid)
-        for line in trainer.stdout:
-            say(f"[{name}] {line.rstrip()}")
-            last = line.strip() or last
-        child.set(None)
-    if signals.received() is not None:
-        raise Stopped
-    return finetunings.failure(trainer.returncode, [last])

@@ -100,7 +100,8 @@ def _svg(chart: Chart) -> str:
     frame = _Frame(x, y, WIDTH - 12 - letters * _LETTER, height - _BOTTOM)
     lines = "".join(_line(curve, frame) for curve in series)
     answering = [curve for curve in series if not curve.is_reference and not curve.is_faint]
-    marks = "".join(_marks(curve, frame, len(answering)) for curve in answering)
+    x_form = ",.0f" if chart.x_kind == "count" else ".5g"
+    marks = "".join(_marks(curve, frame, len(answering), x_form) for curve in answering)
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(chart.title)}">{_grid(chart, frame)}'
         f'<g class="curves">{lines}{_names(named, frame)}</g>{marks}</svg>'
@@ -160,13 +161,13 @@ def _names(named: Sequence[Series], frame: _Frame) -> str:
     return "".join(parts)
 
 
-def _marks(curve: Series, frame: _Frame, count: int) -> str:
+def _marks(curve: Series, frame: _Frame, count: int, x_form: str) -> str:
     """Points that say their values under the pointer."""
     marks = []
     for x, y in downsample(list(zip(curve.x, curve.y)), max(8, min(40, _MOST_MARKS // count))):
         left, top = frame.place(x, y)
         anchor = "end" if left > (_LEFT + frame.right) / 2 else "start"
-        words = f"{curve.name}: {y:.5g} at {x:,.0f}".removeprefix(": ")
+        words = f"{curve.name}: {y:.5g} at {x:{x_form}}".removeprefix(": ")
         tip = _text(left + (-8 if anchor == "end" else 8), max(top - 8, 12), words, "tip", anchor)
         marks.append(f'<g class="mark"><circle cx="{left:.1f}" cy="{top:.1f}" r="7"/>{tip}</g>')
     return f'<g class="k{curve.colour % len(COLOURS)}">{"".join(marks)}</g>'

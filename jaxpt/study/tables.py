@@ -11,11 +11,11 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.config.kinds import is_unread
-from jaxpt.config.studies import Study
+from jaxpt.config.studies import Study, SweptRow
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.runtime.disk import write_text
-from jaxpt.study import curves, finetuned, pictures
+from jaxpt.study import curves, finetuned, pictures, sweeps
 from jaxpt.study.charts import Chart, Series, is_drawable
 from jaxpt.study.text_table import Table
 from jaxpt.study.text_table import markdown as as_markdown
@@ -66,6 +66,11 @@ class Result:
     task: str | None = None
     """Rows of one letter have the same targets, inputs and validation text."""
     paper: str | float | None = None
+    row: str | None = None
+    """Of a study with a grid or seeds: the row of which this is a run."""
+    point: Sequence[Sequence[str]] = ()
+    """Its values of the grid: (key, value as JSON)."""
+    seed: int | None = None
 
 
 def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Result]:
@@ -86,13 +91,16 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
     known = {"name": study.name, "question": study.question, "tokens": study.tokens, "notes": notes(results)}
     known["rows"] = [dataclasses.asdict(result) for result in results]
     tables = [table(study, results)] if results else []
+    if study.is_swept and results:
+        tables.insert(0, sweeps.table(results, study.evaluate.probe is not None))
+        known["notes_sweep"] = sweeps.NOTE
     if study.evaluate.finetune is not None:
         known |= {"finetuned": finetuned.as_json(study), "notes_finetuned": finetuned.NOTE}
         tables = [*finetuned.tables(study), *tables]
     known |= {"budget": budget(study), "tables": [text_table._asdict() for text_table in tables]}
     write_text(directory / "table.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / "table.md", markdown(study, results))
-    charts = _charts(results)
+    charts = [*sweeps.charts(results), *_charts(results)]
     for suffix in ("png", "svg") if any(map(is_drawable, charts)) else ():
         pictures.draw(f"{study.name}: {study.question}", charts, directory / f"picture.{suffix}")
     return results
@@ -107,6 +115,8 @@ def _known_failures(table: Path) -> dict[str, str]:
 def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) -> Result:
     run_dir = Path(study.run_dir) / row.name
     known: dict[str, Any] = {"recipe": row.recipe, "run_dir": str(run_dir), "paper": row.paper}
+    if isinstance(row, SweptRow):
+        known |= {"row": row.row, "point": row.point, "seed": row.seed}
     receipt, started = run_dirs.receipt(run_dir), (run_dir / "config.yaml").exists()
     finished = receipt.get("finished") and not failure
     if study.evaluate.probe is not None:
@@ -128,7 +138,8 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
         known |= {"validation": last.means}
     if receipt:
         known |= {"parameters": receipt["parameters"], "wall_seconds": receipt["wall_seconds"]}
-        known |= {"task": _letter(config, receipt, tasks)}
+        siblings = json.dumps([row.row, row.point]) if isinstance(row, SweptRow) else None
+        known |= {"task": _letter(config, receipt, tasks, siblings)}
     if receipt and receipt["finished"]:
         means, trivial = receipt.get("validation", {}), receipt.get("baseline")  # what of them the recipe's `evals` has
         reached = means.get("target_loss")
@@ -156,13 +167,32 @@ def describe(objective: Objective) -> str:
     return f"{objective.kind} ({', '.join(changed)})" if changed else objective.kind
 
 
-def _letter(config: Config, receipt: Mapping[str, Any], tasks: dict[str, str]) -> str:
-    """The same letter for rows with the same targets, inputs and validation text."""
+def _letter(config: Config, receipt: Mapping[str, Any], tasks: dict[str, str], siblings: str | None) -> str:
+    """The same letter for rows with the same targets, inputs and validation text, whatever their seeds.
+
+    Args:
+      config: of a run.
+      receipt: its run.json.
+      tasks: the letters so far; this one is added.
+      siblings: what the runs share that differ by their seed alone: their masks may be stored, with other checksums.
+    """
     data = receipt["data"]["fingerprint"]
     records = {name: checksum for name, checksum in data["records"].items() if name.endswith("validation")}
-    drawn = [data[name] for name in ("tokenizer", "transforms", "packing", "length", "seed", "phase")]
+    drawn = [_without_seeds(data[name]) for name in ("tokenizer", "transforms", "packing", "length", "phase")]
     key = json.dumps([config.objective.kind, config.train.eval_examples, records, drawn], sort_keys=True)
-    return tasks.setdefault(key, chr(ord("A") + len(tasks)) if len(tasks) < 26 else str(len(tasks)))
+    count = len(set(tasks.values()))
+    letter = tasks.get(siblings or key) or tasks.get(key)
+    letter = letter or (chr(ord("A") + count) if count < 26 else str(count))
+    tasks.setdefault(key, letter)
+    tasks.setdefault(siblings or key, letter)
+    return letter
+
+
+def _without_seeds(tree: Any) -> Any:
+    """Plain values without the keys that are a seed."""
+    if isinstance(tree, dict):
+        return {key: _without_seeds(part) for key, part in tree.items() if key != "seed"}
+    return [_without_seeds(part) for part in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _charts(results: Sequence[Result]) -> list[Chart]:
@@ -171,17 +201,26 @@ def _charts(results: Sequence[Result]) -> list[Chart]:
         (result, [point for point in curves.points(Path(result.run_dir)) if point.means.get("target_loss") is not None])
         for result in results
     ]
+    rows = list(dict.fromkeys(_of_all_seeds(result) for result, row in points if row))
     charts = []
     for label, name in (("tokens of text seen", "text_tokens"), ("training FLOPs", "flops")):
-        series = []
-        for colour, (result, row) in enumerate((result, row) for result, row in points if row):
-            xs = [getattr(point, name) for point in row]
-            series.append(Series(result.name, xs, [point.means["target_loss"] for point in row], colour))
-            if result.baseline is not None:
+        series, named = [], set()
+        for result, row in ((result, row) for result, row in points if row):
+            group = _of_all_seeds(result)
+            is_first, colour, xs = group not in named, rows.index(group), [getattr(point, name) for point in row]
+            named.add(group)
+            losses = [point.means["target_loss"] for point in row]
+            series.append(Series(group if is_first else "", xs, losses, colour, is_faint=not is_first))
+            if result.baseline is not None and is_first:
                 series.append(Series("", xs[-1:], [result.baseline], colour, is_reference=True))
         title = "validation loss at the objective's targets, nats"
         charts.append(Chart(title, label, series, "dashed: trivial baseline"))
     return charts
+
+
+def _of_all_seeds(result: Result) -> str:
+    """The name of a run without its seed: the row and its values of the grid."""
+    return result.name if result.row is None else " ".join([result.row, *(choice for _, choice in result.point)])
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -217,6 +256,9 @@ def markdown(study: Study, results: Sequence[Result]) -> str:
         return head + tuned
     rows = as_markdown(table(study, results))
     parts = ("## Pretrained", budget(study), rows, "![loss curves](picture.png)", notes(results))
+    if study.is_swept:
+        swept = as_markdown(sweeps.table(results, study.evaluate.probe is not None))
+        parts = (f"## {sweeps.TITLE}", swept, sweeps.NOTE, *parts)
     return head + tuned + "\n\n".join(parts) + "\n"
 
 

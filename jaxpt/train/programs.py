@@ -90,12 +90,13 @@ def build(setup: Setup, phase: int) -> Programs:
         batch = step.batch_shapes(setup, objective)
         of_step = flops.step_flops(setup, batch)
     passes = "forward × 3" if len(setup.trained) == len(jax.tree.leaves(placed.params)) else "forward and backward"
+    passes += "" if config.model.family == "encoder" else ", causal attention by half"
     memory = train_step.memory_analysis()
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
     lines.append(
         f"step of {batch_text(config)} "
         f"{'compiled' if saved is None else f'loaded from {saved}'} in {compiled_at - begun:.1f} s: "
-        f"{number(of_step)}FLOP ({passes}, causal attention by half), {used / 1e6:.0f} MB a device"
+        f"{number(of_step)}FLOP ({passes}), {used / 1e6:.0f} MB a device"
     )
     with setup.use():
         check = step.make_finite_check(setup).lower(placed)

@@ -1,6 +1,7 @@
 """The file of a study: every row loads, overrides go where they belong, mistakes are answered in one line."""
 
 import doctest
+import json
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from jaxpt.config import load, studies
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
+from jaxpt.study import pretrainings
 from tests.config.helpers import ROOT, write
 
 STUDIES = sorted((ROOT / "configs" / "studies").glob("*.yaml"))
@@ -102,9 +104,9 @@ def test_examples_in_docstrings(monkeypatch):
 
 
 def test_files_that_are_no_rows_are_named(tmp_path):
-    (tmp_path / "a.b.yaml").write_text("{}")
-    (tmp_path / "study.yaml").write_text("question: q\nrecipes: '*.b.yaml'\n")
-    with pytest.raises(UserError, match=r"recipes: .*a\.b\.yaml: 'a\.b' is no name of a row; name it in rows"):
+    (tmp_path / "a b.yaml").write_text("{}")
+    (tmp_path / "study.yaml").write_text("question: q\nrecipes: 'a *.yaml'\n")
+    with pytest.raises(UserError, match=r"recipes: .*a b\.yaml: 'a b' is no name of a row; name it in rows"):
         load_study(tmp_path / "study.yaml")
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
@@ -124,3 +126,47 @@ def test_a_recipe_is_named_without_a_detour(tmp_path):
         (tmp_path / place / "a.yaml").touch()
     named = [load_study(tmp_path / place / "study.yaml").rows[0].recipe for place in ("far/studies", "studies")]
     assert named == [str(tmp_path / "far/smoke/a.yaml"), str(tmp_path / "studies/../smoke/a.yaml")]
+
+
+def write_swept(tmp_path, **top):
+    """A study of a row, and of one that begins from it."""
+    (tmp_path / "a.yaml").write_text("{}")
+    rows = [{"name": "a_1.5", "recipe": "a.yaml"}, {"name": "b", "recipe": "a.yaml"}]
+    rows[1]["set"] = {"init_from.path": "{study}/a_1.5/checkpoints/3"}
+    tree = {"question": "q", "run_dir": "s", "rows": rows, "seeds": [0, 1], **top}
+    (tmp_path / "study.yaml").write_text(json.dumps(tree))
+    return tmp_path / "study.yaml"
+
+
+def test_each_row_is_a_run_of_every_combination_and_seed(tmp_path):
+    grid = {"optimizer": {"learning_rate": [0.001, 3e-4]}, "objective.unit": ["span"]}
+    study = load_study(write_swept(tmp_path, grid=grid), ["train.steps=5"])
+    assert len(study.rows) == 2 * 2 * 2 and study.is_swept
+    assert study.rows[1].name == "a_1.5-learning_rate=0.001-unit=span-seed=1"
+    assert (study.rows[1].row, study.rows[1].seed) == ("a_1.5", 1)
+    set_last = ("train.steps=5", "optimizer.learning_rate=0.0003", 'objective.unit="span"', "seed=0")
+    origin = 'init_from.path="{study}/a_1.5-learning_rate=0.0003-unit=span-seed=0/checkpoints/3"'
+    assert study.rows[6].set == (origin, *set_last), "a row begins from the run with its values and seed"
+    assert pretrainings.origins(study.rows[6]) == ["a_1.5-learning_rate=0.0003-unit=span-seed=0"]
+
+
+def test_grid_and_seeds_are_set_from_the_command_line(tmp_path):
+    study = load_study(write_swept(tmp_path), ["seeds=[7]", "grid.train.steps=[1, 2]"])
+    assert [row.name for row in study.rows[:2]] == ["a_1.5-steps=1-seed=7", "a_1.5-steps=2-seed=7"]
+
+
+@pytest.mark.parametrize(
+    ("top", "words", "message"),
+    [
+        ({"grid": {"train.steps": 3}}, [], "grid: train.steps wants a list of values, got 3"),
+        ({"grid": {"train.steps": [3, 3]}}, [], "grid: train.steps: a value stands there twice: [3, 3]"),
+        ({"grid": {"seed": [3]}}, [], "grid: seed: the study has seeds; give the seeds there alone"),
+        ({"seeds": [3, 3]}, [], "seeds: 3 stands there twice"),
+        ({"seeds": [-1]}, [], "seeds.0"),
+        ({}, ["seed=3"], "command line: seed=3: "),
+        ({"grid": {"objective.unit": ["a b", "a_b"]}}, [], "two runs are called a_1.5-unit=a_b-seed=0"),
+    ],
+)
+def test_mistakes_in_grid_and_seeds(tmp_path, top, words, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_study(write_swept(tmp_path, **top), words)

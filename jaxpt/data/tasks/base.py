@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
+from pydantic import field_validator
 
 from jaxpt import metrics
-from jaxpt.config import LanguageCode, Overrides, TaskConfig, unaffected
-from jaxpt.config.kinds import nearest
+from jaxpt.config import LanguageCode, Overrides, TaskConfig, metric_paths, unaffected
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tables.dialect import Delimiter, Encoding
 from jaxpt.errors import UserError
+from jaxpt.metrics import Targets
 from jaxpt.metrics.text_tasks import TASKS, generic_inputs, text_task
 
 Answer = dict[str, Any]
@@ -51,9 +52,19 @@ class Task(TaskConfig):
     comments: bool = False
     """Lines of CoNLL files that start with # before a sentence are comments; in CoNLL-U they always are."""
     metrics: tuple[str, ...] | None = None
-    """Metrics on the validation and test set, see `jaxpt.metrics`; the first one chooses the best checkpoint."""
+    """Metrics on the validation and test set, see `jaxpt.metrics`, or dotted paths of functions such as
+    `my_lab.metrics.kappa`; the first one chooses the best checkpoint."""
     metric_options: Annotated[Overrides, unaffected("records", "program")] = ()
     """Options of metrics, such as {bleu: {tokenize: intl}}; jaxpt/data/tasks/README.md has a table of them."""
+
+    @field_validator("metrics")
+    @classmethod
+    def _import_metrics(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        try:
+            metric_paths.register(names or ())
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return names
 
     @property
     def scored(self) -> tuple[str, ...]:
@@ -61,15 +72,13 @@ class Task(TaskConfig):
         return self.metrics or self.default_metrics
 
     def check_metrics(self) -> None:
-        """Raises UserError for a metric that this kind of task has not."""
-        allowed = self.allowed_metrics
+        """Raises UserError for a metric that this kind of task has not, or whose code cannot be imported."""
         for metric in self.metrics or ():
-            if metric not in allowed:
-                known = nearest(metric, list(allowed))
-                raise UserError(f"task.metrics: {metric}: a task of kind {self.kind} has no such metric{known}")
+            metrics.check_targets(metric, self.metric_targets, f"a task of kind {self.kind}", "task.metrics")
         metrics.check_options(self.metric_options, self.scored, "task.metric_options")
 
-    allowed_metrics: ClassVar[tuple[str, ...]]
+    metric_targets: ClassVar[Targets | None] = None
+    """What metrics of this kind of task score; None: it has no metrics to choose from."""
 
     @property
     def shown(self) -> tuple[str, ...]:

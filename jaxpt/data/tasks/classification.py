@@ -16,7 +16,7 @@ from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label, check_labels, label_of
 from jaxpt.data.tasks.base import Answer, LocatedRow, TextsTask, names_of
 from jaxpt.errors import UserError
-from jaxpt.metrics import calibration
+from jaxpt.metrics import Targets, calibration
 from jaxpt.metrics.text_tasks import TASKS
 
 
@@ -55,7 +55,7 @@ class ClassificationTask(TextsTask):
     that has 50 rows. The run saves it with its metrics. It changes no label."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("label")
+    metric_targets: ClassVar[Targets | None] = "label"
     grouped_metrics: ClassVar[tuple[str, ...]] = ("multirc", "axg")
 
     @model_validator(mode="after")
@@ -105,7 +105,7 @@ class ClassificationTask(TextsTask):
     def options(self, metric: str) -> dict[str, Any]:
         if metric == "f1":
             return {"labels": range(self.outputs), "positive": self._positive}
-        return {"labels": range(self.outputs)} if metric in ("cb", "multirc") else {}
+        return {"labels": range(self.outputs)} if metric in ("cb", "multirc") else super().options(metric)
 
     def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
         if metric in ("f1", "multirc"):

@@ -51,7 +51,6 @@ class DialogueTask(Task):
 
     objective: ClassVar[str] = "dialogue"
     default_metrics: ClassVar[tuple[str, ...]] = ()
-    allowed_metrics: ClassVar[tuple[str, ...]] = ()
     default_evals: ClassVar[tuple[dict[str, Any], ...]] = ({"kind": "heldout"}, {"kind": "answers"})
 
     def columns(self) -> tuple[str, ...]:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from jaxpt import metrics
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import ComparedTexts, LocatedRow
 from jaxpt.errors import UserError
+from jaxpt.metrics import Targets
 
 
 class GenerationTask(ComparedTexts):
@@ -33,7 +33,7 @@ class GenerationTask(ComparedTexts):
 
     objective: ClassVar[str] = "text_to_text"
     default_metrics: ClassVar[tuple[str, ...]] = ("rouge",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("text")
+    metric_targets: ClassVar[Targets | None] = "text"
 
     @field_validator("inputs")
     @classmethod

@@ -37,7 +37,6 @@ class TaskMixture(Task):
 
     objective: ClassVar[str] = "mixture"
     default_metrics: ClassVar[tuple[str, ...]] = ("average",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskMixture:

@@ -16,7 +16,7 @@ from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label
 from jaxpt.data.tasks.base import Answer, TextsTask, names_of
 from jaxpt.errors import UserError, shown
-from jaxpt.metrics import calibration
+from jaxpt.metrics import Targets, calibration
 
 SEPARATORS = ("|", ";", ",")
 """What stands between labels, in the order in which it is looked for."""
@@ -51,7 +51,7 @@ class MultiLabelTask(TextsTask):
     and 10 do not. The run saves them with its metrics."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
-    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("labels")
+    metric_targets: ClassVar[Targets | None] = "labels"
 
     @model_validator(mode="after")
     def _consistent(self) -> MultiLabelTask:

@@ -21,6 +21,7 @@ from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import label_of
 from jaxpt.data.tasks.base import Answer, LocatedRow, Task, names_of
 from jaxpt.errors import UserError
+from jaxpt.metrics import Targets
 from jaxpt.metrics.answers import normalize
 from jaxpt.metrics.text_tasks import TASKS
 
@@ -78,7 +79,7 @@ class MultipleChoiceTask(Task):
     objective: ClassVar[str] = "multiple_choice"
     head: ClassVar[str] = "choice"
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("choice")
+    metric_targets: ClassVar[Targets | None] = "choice"
 
     @model_validator(mode="after")
     def _consistent(self) -> MultipleChoiceTask:

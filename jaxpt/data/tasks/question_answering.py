@@ -15,6 +15,7 @@ from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import Answer, ComparedTexts
 from jaxpt.errors import UserError
+from jaxpt.metrics import Targets
 
 
 class Found(NamedTuple):
@@ -56,7 +57,7 @@ class QuestionAnsweringTask(ComparedTexts):
     head: ClassVar[str] = "span"
     outputs: ClassVar[int] = 2
     default_metrics: ClassVar[tuple[str, ...]] = ("squad",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("answer")
+    metric_targets: ClassVar[Targets | None] = "answer"
 
     @property
     def may_have_no_answer(self) -> bool:

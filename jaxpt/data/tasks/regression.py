@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from jaxpt import metrics
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import Answer, TextsTask
 from jaxpt.errors import UserError, shown
+from jaxpt.metrics import Targets
 from jaxpt.metrics.text_tasks import parse_number
 
 
@@ -26,7 +26,7 @@ class RegressionTask(TextsTask):
     kind: Literal["regression"] = "regression"
 
     default_metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
-    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("number")
+    metric_targets: ClassVar[Targets | None] = "number"
 
     quantiles: ClassVar[int] = 5
 

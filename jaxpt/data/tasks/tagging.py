@@ -19,6 +19,7 @@ from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label, check_labels
 from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError
+from jaxpt.metrics import Targets
 from jaxpt.metrics.tagging import SCHEMES
 
 _IOB = re.compile(r"O|[BI]-.+")
@@ -51,7 +52,7 @@ class TaggingTask(Task):
     objective: ClassVar[str] = "tagging"
     head: ClassVar[str] = "tags"
     default_metrics: ClassVar[tuple[str, ...]] = ("tag_accuracy",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = metrics.of_targets("tags")
+    metric_targets: ClassVar[Targets | None] = "tags"
 
     @model_validator(mode="after")
     def _consistent(self) -> TaggingTask:

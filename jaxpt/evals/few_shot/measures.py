@@ -22,6 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxpt import metrics
+from jaxpt.config import metric_paths
+from jaxpt.config.kinds import nearest
+from jaxpt.errors import UserError
 from jaxpt.metrics import Metric
 from jaxpt.metrics.base import Unit
 
@@ -77,6 +80,32 @@ def of_form(form: str) -> dict[str, Metric]:
     return {name: metrics.find(name) for name in shared} | own
 
 
+def named(name: str, form: str) -> Metric:
+    """The metric of a name among those of a form, or of a dotted path whose function scores such a form.
+
+    Args:
+      name: as tasks name it.
+      form: of tasks.
+
+    Raises:
+      UserError: there is none, its code cannot be imported, or it scores something else.
+    """
+    known = of_form(form)
+    if name in known:
+        return known[name]
+    if "." not in name:
+        raise UserError(
+            f"a task of form {form} has no such metric; it has {', '.join(known)}{nearest(name, known, '')}"
+        )
+    metric_paths.register([name])
+    metric = metrics.find(name)
+    scored = {form} | {"generate_until": {"text"}, "similarity": {"number"}}.get(form, set())
+    if not scored & set(metric.targets):
+        wanted = " or ".join(sorted(scored))
+        raise UserError(f"scores {' and '.join(metric.targets) or 'nothing'}; a task of form {form} wants {wanted}")
+    return metric
+
+
 def measure(task: HarnessTask, outcomes: Sequence[SampleResult]) -> Values:
     """The metrics of a task.
 
@@ -96,8 +125,9 @@ def measure(task: HarnessTask, outcomes: Sequence[SampleResult]) -> Values:
     """
     values: Values = {}
     for name in task.scored:
-        metric = of_form(task.form)[name]
-        measured = _of_outcomes(metric, outcomes) if name in OF_FORMS else _of_answers(task, metric, outcomes)
+        metric = named(name, task.form)
+        is_of_form = task.form in metric.targets
+        measured = _of_outcomes(metric, outcomes) if is_of_form else _of_answers(task, metric, outcomes)
         values |= {value_name: value._replace(unit=metric.unit) for value_name, value in measured.items()}
     if "acc" in values and "is_greedy" not in outcomes[0]:
         values["acc_strict"] = _mean(credits_of(outcomes, strict=True))
@@ -257,12 +287,13 @@ def _mean(values: np.ndarray) -> Value:
 
 
 def _of_outcomes(metric: Metric, outcomes: Sequence[SampleResult]) -> Values:
-    """A metric of `OF_FORMS`."""
+    """A metric of outcomes."""
+    name = metric.values[0]
     if metric.unit == "number":
-        return {metric.name: metric.function(outcomes)}
+        return {name: metric.function(outcomes)}
     if metric.aggregation == "mean":
-        return {metric.name: _mean(metric.function(outcomes))}
-    return _of_whole(lambda chosen: {metric.name: metric.function(chosen)}, outcomes)
+        return {name: _mean(np.asarray(metric.function(outcomes), np.float64))}
+    return _of_whole(lambda chosen: {name: float(metric.function(chosen))}, outcomes)
 
 
 def _of_answers(task: HarnessTask, metric: Metric, outcomes: Sequence[SampleResult]) -> Values:

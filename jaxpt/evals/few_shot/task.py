@@ -21,7 +21,7 @@ from jaxpt.config import Frozen, LanguageCode, NonNegativeInt, Overrides, Positi
 from jaxpt.config.files import override, parsed, read
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
-from jaxpt.evals.few_shot.measures import of_form
+from jaxpt.evals.few_shot import measures
 from jaxpt.metrics import check_options
 from jaxpt.runtime import linear_regex
 
@@ -140,13 +140,12 @@ class HarnessTask(Frozen):
         for key in needs:
             if not getattr(self, key):
                 raise UserError(f"{self.source}: key {key} is missing; a task of form {self.form} needs it")
-        known = list(of_form(self.form))
         for metric in self.scored:
-            if metric not in known:
-                raise UserError(
-                    f"{self.source}: metrics: {metric}: a task of form {self.form} has no such metric; it has "
-                    f"{', '.join(known)}{nearest(metric, known, '')}"
-                )
+            try:
+                measures.named(metric, self.form)
+            except UserError as error:
+                why = str(error).removeprefix(f"{metric}: ")
+                raise UserError(f"{self.source}: metrics: {metric}: {why}") from None
         check_options(self.metric_options, self.scored, f"{self.source}: metric_options")
         if self.extract is not None:
             linear_regex.check(self.extract, f"{self.source}: extract")

@@ -16,13 +16,14 @@ from jaxpt.report.page import run_data as run_data_module
 from jaxpt.report.page.run_data import RunData
 from jaxpt.report.page.sections import Group, Section, figures, receipt, sections, without_empty
 from jaxpt.runtime.disk import read_json
-from jaxpt.study import curves, finetuned
+from jaxpt.study import curves, finetuned, sweeps
 from jaxpt.study.charts import Chart, Dots, Row
+from jaxpt.study.tables import Result
 from jaxpt.study.text_table import Table
 from jaxpt.train import run_dir as run_dirs
 
 TABLE = "table.json"
-_NOTES = {"Differences": "notes_finetuned", "Fine-tuned": "", "Pretrained": "notes"}
+_NOTES = {"Differences": "notes_finetuned", "Fine-tuned": "", "Pretrained": "notes", sweeps.TITLE: "notes_sweep"}
 """Which notes stand below which table."""
 
 
@@ -91,11 +92,11 @@ def group(study: StudyData, assumed: costs.Assumptions) -> Group:
 
 def charts(study: StudyData) -> list[Chart | Dots]:
     """All charts of a study."""
-    return [*_scores(study), *(run_charts.charts(study.rows) if study.rows else [])]
+    return [*_sweep(study), *_scores(study), *(run_charts.charts(study.rows) if study.rows else [])]
 
 
 def _sections(study: StudyData, assumed: costs.Assumptions) -> Iterator[Section]:
-    dots = figures(_scores(study))
+    drawings = {"Fine-tuned": figures(_scores(study)), sweeps.TITLE: figures(_sweep(study))}
     for table in study.table["tables"]:
         rows = [[cell_of(cell) for cell in row] for row in table.rows]
         if not rows:
@@ -103,7 +104,7 @@ def _sections(study: StudyData, assumed: costs.Assumptions) -> Iterator[Section]
         notes = study.table.get(_NOTES.get(table.title, ""), "")
         above = f"<p>{escape(study.table['budget'])}</p>" if table.title == "Pretrained" else ""
         content = without_empty([escape(head) for head in table.heads], rows, table.numeric)
-        yield table.title, above + content + (dots if table.title == "Fine-tuned" else "") + _notes(notes)
+        yield table.title, above + content + drawings.get(table.title, "") + _notes(notes)
     for heading, content in sections(study.rows, assumed) if study.rows else ():
         if heading not in ("Overview", "Runs", "Final figures", "Baselines"):
             yield heading, _receipt(study, assumed) if heading == "Receipt" else content
@@ -135,6 +136,11 @@ def _bold(text: str) -> str:
     """Markdown's **bold** as HTML, the rest escaped."""
     parts = escape(text).split("**")
     return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))
+
+
+def _sweep(study: StudyData) -> list[Chart | Dots]:
+    """The losses against the swept values."""
+    return sweeps.charts([Result(**row) for row in study.table["rows"]]) if "notes_sweep" in study.table else []
 
 
 def _scores(study: StudyData) -> list[Dots]:

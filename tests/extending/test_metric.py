@@ -1,0 +1,119 @@
+"""A metric from outside: a function, named by its dotted path in a recipe and in a few-shot task."""
+
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from jaxpt import metrics
+from jaxpt.data.tasks.classification import ClassificationTask
+from jaxpt.errors import UserError
+from jaxpt.evals.few_shot import measures
+from jaxpt.evals.few_shot.task import HarnessTask
+from jaxpt.runtime import plugins
+
+KAPPA = '''
+from sklearn.metrics import cohen_kappa_score
+
+from jaxpt.metrics import metric
+
+
+@metric(targets=("label",), constant="label")
+def kappa(predictions, targets, weights: str | None = None):
+    """Cohen's kappa."""
+    return {"kappa": cohen_kappa_score(targets, predictions, weights=weights)}
+
+
+@metric(targets=("text",), aggregation="mean", lower_is_better=True)
+def length_error(predictions, targets):
+    """Mean difference of lengths."""
+    return {"length_error": sum(abs(len(p) - len(t[0])) for p, t in zip(predictions, targets)) / len(targets)}
+
+
+@metric(targets=("multiple_choice",), aggregation="mean")
+def last(outcomes):
+    """Share of examples whose right choice is the last one."""
+    return [outcome["gold"] == len(outcome["log_probs"]) - 1 for outcome in outcomes]
+
+
+@metric(targets=("label",))
+def accuracy(predictions, targets):
+    """Has the name of one of jaxpt's."""
+    return {"accuracy": -1.0}
+
+
+def plain(predictions, targets):
+    return {}
+'''
+
+
+@pytest.fixture
+def module(lab):
+    name = lab.module("scores", KAPPA)
+    yield name
+    for path in [path for path in metrics.METRICS if path.startswith(name)]:
+        del metrics.METRICS[path]
+
+
+def task(*names, **options):
+    labels = {"text": "text", "label": "label", "labels": ["a", "b", "c"]}
+    return ClassificationTask(kind="classification", metrics=names, metric_options=options, **labels)
+
+
+def test_a_task_scores_it_and_chooses_by_it(module):
+    kappa = f"{module}.kappa"
+    classification = task(kappa, "accuracy")
+    classification.check_metrics()
+    assert classification.score([0, 1, 2, 1], [0, 1, 2, 2], kappa) == pytest.approx({"kappa": 0.6363636})
+    assert classification.score([0], [1], "accuracy") == {"accuracy": 0.0}, "jaxpt's own has kept its name"
+    assert metrics.describe(kappa).selection_value == "kappa" and metrics.describe(kappa).mode == "max"
+    assert metrics.majority(kappa, [0, 0, 1], [0, 1]) == {"kappa": 0.0}
+
+
+def test_its_options_are_checked(module):
+    kappa = f"{module}.kappa"
+    weighted = task(kappa, **{f"{kappa}.weights": "quadratic"})
+    weighted.check_metrics()
+    assert weighted.options(kappa) == {"weights": "quadratic"}
+    with pytest.raises(UserError, match=r"task\.metric_options\..*kappa: no option 'wights'; did you mean weights\?"):
+        task(kappa, **{f"{kappa}.wights": "quadratic"}).check_metrics()
+
+
+def test_few_shot_tasks_measure_it(module):
+    written = HarnessTask(name="x", form="generate_until", answers="a", metrics=[f"{module}.length_error"])
+    written.check()
+    outcomes = [{"answer": "abc", "gold": ["a"], "group": None}, {"answer": "a", "gold": ["a"], "group": None}]
+    assert measures.measure(written, outcomes)["length_error"].value == 1.0
+    chosen = HarnessTask(name="x", form="multiple_choice", choices="c", answer="a", metrics=["acc", f"{module}.last"])
+    chosen.check()
+    outcome = {"gold": 1, "group": None, "log_probs": [-1.0, -2.0]}
+    values = measures.measure(chosen, [outcome])
+    assert (values["acc"].value, values["last"].value) == (0, 1)
+
+
+MISTAKES = {
+    "no_such_lab.kappa": "no_such_lab.kappa: importing no_such_lab failed: ModuleNotFoundError",
+    "MODULE.kapa": "has no function kapa; did you mean kappa?",
+    "MODULE.plain": "the function is not described as a metric; decorate it: @jaxpt.metrics.metric(targets=",
+    "MODULE.length_error": "scores text, a task of kind classification has label",
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_in_its_name(module, name):
+    with pytest.raises((UserError, ValidationError), match=re.escape(MISTAKES[name])):
+        task(name.replace("MODULE", module)).check_metrics()
+
+
+def test_mistakes_in_a_few_shot_task(module):
+    wrong = HarnessTask(name="x", form="generate_until", answers="a", metrics=[f"{module}.kappa"], source="x.yaml")
+    with pytest.raises(
+        UserError, match=r"x\.yaml: metrics: .*\.kappa: scores label; a task of form generate_until wants"
+    ):
+        wrong.check()
+
+
+def test_a_list_of_runs_does_not_import_it(module):
+    with plugins.unread():
+        assert metrics.describe(f"{module}.kappa").values == ("kappa",)
+    assert f"{module}.kappa" not in metrics.METRICS
