@@ -147,7 +147,7 @@ COMMANDS: dict[str, Command] = {
         arg("word", "WORD", "only those that have this word", nargs="?"),
     ), ("", "squad")),
     "import": Command("jaxpt.hf.convert:import_weights", "convert a Hugging Face directory to a run directory", (
-        arg("source", "HF_DIR", "config.json with weights; OWNER/NAME on the hub; T5X's or MaxText's step; a llama2.c .bin"),
+        arg("source", "HF_DIR", "config.json with weights; OWNER/NAME on the hub; T5X, MaxText; a llama2.c .bin"),
         arg("out", "OUT", "the run directory to create"),
         flag("--partial", "load matching tensors, initialise missing ones"),
         arg("--ignore", "KEY", "ignore an unknown key of config.json", action="append"),
