@@ -17,11 +17,11 @@ import numpy as np
 from jaxpt import config as configs
 from jaxpt.data import seqio_tasks, tokenizers
 from jaxpt.data._tf import tf
-from jaxpt.runtime.progress import Progress
 from jaxpt.data.records import cache
 from jaxpt.data.records.store import Ragged
 from jaxpt.data.sources.readers import read
 from jaxpt.data.tables import Offset
+from jaxpt.runtime.progress import Progress
 
 
 def measured(name, work, megabytes):
