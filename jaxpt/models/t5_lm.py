@@ -15,6 +15,7 @@ import jax
 
 from jaxpt.models.base import UntiedHead, compute_dtype
 from jaxpt.models.cache import Cache, NewCache, Step
+from jaxpt.models.decoder import Decoder
 from jaxpt.models.layers import Dropout, Embed, RMSNorm
 from jaxpt.models.output import Output
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -38,7 +39,7 @@ class T5LMConfig(T5Config):
         return T5LM(self)
 
 
-class T5LM(T5Scores):
+class T5LM(T5Scores, Decoder):
     """A decoder of T5's blocks."""
 
     config: T5LMConfig
@@ -53,6 +54,19 @@ class T5LM(T5Scores):
         self.drop = Dropout(c.dropout)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 
+    def embed(self, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
+        """Input of the first layer: token embeddings alone."""
+        return self.drop(self.token_embed(tokens_BxL))
+
+    def shared(self, step: Step, prefix: jax.Array | None) -> Shared:
+        """Mask and relative position bias."""
+        mask = step.mask(prefix)
+        return Shared(mask, bias_of(self.decoder_bias, mask, step.length))
+
+    def final_norm(self, x_BxLxD: jax.Array) -> jax.Array:
+        """Norm and dropout after the last layer."""
+        return self.drop(self.decoder_norm(x_BxLxD))
+
     def decode(
         self,
         tokens_BxL: jax.Array,
@@ -63,22 +77,10 @@ class T5LM(T5Scores):
         layers: bool = False,
         cache: Cache | NewCache | None = None,
     ) -> Output:
-        """Hidden states after the final norm; causal attention, bidirectional in the prefix.
+        """As `Decoder.decode`, without `branches` and without regard to `positions`.
 
-        Args:
-          tokens_BxL: token ids.
-          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: ignored: relative positions are the same in a packed row.
-          prefix: bool [B, L], True at tokens visible to their whole segment; none by default.
-          layers: also return the hidden states of all layers.
-          cache: of earlier tokens, or `NewCache`: then the output has the cache for the next call. Positions continue,
-            the prompt may be padded on the left (segment 0).
-
-        Returns:
-          Hidden states [B, L, D] in the compute dtype.
+        The bias counts distances in the row: a branch is not beside its context there, and packing changes no distance.
         """
-        step = Step(cache, tokens_BxL, segment_ids, positions)
-        mask = step.mask(prefix)
-        shared = Shared(mask, bias_of(self.decoder_bias, mask, tokens_BxL.shape[1]))
-        output = step.finish(self.decoder(self.drop(self.token_embed(tokens_BxL)), shared, step.past, layers=layers))
-        return output.with_hidden(self.drop(self.decoder_norm(output.hidden)))
+        return super().decode(
+            tokens_BxL, segment_ids=segment_ids, positions=positions, prefix=prefix, layers=layers, cache=cache
+        )

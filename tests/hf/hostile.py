@@ -110,3 +110,11 @@ ROPE = {"rope_parameters": None}
 LLAMA3 = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 INDEX = "model.safetensors.index.json: "
 PART = {"a": "part.safetensors"}
+
+
+def check_refused(case, attempt):
+    """A change of a directory of an architecture ends in one line with these words, and exit code 2."""
+    architecture, change, words = case
+    code, output = attempt(change, architecture)
+    assert code == 2, output
+    assert words in output

@@ -12,6 +12,7 @@ from tests.hf.hostile import (
     LFS,
     LLAMA3,
     ROPE,
+    check_refused,
     fifo,
     folder,
     keys,
@@ -149,10 +150,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_in_one_line(name, attempt):
-    of, change, words = REFUSED[name]
-    code, said = attempt(change, of)
-    assert code == 2, said
-    assert words in said
+    check_refused(REFUSED[name], attempt)
 
 
 ACCEPTED = {
