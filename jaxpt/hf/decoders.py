@@ -1,4 +1,4 @@
-"""What the families of `jaxpt.models.decoder_only` have in common: names of weights, keys of rotary positions and layers."""
+"""What families of `jaxpt.models.decoder_only` have in common: names of weights, keys of positions and of layers."""
 
 from __future__ import annotations
 
@@ -92,13 +92,14 @@ def options(theta: float, **defaults: Any) -> tuple[Option, ...]:
         Option("rope_parameters.truncate", "rope_whole_pairs", True),
         Option("rope_parameters.attention_factor", "rope_amplitude", None),
     )
-    given = (Option(o.theirs, o.ours, defaults.pop(o.theirs, o.default), o.values) for o in common)
+    given = [Option(o.theirs, o.ours, defaults.pop(o.theirs, o.default), o.values) for o in common]
     more = {"head_dim": "head_dim", "attention_bias": "attention_bias", "mlp_bias": "mlp_bias"}
-    activation = (Option(k, "activation", defaults.pop(k), ACTIVATIONS) for k in _ACTIVATION if k in defaults)
+    activation = [
+        Option(key, "activation", default, {default: ACTIVATIONS[default]} | ACTIVATIONS)
+        for key in ("hidden_act", "hidden_activation")
+        if (default := defaults.pop(key, None))
+    ]
     return (*given, *activation, *rope, *(Option(key, more[key], value) for key, value in defaults.items()))
-
-
-_ACTIVATION = ("hidden_act", "hidden_activation")
 
 
 def read(keys: dict[str, Any], theta: float, is_other: Callable[[int, dict[str, Any]], bool]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class DecoderOnlyConfig(ModelConfig):
     qkv_bias: bool | None = None
     """Bias of queries, keys and values; as `attention_bias` by default."""
     mlp_bias: bool = False
-    score_width: PositiveFloat | None = None
+    score_width: Size | None = None
     """Attention scores are divided by its root; the width of a head by default."""
     score_cap: PositiveFloat | None = None
     """c: attention scores z become c · tanh(z / c)."""
@@ -137,8 +137,6 @@ class DecoderOnlyConfig(ModelConfig):
                 raise ValueError(f"{name}: wants {rotated // 2} numbers, one for each pair of coordinates, got {count}")
         if not self.pattern:
             raise ValueError("pattern: wants at least one kind of layer")
-        if "other" not in self.pattern and (self.other_window or self.other_rope_theta or self.other_rope != "same"):
-            raise ValueError("pattern: has no other layers, but a key other_… is set")
         if self.window is not None and (self.other_window or 0) > self.window:
             raise ValueError(f"other_window: {self.other_window} is wider than window {self.window}; swap the two")
         if self.parallel != "no" and self.norm_position != "before":

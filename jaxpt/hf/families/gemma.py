@@ -1,10 +1,10 @@
-"""Gemma 1 and 2 as Hugging Face's `GemmaForCausalLM` and `Gemma2ForCausalLM`."""
+"""Gemma 1, 2 and the text models of 3 as Hugging Face's `GemmaForCausalLM`, `Gemma2…` and `Gemma3ForCausalLM`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from jaxpt.hf.decoders import family, options, read, write
+from jaxpt.hf.decoders import family, options, read, write, write_by_kind
 from jaxpt.hf.options import Option
 
 OWN = {"norm": "rms_plus_one", "scale_embeddings": True}
@@ -33,19 +33,41 @@ def _read_2(keys: dict[str, Any]) -> dict[str, Any]:
     return read(keys, 10_000.0, lambda i, keys: i % 2 == 0)
 
 
+def _read_3(keys: dict[str, Any]) -> dict[str, Any]:
+    keys.pop("hidden_act", None)
+    keys.setdefault("num_hidden_layers", 26)
+    every = keys.pop("sliding_window_pattern", None) or keys.pop("_sliding_window_pattern", None) or 6
+    keys.pop("_sliding_window_pattern", None)
+    return read(keys, 1_000_000.0, lambda i, keys: (i + 1) % every != 0)
+
+
+BOTH = OWN | {"norm_position": "both"}
+LAYERS = (
+    Option("layer_types", "pattern", ["other", "main"]),
+    Option("sliding_window", "other_window", 4096),
+    Option("query_pre_attn_scalar", "score_width", 256),
+)
 FIXED = {"use_bidirectional_attention": (None, False)}
 FAMILIES = (
     family("gemma", "Gemma", OWN, options(10_000.0, **DEFAULTS, **GEMMA1), read=_read, write=write, fixed=FIXED),
     family(
-        "gemma2", "Gemma2", OWN | {"norm_position": "both"},
+        "gemma2", "Gemma2", BOTH,
         (
-            *options(10_000.0, **DEFAULTS, **GEMMA2),
-            Option("layer_types", "pattern", ["other", "main"]),
-            Option("sliding_window", "other_window", 4096),
-            Option("query_pre_attn_scalar", "score_width", 256),
+            *options(10_000.0, **DEFAULTS, **GEMMA2), *LAYERS,
             Option("attn_logit_softcapping", "score_cap", 50.0),
             Option("final_logit_softcapping", "logit_cap", 30.0),
         ),
         read=_read_2, write=write, fixed=FIXED, harmless=("cache_implementation",),
+    ),
+    family(
+        "gemma3_text", "Gemma3", BOTH | {"qk_norm": "head", "other_rope": "unscaled"},
+        (
+            *options(1_000_000.0, **DEFAULTS | {"vocab_size": 262_208, "max_position_embeddings": 131_072}, **GEMMA2),
+            *LAYERS,
+            Option("attn_logit_softcapping", "score_cap", None),
+            Option("final_logit_softcapping", "logit_cap", None),
+            Option("rope_local_base_freq", "other_rope_theta", 10_000.0),
+        ),
+        read=_read_3, write=write_by_kind, fixed=FIXED, harmless=("cache_implementation",),
     ),
 )  # fmt: skip

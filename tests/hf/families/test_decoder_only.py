@@ -20,6 +20,12 @@ MODELS = {
     "gemma2": ("Gemma2", {"head_dim": 10, "sliding_window": 3, "query_pre_attn_scalar": 7,
                           "attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5}),
     "gemma": ("Gemma", {"head_dim": 10}),
+    "gemma3": ("Gemma3", {"head_dim": 10, "sliding_window": 3, "num_hidden_layers": 7, "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
+    "olmo3, yarn": ("Olmo3", {"sliding_window": 3, "num_hidden_layers": 5, "rope_parameters": {
+        "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 5, "no_rope_layer_interval": 2}),
 }  # fmt: skip
 
 
@@ -29,5 +35,5 @@ def test_equals_their_class(name, tmp_path):
     prefix, more = MODELS[name]
     if name.startswith("qwen2"):
         more = {key: value for key, value in more.items() if key != "head_dim"}
-    config = getattr(transformers, f"{prefix}Config")(**SIZES | more)
+    config = getattr(transformers, f"{prefix}TextConfig" if prefix == "Gemma3" else f"{prefix}Config")(**SIZES | more)
     parity.check(lambda: getattr(transformers, f"{prefix}ForCausalLM")(config), tmp_path, seeds=(0,))
