@@ -10,7 +10,7 @@ from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError, shown
 from jaxpt.hf.families.llama import ATTENTION, FEED_FORWARD, read_rope
 from jaxpt.hf.options import ACTIVATIONS, Family, Option
-from jaxpt.hf.table import Row, Table, layer, norm, vocabulary
+from jaxpt.hf.table import Row, Table, dense, layer, norm, vocabulary
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.decoder_only import DecoderOnlyConfig
 
@@ -28,18 +28,32 @@ QK_NORMS = {"attention/query_norm": "self_attn.q_norm", "attention/key_norm": "s
 OUTPUT = {"attention/output": ATTENTION["attention/output"]}
 QKV = {ours: theirs for ours, theirs in ATTENTION.items() if ours not in OUTPUT}
 
+FUSED = {
+    "self_attn.qkv_proj": ("attention/query", "attention/key", "attention/value"),
+    "mlp.gate_up_proj": ("feed_forward/gate", "feed_forward/up"),
+}
 
-def table(config: DecoderOnlyConfig) -> Table:
-    """Weight table of the families whose names are Llama's."""
+
+def table(config: DecoderOnlyConfig, is_fused: bool = False) -> Table:
+    """Weight table of the families whose names are Llama's.
+
+    Args:
+      config: of the model.
+      is_fused: queries, keys and values are one tensor of theirs, and gate and up another (Phi).
+    """
     rows: list[Row] = []
+    qkv_bias = config.attention_bias if config.qkv_bias is None else config.qkv_bias
     for s, segment in enumerate(config.numbers()):
         for b, numbers in enumerate(segment):
             block = functools.partial(
                 layer, f"decoder/segment_{s}/block_{b}", "model.layers.{layer}", layers=tuple(numbers)
             )
-            rows += block(QKV, config.attention_bias if config.qkv_bias is None else config.qkv_bias)
-            rows += block(OUTPUT, config.attention_bias)
-            rows += block(FEED_FORWARD, config.mlp_bias)
+            for theirs, ours in (FUSED if is_fused else {}).items():
+                paths = tuple(f"decoder/segment_{s}/block_{b}/{path}" for path in ours)
+                rows += dense(paths, f"model.layers.{{layer}}.{theirs}", bias=False, layers=tuple(numbers))
+            left = {ours for of_row in FUSED.values() for ours in of_row} if is_fused else ()
+            for names, bias in ((QKV, qkv_bias), (OUTPUT, config.attention_bias), (FEED_FORWARD, config.mlp_bias)):
+                rows += block({ours: theirs for ours, theirs in names.items() if ours not in left}, bias)
             rows += block(NORMS[config.norm_position] | ({} if config.qk_norm == "none" else QK_NORMS), bias=False)
     return Table(
         rows=(
@@ -56,6 +70,7 @@ _ROPE = {
     "default": (), "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "beta_fast", "beta_slow", "attention_factor", "truncate", "original_max_position_embeddings"),
+    "longrope": ("factor", "short_factor", "long_factor", "attention_factor", "original_max_position_embeddings"),
 }  # fmt: skip
 """{rope_type: its keys}."""
 
@@ -152,7 +167,7 @@ def shortest(kinds: list[str]) -> list[str]:
 def write(keys: dict[str, Any], config: DecoderOnlyConfig) -> dict[str, Any]:
     """Inverse of `read`, for versions of transformers before and after 5."""
     rope = keys["rope_parameters"]
-    used = {"rope_theta", "rope_type", *_ROPE[rope["rope_type"]]}
+    used = {"rope_theta", "rope_type", "partial_rotary_factor", *_ROPE[rope["rope_type"]]}
     rope = {key: value for key, value in rope.items() if key in used and value is not None}
     scaling = None if rope["rope_type"] == "default" else {k: v for k, v in rope.items() if k != "rope_theta"}
     keys |= {"rope_parameters": rope, "rope_theta": rope["rope_theta"], "rope_scaling": scaling}
@@ -190,7 +205,7 @@ def family(model_type: str, name: str, own: Mapping[str, Any], options: tuple[Op
         return all(getattr(config, name) == value for name, value in (fields | dict(own)).items())
 
     return Family(
-        model_type=model_type, kind="decoder_only", classes=f"{name}ForCausalLM", table=table,
+        model_type=model_type, kind="decoder_only", classes=f"{name}ForCausalLM",
         tasks=tasks(name, classes="score", tags="score"), options=options, infer=lambda keys, tensors: dict(own),
-        supports=supports, **more,
+        supports=supports, **{"table": table} | more,
     )  # fmt: skip

@@ -25,6 +25,12 @@ MODELS = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
     "olmo3, yarn": ("Olmo3", {"sliding_window": 3, "num_hidden_layers": 5, "rope_parameters": {
         "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
+    "phi3, longrope, part rotated": ("Phi3", {
+        "num_attention_heads": 3, "hidden_size": 24, "max_position_embeddings": 16, "sliding_window": 3,
+        "original_max_position_embeddings": 4, "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 100.0, "partial_rotary_factor": 0.75,
+            "short_factor": [1.0, 1.5, 2.0],
+            "long_factor": [1.0, 3.0, 4.0], "original_max_position_embeddings": 4}}),
     "smollm3": ("SmolLM3", {"num_hidden_layers": 5, "no_rope_layer_interval": 2}),
 }  # fmt: skip
 
