@@ -126,7 +126,7 @@ def items_of(network: Network, layout: Format, rows: Sequence[Row]) -> list[Item
     if config.family == "encoder":
         return [_masked(numbers, rows) for numbers in of_text.values()]
     has_branches = "branches" in inspect.signature(type(network.model).decode).parameters
-    if config.family == "decoder" and getattr(config, "window", None) is not None:
+    if config.family == "decoder" and any(getattr(config, name, None) for name in ("window", "other_window")):
         has_branches = False  # distances are counted in the row, where a branch is not beside its context
     max_rows = CONTINUATIONS if has_branches else 1
     chunks = [numbers[i : i + max_rows] for numbers in of_text.values() for i in range(0, len(numbers), max_rows)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import flax.linen as nn
@@ -38,6 +39,7 @@ def attend(
     bias_HxLxS: jax.Array | LearnedBias | PositionTerms | None = None,
     *,
     scale: float | None = None,
+    soft_cap: float | None = None,
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
     implementation: Implementation = "auto",
@@ -52,6 +54,7 @@ def attend(
       bias_HxLxS: added to the scores, or None; with a leading batch axis if it differs between rows. A `LearnedBias`
         or `PositionTerms` becomes an array only where the implementation wants one.
       scale: factor of the scores, 1/√K by default.
+      soft_cap: c, if scores z become c · tanh(z / c) before the mask.
       dropout: rate on the attention weights.
       dropout_key: random key; None for no dropout.
       implementation: name of the kernel; `auto` selects one, see `choose`.
@@ -66,7 +69,7 @@ def attend(
     bias = kinds.get(type(bias_HxLxS), "array")
     if isinstance(bias_HxLxS, PositionTerms) and not bias_HxLxS.is_whole:
         bias = "array"
-    name = choose(q_BxLxHxK.shape, k_BxSxGxK.shape, q_BxLxHxK.dtype, mask, bias, dropping, implementation)
+    name = choose(q_BxLxHxK.shape, k_BxSxGxK.shape, q_BxLxHxK.dtype, mask, bias, dropping, implementation, soft_cap)
     scale = 1 / math.sqrt(q_BxLxHxK.shape[-1]) if scale is None else scale
     if name not in ("flash", "fused"):
         if isinstance(bias_HxLxS, LearnedBias):
@@ -77,7 +80,7 @@ def attend(
         whole = ("batch", None, "act_heads", None)
         k_BxSxGxK, v_BxSxGxK = (nn.with_logical_constraint(x, whole) for x in (k_BxSxGxK, v_BxSxGxK))
     rate = dropout if dropping else 0.0
-    inputs = kernels.Inputs(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key)
+    inputs = kernels.Inputs(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key, soft_cap)
     if name not in ("xla", "chunked"):
         return getattr(kernels, name)(inputs)
     is_half = mask.causal and mask.prefix_BxS is None and mask.offset is None
@@ -97,6 +100,7 @@ def sow_weights(
     bias_HxLxS: jax.Array | LearnedBias | PositionTerms | None = None,
     *,
     scale: float | None = None,
+    soft_cap: float | None = None,
 ) -> None:
     """Sows the attention weights [B, L, H, S] where the collection "intermediates" is mutable; else does nothing.
 
@@ -110,11 +114,15 @@ def sow_weights(
       mask: which keys each query attends to.
       bias_HxLxS: as of `attend`.
       scale: as of `attend`.
+      soft_cap: as of `attend`.
     """
     if module.is_mutable_collection("intermediates"):
         B, S, G = k_BxSxGxK.shape[:3]
         identity_BxSxGxS = jnp.broadcast_to(jnp.eye(S, dtype=q_BxLxHxK.dtype)[:, None], (B, S, G, S))
-        weights = attend(q_BxLxHxK, k_BxSxGxK, identity_BxSxGxS, mask, bias_HxLxS, scale=scale, implementation="xla")
+        weights = attend(
+            q_BxLxHxK, k_BxSxGxK, identity_BxSxGxS, mask, bias_HxLxS, scale=scale, soft_cap=soft_cap,
+            implementation="xla",
+        )  # fmt: skip
         module.sow("intermediates", WEIGHTS, weights)
 
 
@@ -124,7 +132,7 @@ LONG = 2048 * 2048
 
 def choose(
     q_shape: tuple[int, ...], k_shape: tuple[int, ...], dtype: DTypeLike, mask: Mask, bias: Bias | None,
-    dropping: bool, implementation: Implementation = "auto",
+    dropping: bool, implementation: Implementation = "auto", soft_cap: float | None = None,
 ) -> Implementation:  # fmt: skip
     """Selects an implementation: a fused kernel if the device has one that supports the arguments, else XLA.
 
@@ -136,6 +144,7 @@ def choose(
       bias: what kind of bias there is: a `LearnedBias`, `PositionTerms` (both of them), or an array.
       dropping: True if attention dropout is on.
       implementation: the requested implementation, or `auto`.
+      soft_cap: as of `attend`.
 
     Returns:
       "xla", "chunked", "cudnn", "flash", "fused" or "splash".
@@ -145,6 +154,8 @@ def choose(
     """
     L, S = q_shape[1], k_shape[1]
     requirements = _requirements(q_shape, k_shape, dtype, mask, bias, dropping)
+    if soft_cap is not None:
+        requirements = {name: {**needs, "scores without a cap": False} for name, needs in requirements.items()}
     lacking = {name: [need for need, is_met in needs.items() if not is_met] for name, needs in requirements.items()}
     if implementation == "auto":
         # cuDNN supports a bias, but materialises its gradient as an array of all scores.
@@ -236,6 +247,12 @@ class Attention(nn.Module):
     """Dropout rate on the attention weights."""
     kv_heads: int | None = None
     """Number of key and value heads; `heads` by default."""
+    output_bias: bool | None = None
+    """Bias of the output projection; as `use_bias` by default."""
+    soft_cap: float | None = None
+    """c, if scores z become c · tanh(z / c)."""
+    qk_norm: Callable[..., nn.Module] | None = None
+    """Makes the norm of queries and that of keys, called as `qk_norm(name=…)`; none by default."""
     implementation: Implementation = "auto"
 
     @nn.compact
@@ -271,9 +288,8 @@ class Attention(nn.Module):
         y_BxLxHxK = self.score(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS)
         y_BxLxHxK = y_BxLxHxK[..., self.head_dim :] if is_wide else y_BxLxHxK
         y = checkpoint_name(constrain(y_BxLxHxK.reshape(*x_BxLxD.shape[:2], -1), "act_heads"), "context")
-        output = Dense(
-            x_BxLxD.shape[-1], ("heads", "embed"), self.output_init, self.dtype, self.use_bias, name="output"
-        )
+        use_bias = self.use_bias if self.output_bias is None else self.output_bias
+        output = Dense(x_BxLxD.shape[-1], ("heads", "embed"), self.output_init, self.dtype, use_bias, name="output")
         return output(y), stored
 
     @nn.nowrap
@@ -295,13 +311,13 @@ class Attention(nn.Module):
 
     @nn.nowrap
     def normalize(self, name: str, x_BxLxHxK: jax.Array) -> jax.Array:
-        """Queries or keys before positions rotate them: unchanged. A subclass may override this step (QK-norm).
+        """Queries or keys before positions rotate them, with QK-norm if there is any. A subclass may override this.
 
         Args:
           name: "query" or "key".
           x_BxLxHxK: as `project` gives them.
         """
-        return x_BxLxHxK
+        return x_BxLxHxK if self.qk_norm is None else self.qk_norm(name=f"{name}_norm")(x_BxLxHxK)
 
     @nn.nowrap
     def score(
@@ -326,8 +342,9 @@ class Attention(nn.Module):
         """
         dropping = self.dropout > 0 and self.has_rng("dropout")
         scale = 1 / math.sqrt(self.head_dim) if self.scale is None else self.scale
-        sow_weights(self, q_BxLxHxK, k_BxSxGxK, mask, bias_HxLxS, scale=scale)
+        sow_weights(self, q_BxLxHxK, k_BxSxGxK, mask, bias_HxLxS, scale=scale, soft_cap=self.soft_cap)
         return attend(
-            q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale=scale, dropout=self.dropout,
+            q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale=scale, soft_cap=self.soft_cap,
+            dropout=self.dropout,
             dropout_key=self.make_rng("dropout") if dropping else None, implementation=self.implementation,
         )  # fmt: skip

@@ -51,11 +51,13 @@ class Inputs(NamedTuple):
     dropout: float = 0.0
     """Rate on the weights; `cudnn` and `splash` have none."""
     dropout_key: jax.Array | None = None
+    soft_cap: float | None = None
+    """c, if scores z become c · tanh(z / c): only of `plain` and `chunked`."""
 
 
 def plain(inputs: Inputs, start: jax.Array | int = 0) -> jax.Array:
     """All scores at once; `start` is the index of the first query if the queries are a chunk."""
-    q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, dropout, dropout_key = inputs
+    q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, dropout, dropout_key, soft_cap = inputs
     B, L, H, K = q_BxLxHxK.shape
     S, G = k_BxSxGxK.shape[1:3]
     # Heads before length: several times faster on CPUs than [B, L, H, K].
@@ -67,6 +69,8 @@ def plain(inputs: Inputs, start: jax.Array | int = 0) -> jax.Array:
         q = q.reshape(B, G, H // G, L, K)
         scores = jnp.einsum("BGRLK,BGSK->BGRLS", q, k, preferred_element_type=jnp.float32)
         scores_BxHxLxS = scores.reshape(B, H, L, S)
+    if soft_cap is not None:
+        scores_BxHxLxS = soft_cap * jnp.tanh(scores_BxHxLxS / soft_cap)
     if bias_HxLxS is not None:
         scores_BxHxLxS += bias_HxLxS
     keep = None
@@ -108,7 +112,7 @@ def chunked(inputs: Inputs, chunk: int | None = None) -> jax.Array:
 
     def shard(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, bias: Any, dropout_key: Any) -> jax.Array:
         mask = mask.replace(offset=mask.offset[0])
-        return _chunked(Inputs(q, k, v, mask, bias, inputs.scale, inputs.dropout, dropout_key), chunk)
+        return _chunked(Inputs(q, k, v, mask, bias, inputs.scale, inputs.dropout, dropout_key, inputs.soft_cap), chunk)
 
     in_specs = queries, whole, whole, mask_spec, bias_spec, whole
     mapped = jax.shard_map(shard, in_specs=in_specs, out_specs=queries, axis_names=set(axes), check_vma=False)
@@ -206,7 +210,7 @@ def _side_by_side(attend: Callable[..., jax.Array], inputs: Inputs, *extra: Any,
       *extra: more arguments: rows of distances [N, H·K].
       **options: more fields of its form.
     """
-    q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, mask, bias, scale, dropout, dropout_key = inputs
+    q_BxLxHxK, k_BxSxHxK, v_BxSxHxK, mask, bias, scale, dropout, dropout_key, _ = inputs
     (B, L, H, _), S = q_BxLxHxK.shape, k_BxSxHxK.shape[1]
     device_heads = H // math.prod(mesh_axes("act_heads").values())
     form = pallas_common.Form(device_heads, mask.causal, mask.window, dropout, **options)

@@ -250,18 +250,29 @@ class RMSNorm(nn.Module):
 
     epsilon: float
     dtype: DTypeLike
+    plus_one: bool = False
+    """The factor is 1 + scale, with a scale that begins at zero (Gemma)."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        scale = param(self, "scale", nn.initializers.ones, x.shape[-1:], ("norm",))
+        init = nn.initializers.zeros if self.plus_one else nn.initializers.ones
+        scale = param(self, "scale", init, x.shape[-1:], ("norm",))
 
         @from_inputs
         def norm(x: jax.Array, scale: jax.Array) -> jax.Array:
             x = x.astype(jnp.float32)
+            scale = 1 + scale if self.plus_one else scale
             mean_square = jnp.square(x).mean(-1, keepdims=True)
             return (x * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(self.dtype)
 
         return norm(x, scale)
+
+
+class HeadsRMSNorm(RMSNorm):
+    """RMSNorm over all heads of each token together: [B, L, H, K] with a scale of [H · K] (OLMo 2)."""
+
+    def __call__(self, x_BxLxHxK: jax.Array) -> jax.Array:
+        return super().__call__(x_BxLxHxK.reshape(*x_BxLxHxK.shape[:2], -1)).reshape(x_BxLxHxK.shape)
 
 
 class FeedForward(nn.Module):

@@ -252,35 +252,84 @@ class Rope(NamedTuple):
 
     theta: float = 10_000.0
     """θ: pair i is rotated by θ^(−2i/K) per position."""
-    scaling: Literal["none", "linear", "llama3"] = "none"
-    """`linear` divides all frequencies by `factor`, `llama3` only low frequencies."""
+    scaling: Literal["none", "linear", "llama3", "yarn", "longrope"] = "none"
+    """`linear` divides all frequencies by `factor`, `llama3` and `yarn` only low ones, `longrope` each by its own."""
     factor: float = 1.0
     low_frequency: float = 1.0
     """llama3: pairs with fewer rotations over `original_positions` are scaled by the full factor."""
     high_frequency: float = 4.0
     """llama3: pairs with more rotations are not scaled; pairs in between are interpolated."""
     original_positions: int = 8192
-    """llama3: length of the original training."""
+    """llama3, yarn, longrope: length of the original training."""
+    slow_turns: float = 1.0
+    """yarn: pairs with fewer rotations over `original_positions` are scaled by the full factor."""
+    fast_turns: float = 32.0
+    """yarn: pairs with more rotations are not scaled."""
+    whole_pairs: bool = True
+    """yarn: the pairs with just so many rotations are rounded outwards."""
+    short_factors: tuple[float, ...] = ()
+    """longrope: divisor of each frequency in a text of up to `original_positions` tokens."""
+    long_factors: tuple[float, ...] = ()
+    """longrope: divisor of each frequency in a longer text."""
+    amplitude: float | None = None
+    """yarn, longrope: factor of cosines and sines; the paper's by default."""
+    share: float = 1.0
+    """Share of a head's coordinates, the first ones, that is rotated."""
 
     def frequencies(self, head_dim: int) -> np.ndarray:
-        """Rotation angle of each pair per position: float32 [K/2]."""
-        plain = self.theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-        if self.scaling == "none":
-            return plain.astype(np.float32)
-        if self.scaling == "linear":
-            return (plain / self.factor).astype(np.float32)
-        turns = self.original_positions * plain / (2 * np.pi)
-        smooth_factor = np.clip((turns - self.low_frequency) / (self.high_frequency - self.low_frequency), 0, 1)
+        """Rotation angle of each pair per position, with longrope that of short texts: float32 [K/2]."""
+        width = int(head_dim * self.share)
+        plain = self.theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+        match self.scaling:
+            case "none":
+                return plain.astype(np.float32)
+            case "linear":
+                return (plain / self.factor).astype(np.float32)
+            case "longrope":
+                return (plain / np.array(self.short_factors)).astype(np.float32)
+            case "llama3":
+                turns = self.original_positions * plain / (2 * np.pi)
+                smooth_factor = np.clip((turns - self.low_frequency) / (self.high_frequency - self.low_frequency), 0, 1)
+            case "yarn":
+                smooth_factor = 1 - self._ramp(width)
         return (smooth_factor * plain + (1 - smooth_factor) * plain / self.factor).astype(np.float32)
 
+    def _ramp(self, width: int) -> np.ndarray:
+        """yarn: 0 at pairs with at least `fast_turns` rotations, 1 at those with at most `slow_turns`."""
+
+        def pair(turns: float) -> float:
+            return width * math.log(self.original_positions / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+        first, last = pair(self.fast_turns), pair(self.slow_turns)
+        first, last = (math.floor(first), math.ceil(last)) if self.whole_pairs else (first, last)
+        first, last = max(first, 0), min(last, width - 1)
+        return np.clip((np.arange(width // 2) - first) / ((last - first) or 0.001), 0, 1)
+
+    @property
+    def magnitude(self) -> float:
+        """Factor of cosines and sines."""
+        if self.scaling not in ("yarn", "longrope") or self.amplitude is not None:
+            return 1.0 if self.amplitude is None else self.amplitude
+        if self.factor <= 1:
+            return 1.0
+        grown = math.log(self.factor)
+        return 0.1 * grown + 1 if self.scaling == "yarn" else math.sqrt(1 + grown / math.log(self.original_positions))
+
     def rotation(self, positions_BxL: jax.Array, head_dim: int) -> Rotation:
-        """The rotation of each position: [B, L] → cosines and sines, float32 [B, L, K]."""
-        angle_BxLxK = positions_BxL[..., None].astype(jnp.float32) * jnp.tile(self.frequencies(head_dim), 2)
-        return Rotation(jnp.cos(angle_BxLxK), jnp.sin(angle_BxLxK))
+        """The rotation of each position: [B, L] → cosines and sines, float32 [B, L, K] (of the rotated K)."""
+        frequencies = self.frequencies(head_dim)
+        if self.scaling == "longrope":  # as in transformers, the longest row of a call decides for all
+            long = (frequencies * np.array(self.short_factors) / np.array(self.long_factors)).astype(np.float32)
+            frequencies = jnp.where(positions_BxL.max() >= self.original_positions, long, frequencies)
+        angle_BxLxK = positions_BxL[..., None].astype(jnp.float32) * jnp.tile(frequencies, 2)
+        cos, sin = jnp.cos(angle_BxLxK), jnp.sin(angle_BxLxK)
+        return Rotation(cos, sin) if self.magnitude == 1 else Rotation(cos * self.magnitude, sin * self.magnitude)
 
 
 def rotate(x_BxLxHxK: jax.Array, rotation: Rotation) -> jax.Array:
     """Rotary positions: rotates each pair of coordinates (i, i + K/2) by the position's angle.
+
+    Of wider heads than the rotation is, the first coordinates are rotated.
 
     Args:
       x_BxLxHxK: queries or keys.
@@ -291,6 +340,8 @@ def rotate(x_BxLxHxK: jax.Array, rotation: Rotation) -> jax.Array:
 
     Paper: https://arxiv.org/abs/2104.09864
     """
+    if (width := rotation.cos_BxLxK.shape[-1]) < x_BxLxHxK.shape[-1]:
+        return jnp.concatenate([rotate(x_BxLxHxK[..., :width], rotation), x_BxLxHxK[..., width:]], axis=-1)
     first, second = jnp.split(x_BxLxHxK, 2, axis=-1)
     turned = jnp.concatenate([-second, first], axis=-1)
     cos, sin = (part[:, :, None] for part in rotation)

@@ -11,6 +11,7 @@ from jaxpt.models.albert import AlbertConfig
 from jaxpt.models.bart import BartConfig
 from jaxpt.models.bert import BertConfig
 from jaxpt.models.deberta import DebertaConfig
+from jaxpt.models.decoder_only import DecoderOnlyConfig
 from jaxpt.models.distilbert import DistilBertConfig
 from jaxpt.models.electra import ElectraConfig
 from jaxpt.models.gpt import GPTConfig
@@ -72,6 +73,10 @@ OTHERS = {
     "gpt": _maker(GPTConfig, max_positions=32, mlp_dim=None),
     "llama": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2),
     "mistral": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2, window=3),
+    "decoder_only": _maker(
+        DecoderOnlyConfig, max_positions=32, heads=6, kv_heads=2, pattern=("other", "main"), other_window=3,
+        other_rope="none", norm_position="both", norm="rms_plus_one", qk_norm="head", score_cap=2.0, logit_cap=3.0,
+    ),
     "modernbert": _maker(ModernBertConfig, max_positions=32, heads=6, layers=8, window=4),
     "opt": _maker(OPTConfig, max_positions=32),
     "roberta": _maker(RobertaConfig, max_positions=34),

@@ -1,0 +1,281 @@
+"""The decoder of Llama and of what came of it: Mistral, Qwen, OLMo, SmolLM, Gemma, Phi, StableLM, GPT-NeoX.
+
+Without options it is Llama: RMSNorm before each part of a block, rotary positions, gated feed-forward, no biases. A
+configuration says what differs. Papers: https://arxiv.org/abs/2302.13971 (Llama), https://arxiv.org/abs/2310.06825
+(Mistral), https://arxiv.org/abs/2505.09388 (Qwen 3), https://arxiv.org/abs/2501.00656 (OLMo 2),
+https://arxiv.org/abs/2408.00118 (Gemma 2), https://arxiv.org/abs/2204.06745 (GPT-NeoX)
+
+Shapes: B batch · L length · D embedding width · K head width · V vocabulary (Vp: its rows in storage)
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import ClassVar, Literal, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from pydantic import model_validator
+
+from jaxpt.config import Fraction, Layers, ModelConfig, PositiveFloat, Size
+from jaxpt.models import adapters
+from jaxpt.models.attention import Attention
+from jaxpt.models.base import UntiedHead, check_heads, compute_dtype
+from jaxpt.models.cache import Step, stored
+from jaxpt.models.decoder import Decoder
+from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, HeadsRMSNorm, LayerNorm, RMSNorm, constrain
+from jaxpt.models.output import Output, Past, Projection
+from jaxpt.models.positions import Rope, positions_from
+from jaxpt.models.stack import Segment, Shared, Stack
+
+INIT = nn.initializers.normal(0.02)
+LayerKind = Literal["main", "other"]
+
+
+class DecoderOnlyConfig(ModelConfig):
+    """Configuration of a decoder; the defaults are Llama's."""
+
+    family: ClassVar[str] = "decoder"
+    text_layout: ClassVar[str] = "decoder"
+
+    kind: Literal["decoder_only"] = "decoder_only"
+    layers: Layers
+    embed_dim: Size
+    heads: Size
+    """Number of query heads."""
+    kv_heads: Size | None = None
+    """Number of key and value heads, a divisor of `heads`; default `heads`, 1 is multi-query attention."""
+    head_dim: Size | None = None
+    """Width of a head; embed_dim / heads by default."""
+    mlp_dim: Size
+    """Hidden width of the feed-forward blocks."""
+    max_positions: Size = 2048
+    """Maximum sequence length."""
+    window: Size | None = None
+    """Sliding window: each token attends to itself and window − 1 earlier tokens; None: to all earlier tokens."""
+    rope_theta: PositiveFloat = 10_000.0
+    """θ: pair i of a head's coordinates is rotated by θ^(−2i/K) per position."""
+    rope_scaling: Literal["none", "linear", "llama3", "yarn", "longrope"] = "none"
+    """`linear` divides all frequencies by `rope_factor`, `llama3` and `yarn` only low frequencies, `longrope` each by
+    its own factor."""
+    rope_factor: PositiveFloat = 1.0
+    rope_low_frequency: PositiveFloat = 1.0
+    """llama3: pairs with fewer rotations over `rope_original_positions` are scaled by the full factor."""
+    rope_high_frequency: PositiveFloat = 4.0
+    """llama3: pairs with more rotations are not scaled."""
+    rope_original_positions: Size = 8192
+    rope_slow_turns: PositiveFloat = 1.0
+    """yarn: pairs with fewer rotations over `rope_original_positions` are scaled by the full factor."""
+    rope_fast_turns: PositiveFloat = 32.0
+    """yarn: pairs with more rotations are not scaled."""
+    rope_whole_pairs: bool = True
+    """yarn: the range between the two is rounded to whole pairs."""
+    rope_short_factors: tuple[PositiveFloat, ...] = ()
+    """longrope: divisor of each frequency in a text of up to `rope_original_positions` tokens."""
+    rope_long_factors: tuple[PositiveFloat, ...] = ()
+    """longrope: divisor of each frequency in a longer text."""
+    rope_amplitude: PositiveFloat | None = None
+    """yarn, longrope: factor of cosines and sines; by default what the papers take."""
+    rotary_share: Fraction = 1.0
+    """Share of a head's coordinates that is rotated."""
+    pattern: tuple[LayerKind, ...] = ("main",)
+    """Kinds of the layers, repeated from the first to the last. Other layers differ by the keys `other_…`."""
+    other_window: Size | None = None
+    """Window of other layers; by default that of the main ones."""
+    other_rope: Literal["same", "unscaled", "none"] = "same"
+    """Rotary positions of other layers: those of the main ones, the same without scaling, or none."""
+    other_rope_theta: PositiveFloat | None = None
+    """θ of other layers; by default that of the main ones."""
+    norm: Literal["rms", "rms_plus_one", "layer"] = "rms"
+    """RMSNorm, RMSNorm with the factor 1 + scale, or LayerNorm."""
+    norm_position: Literal["before", "after", "both"] = "before"
+    """x + f(norm(x)), x + norm(f(x)), or x + norm(f(norm(x)))."""
+    parallel: Literal["no", "one_norm", "two_norms"] = "no"
+    """Attention and feed-forward read the same x, after one norm or each after its own."""
+    qk_norm: Literal["none", "head", "heads"] = "none"
+    """Norm of queries and keys: of each head by itself, or of all heads of a token together."""
+    activation: Activation = "silu"
+    gated: bool = True
+    """The feed-forward has a gate."""
+    attention_bias: bool = False
+    qkv_bias: bool | None = None
+    """Bias of queries, keys and values; as `attention_bias` by default."""
+    mlp_bias: bool = False
+    score_width: Size | None = None
+    """Attention scores are divided by its root; the width of a head by default."""
+    score_cap: PositiveFloat | None = None
+    """c: attention scores z become c · tanh(z / c)."""
+    logit_cap: PositiveFloat | None = None
+    """c: logits z become c · tanh(z / c)."""
+    scale_embeddings: bool = False
+    """Token embeddings are multiplied by √embed_dim."""
+    tie_embeddings: bool = False
+    """Use the token embeddings as the output projection."""
+    epsilon: PositiveFloat = 1e-5
+    """ε of the norms."""
+    dropout: Fraction = 0.0
+    """Dropout rate on attention weights and block outputs."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.head_dim is None:
+            check_heads(self.embed_dim, self.heads, hint="; set head_dim")
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"kv_heads: {self.kv_heads} does not divide heads {self.heads}")
+        if self.width % 2:
+            raise ValueError(f"head_dim: {self.width} is odd, but rotary positions need an even width")
+        rotated = int(self.width * self.rotary_share)
+        if rotated % 2 or not rotated:
+            raise ValueError(f"rotary_share: {self.rotary_share} of head_dim {self.width} is not an even width")
+        for name in ("rope_short_factors", "rope_long_factors"):
+            count = len(getattr(self, name))
+            if self.rope_scaling == "longrope" and count != rotated // 2:
+                raise ValueError(f"{name}: wants {rotated // 2} numbers, one for each pair of coordinates, got {count}")
+        if not self.pattern:
+            raise ValueError("pattern: wants at least one kind of layer")
+        if self.window is not None and (self.other_window or 0) > self.window:
+            raise ValueError(f"other_window: {self.other_window} is wider than window {self.window}; swap the two")
+        if self.parallel != "no" and self.norm_position != "before":
+            raise ValueError(f"parallel: {self.parallel} wants norm_position before")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Width of a head."""
+        return self.head_dim or self.embed_dim // self.heads
+
+    def window_of(self, kind: LayerKind) -> int | None:
+        """The window of a kind of layer."""
+        return self.window if kind == "main" else self.other_window or self.window
+
+    def rope_of(self, kind: LayerKind) -> Rope | None:
+        """The rotary positions of a kind of layer, None if it has none."""
+        if kind == "other" and self.other_rope == "none":
+            return None
+        rope = Rope(
+            self.rope_theta, self.rope_scaling, self.rope_factor, self.rope_low_frequency, self.rope_high_frequency,
+            self.rope_original_positions, self.rope_slow_turns, self.rope_fast_turns, self.rope_whole_pairs,
+            self.rope_short_factors, self.rope_long_factors, self.rope_amplitude, self.rotary_share,
+        )  # fmt: skip
+        if kind == "main":
+            return rope
+        rope = rope._replace(theta=self.other_rope_theta or self.rope_theta)
+        return rope if self.other_rope == "same" else rope._replace(scaling="none")
+
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """The kind of each layer."""
+        return tuple(itertools.islice(itertools.cycle(self.pattern), self.layers))
+
+    def numbers(self) -> tuple[tuple[range, ...], ...]:
+        """Layer numbers of each block of each segment: `numbers()[segment][block]`.
+
+        Example: a pattern of 3 in 8 layers: two repetitions of (0, 1, 2), then (6) and (7) once. A pattern as long as
+        the model is a segment for each run of equal layers.
+        """
+        step, kinds = len(self.pattern), self.layer_kinds()
+        if step >= self.layers:
+            runs = [[*run] for _, run in itertools.groupby(range(self.layers), kinds.__getitem__)]
+            return tuple((range(run[0], run[-1] + 1),) for run in runs)
+        end = self.layers // step * step
+        whole = tuple(range(i, end, step) for i in range(step))
+        return (whole, tuple(range(i, i + 1) for i in range(end, self.layers))) if end < self.layers else (whole,)
+
+    def segments(self) -> tuple[Segment, ...]:
+        """The layers. A subclass may take another block."""
+        kinds = self.layer_kinds()
+        return tuple(
+            Segment(tuple(functools.partial(Block, self, kinds[of_block[0]]) for of_block in blocks), len(blocks[0]))
+            for blocks in self.numbers()
+        )
+
+    def build(self) -> DecoderOnly:
+        """Builds the model."""
+        return DecoderOnly(self)
+
+
+def _norm(config: DecoderOnlyConfig) -> Callable[..., nn.Module]:
+    """What makes a norm of a name."""
+    dtype = compute_dtype(config)
+    if config.norm == "layer":
+        return functools.partial(LayerNorm, config.epsilon, dtype)
+    return functools.partial(RMSNorm, config.epsilon, dtype, plus_one=config.norm == "rms_plus_one")
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, one after the other or side by side."""
+
+    config: DecoderOnlyConfig
+    kind: LayerKind = "main"
+    attention_class: ClassVar[type[Attention]] = Attention
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
+        c, (attention, feed_forward, norm) = self.config, self.parts()
+        before, after = c.norm_position != "after", c.norm_position != "before"
+        mask = shared.mask.replace(window=c.window_of(self.kind))
+
+        y = normed = norm(name="attention_norm")(x_BxLxD) if before else x_BxLxD
+        y, kv = attention(y, mask, positional=shared.positional[self.kind], past=past.of("attention"))
+        y = norm(name="attention_output_norm")(y) if after else y
+        attended = adapters.after(c, "attention")(Dropout(c.dropout)(y))
+        x_BxLxD = x_BxLxD if c.parallel == "two_norms" else x_BxLxD + attended
+
+        y = normed if c.parallel == "one_norm" else x_BxLxD
+        y = norm(name="feed_forward_norm")(y) if before and c.parallel != "one_norm" else y
+        y = feed_forward(y)
+        y = norm(name="feed_forward_output_norm")(y) if after else y
+        x_BxLxD = x_BxLxD + attended if c.parallel == "two_norms" else x_BxLxD
+        x_BxLxD += adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
+
+    @nn.nowrap
+    def parts(self) -> tuple[Attention, FeedForward, Callable[..., nn.Module]]:
+        """Attention, feed-forward, and what makes a norm of a name."""
+        c, dtype, norm = self.config, compute_dtype(self.config), _norm(self.config)
+        # Scaled by 2 · layers residual sums, so the variance of the output does not grow with depth.
+        residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
+        qk_norms = {"head": norm, "heads": functools.partial(HeadsRMSNorm, c.epsilon, dtype)}
+        attention = self.attention_class(
+            c.heads, c.width, dtype, INIT, residual, output_bias=c.attention_bias,
+            use_bias=c.attention_bias if c.qkv_bias is None else c.qkv_bias, dropout=c.dropout, kv_heads=c.kv_heads,
+            scale=None if c.score_width is None else c.score_width**-0.5, soft_cap=c.score_cap,
+            qk_norm=qk_norms.get(c.qk_norm), implementation=c.attention, name="attention",
+        )  # fmt: skip
+        feed_forward = FeedForward(
+            c.mlp_dim, c.activation, INIT, residual, dtype, gated=c.gated, use_bias=c.mlp_bias, name="feed_forward"
+        )
+        return attention, feed_forward, norm
+
+
+class DecoderOnly(Decoder):
+    """The decoder."""
+
+    config: DecoderOnlyConfig
+
+    def setup(self) -> None:
+        c, dtype = self.config, compute_dtype(self.config)
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype, c.tie_embeddings)
+        self.decoder = Stack(c.segments(), c.remat, c.unroll)
+        self.final_norm = _norm(c)()
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
+
+    def embed(self, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
+        """Token embeddings; their scale is rounded as they are."""
+        x_BxLxD, c = self.token_embed(tokens_BxL), self.config
+        return x_BxLxD * jnp.asarray(math.sqrt(c.embed_dim), x_BxLxD.dtype) if c.scale_embeddings else x_BxLxD
+
+    def shared(self, step: Step, prefix: jax.Array | None) -> Shared:
+        """The mask, and the rotary positions of each kind of layer."""
+        c, positions = self.config, step.positions
+        positions = positions_from(step.length) if positions is None else positions
+        ropes = {kind: c.rope_of(kind) for kind in dict.fromkeys(c.layer_kinds())}
+        rotations = {kind: rope and rope.rotation(positions, c.width) for kind, rope in ropes.items()}
+        return Shared(step.mask(prefix), positional=rotations)
+
+    def output_projection(self) -> Projection:
+        """The projection from hidden states to logits, with their cap."""
+        return super().output_projection().replace(soft_cap=self.config.logit_cap)
