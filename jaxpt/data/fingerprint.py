@@ -13,15 +13,20 @@ from jaxpt.config import Config
 from jaxpt.data.calls import Call, Transforms, Vocabulary
 from jaxpt.errors import UserError, shown
 
+NEWEST = 2
+"""The version of the order of records that new runs have, where it fits them: `stream/order.py` has what it says."""
+
 
 def fingerprint(
     config: Config,
     phase: int,
     sources: Mapping[str, Any],
     tokenizer: str,
-    records: Mapping[str, str],
+    records: Mapping[str, str | None],
     transforms: Sequence[Transforms],
     quotas: Sequence[int],
+    order: int = 1,
+    stores: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """All that determines the stream of a phase; a resume needs equal values.
 
@@ -30,28 +35,40 @@ def fingerprint(
       phase: its number, from 0.
       sources: of each task the fingerprint of its files.
       tokenizer: the vocabulary's digest.
-      records: checksums of the records, by split; of several tasks by "task/split".
+      records: checksums of the records, by split; of several tasks by "task/split"; None while they are being made.
       transforms: of each task.
       quotas: of each task its rows in a block of the mixture.
+      order: version of the order of the records.
+      stores: digests of what determines the records, which stand for checksums that are not known yet; of order 2 on.
 
     Returns:
       Values ready for JSON.
     """
+    later = {"order": order, "stores": dict(stores or {})} if order > 1 else {}
     data, described = config.data, [describe(of_part) for of_part in transforms]
     alike = all(description == described[0] for description in described)
-    return {
-        "source": dict(sources) if len(sources) > 1 else next(iter(sources.values())),
-        "tokenizer": tokenizer,
-        "records": dict(records),
-        "transforms": described[0] if alike else dict(zip(sources, described)),
-        "mixture": dict(zip(sources, quotas)),
-        "packing": data.packing,
-        "noise_copies": config.objective.data_spec(data.length).static_mask_copies,
-        "length": data.length,
-        "batch_size": data.batch_size,
-        "seed": config.seed,
-        "phase": phase,
-    } | ({"batch_examples": data.batch_examples} if data.batch_examples else {})
+    return (
+        {
+            "source": dict(sources) if len(sources) > 1 else next(iter(sources.values())),
+            "tokenizer": tokenizer,
+            "records": dict(records),
+            "transforms": described[0] if alike else dict(zip(sources, described)),
+            "mixture": dict(zip(sources, quotas)),
+            "packing": data.packing,
+            "noise_copies": config.objective.data_spec(data.length).static_mask_copies,
+            "length": data.length,
+            "batch_size": data.batch_size,
+            "seed": config.seed,
+            "phase": phase,
+        }
+        | ({"batch_examples": data.batch_examples} if data.batch_examples else {})
+        | later
+    )
+
+
+def order_of(known: Mapping[str, Any] | None) -> int:
+    """The version of the order that a run goes on under: that of its fingerprint; of a new run (None), the newest."""
+    return NEWEST if known is None else known.get("order", 1)
 
 
 def transforms_of(config: Config, vocabulary: Vocabulary) -> Transforms:
@@ -90,6 +107,7 @@ def as_json(value: Any) -> Any:
 
 
 LATER = {
+    "order": 1,
     "comments": False,
     "metric_options": {},
     "delimiter": None,
@@ -97,13 +115,19 @@ LATER = {
     "temperature": None,
     "thresholds": None,
 }
-"""Fields of tasks that runs from before they came do not have, with the value that does what those runs did."""
+"""Fields that runs from before they came do not have, with the value that does what those runs did."""
 
 
 def changes(was: Any, now: Any) -> dict[str, tuple[Any, Any]]:
     """{dotted key: (value there, value now)} of what differs in two fingerprints; a field of `LATER` that one of them
     does not have has its value there."""
     old, new = leaves(was), leaves(now)
+    for records in {*old, *new} & {f"records.{name}" for name in ("train", "validation")}:
+        # Checksums are compared where both are known, else what determines the records.
+        stores = f"stores.{records.partition('.')[2]}"
+        unknown = [records, stores] if stores in old and stores in new else [records]
+        without = records if None in (old.get(records), new.get(records)) and len(unknown) == 2 else stores
+        old.pop(without, None), new.pop(without, None)
     pairs = {key: tuple(each.get(key, LATER.get(key.rpartition(".")[2])) for each in (old, new)) for key in old | new}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 

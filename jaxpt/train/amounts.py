@@ -28,6 +28,10 @@ def line(config: Config, data: Data, steps: int) -> str:
     documents, tokens = (sum(entry.get(name, 0) for entry in counts) for name in ("documents", "tokens"))
     tokens //= config.objective.data_spec(config.data.length).num_passes
     unit = "documents" if config.task is None else "rows"
+    left = sum(entry.get("shards_left", 0) for entry in counts)
+    if left:
+        made = f"{documents:,} {unit}, {number(tokens)} tokens"
+        return f"train: {made} of {of_source(config.data)} so far, {left} more shards to come; {steps:,} steps"
     held = f"{documents or sum(entry['records'] for entry in counts):,} {unit}"
     if tokens:
         held += f", {number(tokens)} tokens"
