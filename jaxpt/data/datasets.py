@@ -123,13 +123,20 @@ def prepare(
             **streams,
             stores=named,
             fingerprint=fingerprint(
-                config, phase, fingerprints, tokenizer.digest(), checksums, transforms, quotas,
-                1 if order_key is None else 2, {name: store.directory.name for name, store in named.items()},
+                config,
+                phase,
+                fingerprints,
+                tokenizer.digest(),
+                checksums,
+                transforms,
+                quotas,
+                1 if order_key is None else 2,
+                {name: store.directory.name for name, store in named.items()},
             ),
-            summary={name: _counts(store.manifest) if name in whole else _so_far(store) for name, store in named.items()},
+            summary={name: _counts(s.manifest) if name in whole else _so_far(s) for name, s in named.items()},
             text_per_row=_text_per_row(spec, streams["train"]),
             code={module: digest for module, digest in modules.items() if plugins.is_plugin(module)},
-        )  # fmt: skip
+        )
         for name, store in named.items():
             if name not in whole:
                 store.when_whole(functools.partial(_complete, data, name))

@@ -44,26 +44,24 @@ def fingerprint(
     Returns:
       Values ready for JSON.
     """
-    later = {"order": order, "stores": dict(stores or {})} if order > 1 else {}
     data, described = config.data, [describe(of_part) for of_part in transforms]
     alike = all(description == described[0] for description in described)
-    return (
-        {
-            "source": dict(sources) if len(sources) > 1 else next(iter(sources.values())),
-            "tokenizer": tokenizer,
-            "records": dict(records),
-            "transforms": described[0] if alike else dict(zip(sources, described)),
-            "mixture": dict(zip(sources, quotas)),
-            "packing": data.packing,
-            "noise_copies": config.objective.data_spec(data.length).static_mask_copies,
-            "length": data.length,
-            "batch_size": data.batch_size,
-            "seed": config.seed,
-            "phase": phase,
-        }
-        | ({"batch_examples": data.batch_examples} if data.batch_examples else {})
-        | later
-    )
+    later = {"batch_examples": data.batch_examples} if data.batch_examples else {}
+    if order > 1:
+        later |= {"order": order, "stores": dict(stores or {})}
+    return {
+        "source": dict(sources) if len(sources) > 1 else next(iter(sources.values())),
+        "tokenizer": tokenizer,
+        "records": dict(records),
+        "transforms": described[0] if alike else dict(zip(sources, described)),
+        "mixture": dict(zip(sources, quotas)),
+        "packing": data.packing,
+        "noise_copies": config.objective.data_spec(data.length).static_mask_copies,
+        "length": data.length,
+        "batch_size": data.batch_size,
+        "seed": config.seed,
+        "phase": phase,
+    } | later
 
 
 def order_of(known: Mapping[str, Any] | None) -> int:
@@ -122,12 +120,12 @@ def changes(was: Any, now: Any) -> dict[str, tuple[Any, Any]]:
     """{dotted key: (value there, value now)} of what differs in two fingerprints; a field of `LATER` that one of them
     does not have has its value there."""
     old, new = leaves(was), leaves(now)
-    for records in {*old, *new} & {f"records.{name}" for name in ("train", "validation")}:
+    for records in [key for key in old if key.startswith("records.")]:
         # Checksums are compared where both are known, else what determines the records.
-        stores = f"stores.{records.partition('.')[2]}"
-        unknown = [records, stores] if stores in old and stores in new else [records]
-        without = records if None in (old.get(records), new.get(records)) and len(unknown) == 2 else stores
-        old.pop(without, None), new.pop(without, None)
+        stores = records.replace("records", "stores", 1)
+        is_known = None not in (old[records], new.get(records)) or not (stores in old and stores in new)
+        for each in (old, new):
+            each.pop(stores if is_known else records, None)
     pairs = {key: tuple(each.get(key, LATER.get(key.rpartition(".")[2])) for each in (old, new)) for key in old | new}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 

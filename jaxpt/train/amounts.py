@@ -28,16 +28,14 @@ def line(config: Config, data: Data, steps: int) -> str:
     documents, tokens = (sum(entry.get(name, 0) for entry in counts) for name in ("documents", "tokens"))
     tokens //= config.objective.data_spec(config.data.length).num_passes
     unit = "documents" if config.task is None else "rows"
-    left = sum(entry.get("shards_left", 0) for entry in counts)
-    if left:
-        made = f"{documents:,} {unit}, {number(tokens)} tokens"
-        return f"train: {made} of {of_source(config.data)} so far, {left} more shards to come; {steps:,} steps"
     held = f"{documents or sum(entry['records'] for entry in counts):,} {unit}"
     if tokens:
         held += f", {number(tokens)} tokens"
     from_files = config.data.source == "batches"
     sources: Sequence[SourceConfig] = (config.data,) if from_files else config.data.mixture or (config.data,)
     origin = ", ".join(dict.fromkeys(of_source(source) for source in sources))
+    if left := sum(entry.get("shards_left", 0) for entry in counts):
+        return f"train: {held} of {origin} so far, {left} more shards are made beside the run; {steps:,} steps"
     rows = steps * config.data.batch_size
     read = rows * data.text_per_row / tokens if tokens else rows / max(sum(entry["records"] for entry in counts), 1)
     return f"train: {held} of {origin}; {few(read)} epochs in {steps:,} steps"

@@ -178,8 +178,6 @@ def _open_data(
     for store in data.stores.values():
         store.check_in_background(jax.process_index(), jax.process_count())
     next_phases = [other.start for other in stages if other.phase > stage.phase]
-    if any("shards_left" in counts for counts in data.summary.values()):
-        say("training begins with the first records; the others are made beside it")
     steps = min([*next_phases, config.train.steps]) - stage.phase_start
     say(amounts.line(setup.config, data, steps))
     return data

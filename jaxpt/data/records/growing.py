@@ -46,7 +46,7 @@ class Growing(Store):
         `build` makes it, with the order of its shards; `turn` gives that order.
         """
         self.directory, self._turn, self._damaged = directory, turn, None
-        self._count: int | None = None
+        self._order: Sequence[int] | None = None
         self._store: Store | None = None
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -66,8 +66,8 @@ class Growing(Store):
             self._failure = error
 
     def _begin(self, shards: int) -> Sequence[int]:
-        self._count = shards
-        return self._turn(shards)
+        self._order = self._turn(shards)
+        return self._order
 
     def when_whole(self, callback: Callable[[Store], None]) -> None:
         """Calls `callback` with the whole store: in the preparer's thread, or at once if it is whole."""
@@ -82,6 +82,10 @@ class Growing(Store):
         """Whether all shards are made."""
         return self._store is not None
 
+    def wait_for_first(self) -> None:
+        """Returns when the first shard is there."""
+        self._features()
+
     def ready(self) -> list[int]:
         """Numbers of the shards that are made."""
         return [n for n in range(self.shards) if self._is_made(n)]
@@ -91,8 +95,8 @@ class Growing(Store):
     @property
     def shards(self) -> int:
         """How many shards there are in all."""
-        self._wait(lambda: self._count is not None or self.is_whole)
-        return self._count if self._count is not None else self._whole().shards
+        self._wait(lambda: self._order is not None or self.is_whole)
+        return self._whole().shards if self._order is None else len(self._order)
 
     def records_of(self, shards: Sequence[int]) -> np.ndarray:
         """How many records some shards have; waits for them."""
@@ -116,7 +120,8 @@ class Growing(Store):
         """Nothing: the checksums of the shards that were there were compared, the others have just been written."""
 
     def _features(self) -> dict[str, Any]:
-        return self.meta(self._turn(self.shards)[0])["features"]
+        self._wait(lambda: self._order is not None or self.is_whole)
+        return self.meta(0 if self.is_whole else self._order[0])["features"]
 
     def _shard(self, number: int) -> Mapping[str, np.ndarray]:
         self._wait(lambda: self._is_made(number))
@@ -145,7 +150,7 @@ class Growing(Store):
         return self.directory / shard_name(number, self.shards)
 
     def _is_made(self, number: int) -> bool:
-        return self.is_whole or (self._count is not None and self._path(number).exists())
+        return self.is_whole or (self._order is not None and self._path(number).exists())
 
     def _wait(self, is_done: Callable[[], bool]) -> None:
         while not is_done():
@@ -185,5 +190,5 @@ def grow(
         return cache.build(spec, directory, identity, Progress(update, say.note), mirror=mirror, turn=begin)
 
     growing = Growing(directory, build, turn)
-    growing.spec  # noqa: B018: waits for the first shard
+    growing.wait_for_first()
     return growing
