@@ -300,6 +300,7 @@ def test_a_task_of_token_ids_feeds_an_objective(cache, byte_level):
 def test_batches_are_the_same_while_records_are_made(text, cache, byte_level, tmp_path, monkeypatch):
     """From the first shard on, in any number of threads; checksum and counts come when all shards are there."""
     monkeypatch.setattr(base, "SHARD_BYTES", 600)
+    monkeypatch.setattr(records, "_STARTUP", 1e9)  # no processes
     settings = {"tokenizer": byte_level, "batch_size": 4}
     whole = datasets.prepare(config("gpt2", text, tmp_path / "whole", **settings), workers=1)
     expected = list(itertools.islice(whole.train.batches(), 60))

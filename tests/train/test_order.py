@@ -19,6 +19,7 @@ TEXT = "\n".join(f"document number {i} says that the cat sat on mat {i % 7} and 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "SHARD_BYTES", 600)
+    monkeypatch.setattr(cache, "_STARTUP", 1e9)  # no processes
     (tmp_path / "text.txt").write_text(TEXT)
     tree = families.tree(
         "gpt2",

@@ -54,6 +54,11 @@ class Numbers:
         assert counts["documents"] == EACH * SHARDS
 
 
+@pytest.fixture(autouse=True)
+def no_processes(monkeypatch):
+    monkeypatch.setattr(cache, "_STARTUP", 1e9)
+
+
 def start(directory, work):
     return grow(work, directory, {}, Progress(), lambda shards: READ)
 
