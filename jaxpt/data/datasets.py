@@ -112,35 +112,37 @@ def prepare(
             lines.append(labelled.store_lines(parts, stores))
         for line in chain(*lines):
             say.note(line)
-        names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
-        named = dict(zip(names, chain(*stores.values())))
-        quotas, whole = streams["train"].mixture.quotas, {n: store for n, store in named.items() if store.is_whole}
-        checksums = {name: store.checksum if name in whole else None for name, store in named.items()}
-        modules = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
-        data = Data(
-            tokenizer=tokenizer,
-            vocabulary=vocabulary,
-            **streams,
-            stores=named,
-            fingerprint=fingerprint(
-                config,
-                phase,
-                fingerprints,
-                tokenizer.digest(),
-                checksums,
-                transforms,
-                quotas,
-                1 if order_key is None else 2,
-                {name: store.directory.name for name, store in named.items()},
-            ),
-            summary={name: _counts(s.manifest) if name in whole else _so_far(s) for name, s in named.items()},
-            text_per_row=_text_per_row(spec, streams["train"]),
-            code={module: digest for module, digest in modules.items() if plugins.is_plugin(module)},
-        )
-        for name, store in named.items():
-            if name not in whole:
-                store.when_whole(functools.partial(_complete, data, name))
-        return data
+        version = 1 if order_key is None else 2
+        return _data(config, phase, fingerprints, tokenizer, transforms, stores, streams, version)
+
+
+def _data(
+    config: Config, phase: int, sources: Mapping[str, Any], tokenizer: Tokenizer, transforms: Sequence[Transforms],
+    stores: dict[str, list[Store]], streams: dict[str, Stream], order: int,
+) -> Data:  # fmt: skip
+    """Streams, and what determines them; of stores in the making, as far as it is known yet."""
+    names = [f"{name}/{split}" if len(sources) > 1 else split for split in _SPLITS for name in sources]
+    named = dict(zip(names, chain(*stores.values())))
+    growing = {name: store for name, store in named.items() if isinstance(store, Growing)}
+    summary = {name: _so_far(store) if name in growing else _counts(store.manifest) for name, store in named.items()}
+    checksums = {name: None if name in growing else store.checksum for name, store in named.items()}
+    digests, quotas = {name: store.directory.name for name, store in named.items()}, streams["train"].mixture.quotas
+    modules = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
+    data = Data(
+        tokenizer=tokenizer,
+        vocabulary=tokenizer.vocabulary,
+        **streams,
+        stores=named,
+        fingerprint=fingerprint(
+            config, phase, sources, tokenizer.digest(), checksums, transforms, quotas, order, digests
+        ),
+        summary=summary,
+        text_per_row=_text_per_row(config.objective.data_spec(config.data.length), streams["train"]),
+        code={module: digest for module, digest in modules.items() if plugins.is_plugin(module)},
+    )
+    for name, store in growing.items():
+        store.when_whole(functools.partial(_complete, data, name))
+    return data
 
 
 # ---- records --------------------------------------------------------------------------------------------------------

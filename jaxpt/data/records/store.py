@@ -85,11 +85,6 @@ class Store:
         }
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all shards are made."""
-        return True
-
-    @property
     def shards(self) -> int:
         """How many shards there are."""
         return len(self.manifest["shards"])
