@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ from jaxpt.data._tf import seqio
 from jaxpt.data.base import Data
 from jaxpt.data.calls import Transforms
 from jaxpt.data.checks import cache_root, check, digest
-from jaxpt.data.fingerprint import describe, fingerprint, transforms_of
+from jaxpt.data.fingerprint import NEWEST, describe, fingerprint, transforms_of
 from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.parts import Part
 from jaxpt.data.parts import parts as parts_of
 from jaxpt.data.records import cache
-from jaxpt.data.records.store import FORMAT, Store
+from jaxpt.data.records.growing import Growing, grow
+from jaxpt.data.records.store import FORMAT, Store, together
 from jaxpt.data.seqio_tasks import Offline, code, key
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.opening import open_source
@@ -28,7 +29,7 @@ from jaxpt.data.spec import DataSpec, Features
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
 from jaxpt.data.stream.online import Online, compile_online
-from jaxpt.data.stream.order import Mixture, proportional
+from jaxpt.data.stream.order import ByShards, Mixture, groups, proportional
 from jaxpt.data.stream.updates import Updates
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
@@ -50,6 +51,8 @@ def prepare(
     verify: bool = False,
     beam: Sequence[str] | None = None,
     check_source: Callable[[Any], None] = lambda source: None,
+    order: int = NEWEST,
+    beside: bool = False,
 ) -> Data:
     """Makes the data of one phase ready: what was prepared before is found again in the cache.
 
@@ -62,6 +65,8 @@ def prepare(
       verify: compare the checksums of records found in the cache, however many they are.
       beam: options of an Apache Beam pipeline that makes records instead.
       check_source: called with the "source" of the fingerprint, before anything is made of the files; may raise.
+      order, beside: as of `jaxpt.data.preparing.prepare`. What reads all records waits for them: packing, mixtures,
+        rows that continue, labelled rows; these have version 1 of the order.
 
     Returns:
       Tokenizer, streams, and what determines them.
@@ -94,29 +99,50 @@ def prepare(
         objective.check(config.model, data.length, vocabulary)
         transforms = [transforms_of(part.config, vocabulary) for part in parts]
         build = functools.partial(cache.build, say=say, workers=workers, verify=verify, beam=beam)
+        builds = dict.fromkeys(_SPLITS, build)
+        order_key = _order_key(config, phase, parts, order)
+        if beside and order_key is not None:
+            builds["train"] = functools.partial(grow, say=say, turn=lambda n: list(chain(*groups(n, order_key))))
         sets = list(zip(parts, known, transforms))
-        stores = {split: [_store(split, *of_part, tokenizer, build) for of_part in sets] for split in _SPLITS}
-        streams = _streams(config, phase, parts, stores, transforms, to_seqio(tokenizer))
+        stores = {split: [_store(split, *of_part, tokenizer, builds[split]) for of_part in sets] for split in _SPLITS}
+        streams = _streams(config, phase, parts, stores, transforms, to_seqio(tokenizer), order_key)
         lines = [(f"{part.name}: {source.tier}" for part, source in zip(parts, sources)), _lines(parts, streams)]
         lines.append(warnings(objective, spec, streams["train"], vocabulary.size))
         if config.task is not None:
             lines.append(labelled.store_lines(parts, stores))
-        for line in itertools.chain(*lines):
+        for line in chain(*lines):
             say.note(line)
-        names = [f"{part.name}/{split}" if len(parts) > 1 else split for split in _SPLITS for part in parts]
-        named = dict(zip(names, itertools.chain(*stores.values())))
-        checksums, quotas = {name: store.checksum for name, store in named.items()}, streams["train"].mixture.quotas
-        modules = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
-        return Data(
-            tokenizer=tokenizer,
-            vocabulary=vocabulary,
-            **streams,
-            stores=named,
-            fingerprint=fingerprint(config, phase, fingerprints, tokenizer.digest(), checksums, transforms, quotas),
-            summary={name: _counts(store) for name, store in named.items()},
-            text_per_row=_text_per_row(spec, streams["train"]),
-            code={module: digest for module, digest in modules.items() if plugins.is_plugin(module)},
-        )
+        version = 1 if order_key is None else 2
+        return _data(config, phase, fingerprints, tokenizer, transforms, stores, streams, version)
+
+
+def _data(
+    config: Config, phase: int, sources: Mapping[str, Any], tokenizer: Tokenizer, transforms: Sequence[Transforms],
+    stores: dict[str, list[Store]], streams: dict[str, Stream], order: int,
+) -> Data:  # fmt: skip
+    """Streams, and what determines them; of stores in the making, as far as it is known yet."""
+    names = [f"{name}/{split}" if len(sources) > 1 else split for split in _SPLITS for name in sources]
+    named = dict(zip(names, chain(*stores.values())))
+    growing = {name: store for name, store in named.items() if isinstance(store, Growing)}
+    summary = {name: _so_far(store) if name in growing else _counts(store.manifest) for name, store in named.items()}
+    checksums = {name: None if name in growing else store.checksum for name, store in named.items()}
+    digests, quotas = {name: store.directory.name for name, store in named.items()}, streams["train"].mixture.quotas
+    modules = code(call for of_part in transforms for call in (*of_part.offline, *of_part.online))
+    data = Data(
+        tokenizer=tokenizer,
+        vocabulary=tokenizer.vocabulary,
+        **streams,
+        stores=named,
+        fingerprint=fingerprint(
+            config, phase, sources, tokenizer.digest(), checksums, transforms, quotas, order, digests
+        ),
+        summary=summary,
+        text_per_row=_text_per_row(config.objective.data_spec(config.data.length), streams["train"]),
+        code={module: digest for module, digest in modules.items() if plugins.is_plugin(module)},
+    )
+    for name, store in growing.items():
+        store.when_whole(functools.partial(_complete, data, name))
+    return data
 
 
 # ---- records --------------------------------------------------------------------------------------------------------
@@ -145,13 +171,30 @@ def _store(
     return build(offline, directory, identity, mirror=config.data.mirror)
 
 
-def _counts(store: Store) -> dict[str, int]:
-    tokens = [f["values"] for name, f in store.manifest["features"].items() if name in ("tokens", "inputs", "targets")]
-    counts = {name: count for name, count in store.manifest["counts"].items() if isinstance(count, int)}
-    return counts | {"records": len(store), "tokens": sum(tokens)}
+def _complete(data: Data, name: str, store: Store) -> None:
+    """What is known of the data once a store is whole: the fingerprint of later checkpoints has its checksum."""
+    data.fingerprint["records"][name] = store.checksum
+    data.summary[name] = _counts(store.manifest)
+
+
+def _so_far(store: Growing) -> dict[str, int]:
+    shards = store.ready()
+    return _counts(together([store.meta(n) for n in shards])) | {"shards_left": store.shards - len(shards)}
+
+
+def _counts(sums: Mapping[str, Any]) -> dict[str, int]:
+    tokens = [f["values"] for name, f in sums["features"].items() if name in ("tokens", "inputs", "targets")]
+    counts = {name: count for name, count in sums["counts"].items() if isinstance(count, int)}
+    return counts | {"records": sums["records"], "tokens": sum(tokens)}
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------
+
+
+def _order_key(config: Config, phase: int, parts: Sequence[Part], order: int) -> int | None:
+    """Key of the order of the training records, where it has version 2; None: version 1."""
+    needs_all = config.data.packing or config.objective.carries or len(parts) > 1 or config.task is not None
+    return None if order < 2 or needs_all else key(key(config.seed, phase, "train"), "order")
 
 
 def _streams(
@@ -161,6 +204,7 @@ def _streams(
     stores: dict[str, list[Store]],
     transforms: Sequence[Transforms],
     vocabulary: seqio.Vocabulary,
+    order_key: int | None,
 ) -> dict[str, Stream]:
     """The stream of each split over the records of all tasks."""
     data, objective = config.data, config.objective
@@ -185,6 +229,7 @@ def _streams(
                 seed=key(config.seed, phase, split, *([part.name] if len(parts) > 1 else ())),
                 packs=_packs(part.config, store, phase, split) if data.packing else None,
                 copies=spec.static_mask_copies,
+                by_shards=ByShards(store, order_key) if split == "train" and order_key is not None else None,
             )
             for part, of_part, store in zip(parts, transforms, stores[split])
         ]
@@ -200,6 +245,8 @@ def _streams(
 
 def _rates(config: Config, parts: Sequence[Part], tasks: Sequence[Task]) -> list[float]:
     """The shares of the tasks, in rows: the recipe's are of records, of which a packed labelled row has several."""
+    if len(parts) == 1:
+        return [1.0]
     rates, sizes = [part.rate for part in parts], [len(task) for task in tasks]
     examples = sizes if config.task is None else [len(task.store) for task in tasks]
     if None in rates:
@@ -253,7 +300,12 @@ def _lines(parts: Sequence[Part], streams: dict[str, Stream]) -> Iterator[str]:
 
 def _text_per_row(spec: DataSpec, stream: Stream) -> float:
     """Mean tokens of text in a row, over all tasks as they are mixed."""
-    counts = [_counts(task.store) for task in stream.tasks]
+    task = stream.tasks[0]
+    if task.by_shards is not None:  # of the first shards alone: the same number whether the others are made or not
+        shards = task.by_shards.first_shards()
+        counts = _counts(together([task.store.meta(n) for n in shards]))
+        return counts["tokens"] / counts["records"] - spec.overhead_tokens
+    counts = [_counts(task.store.manifest) for task in stream.tasks]
     texts = [(n["tokens"] - spec.overhead_tokens * n["records"]) / len(task) for n, task in zip(counts, stream.tasks)]
     return float(np.average(texts, weights=stream.mixture.quotas))
 

@@ -13,15 +13,20 @@ from jaxpt.config import Config
 from jaxpt.data.calls import Call, Transforms, Vocabulary
 from jaxpt.errors import UserError, shown
 
+NEWEST = 2
+"""The version of the order of records that new runs have, where it fits them: `stream/order.py` has what it says."""
+
 
 def fingerprint(
     config: Config,
     phase: int,
     sources: Mapping[str, Any],
     tokenizer: str,
-    records: Mapping[str, str],
+    records: Mapping[str, str | None],
     transforms: Sequence[Transforms],
     quotas: Sequence[int],
+    order: int = 1,
+    stores: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """All that determines the stream of a phase; a resume needs equal values.
 
@@ -30,15 +35,20 @@ def fingerprint(
       phase: its number, from 0.
       sources: of each task the fingerprint of its files.
       tokenizer: the vocabulary's digest.
-      records: checksums of the records, by split; of several tasks by "task/split".
+      records: checksums of the records, by split; of several tasks by "task/split"; None while they are being made.
       transforms: of each task.
       quotas: of each task its rows in a block of the mixture.
+      order: version of the order of the records.
+      stores: digests of what determines the records, which stand for checksums that are not known yet; of order 2 on.
 
     Returns:
       Values ready for JSON.
     """
     data, described = config.data, [describe(of_part) for of_part in transforms]
     alike = all(description == described[0] for description in described)
+    later = {"batch_examples": data.batch_examples} if data.batch_examples else {}
+    if order > 1:
+        later |= {"order": order, "stores": dict(stores or {})}
     return {
         "source": dict(sources) if len(sources) > 1 else next(iter(sources.values())),
         "tokenizer": tokenizer,
@@ -51,7 +61,12 @@ def fingerprint(
         "batch_size": data.batch_size,
         "seed": config.seed,
         "phase": phase,
-    } | ({"batch_examples": data.batch_examples} if data.batch_examples else {})
+    } | later
+
+
+def order_of(known: Mapping[str, Any] | None) -> int:
+    """The version of the order that a run goes on under: that of its fingerprint; of a new run (None), the newest."""
+    return NEWEST if known is None else known.get("order", 1)
 
 
 def transforms_of(config: Config, vocabulary: Vocabulary) -> Transforms:
@@ -90,6 +105,7 @@ def as_json(value: Any) -> Any:
 
 
 LATER = {
+    "order": 1,
     "comments": False,
     "metric_options": {},
     "delimiter": None,
@@ -97,13 +113,19 @@ LATER = {
     "temperature": None,
     "thresholds": None,
 }
-"""Fields of tasks that runs from before they came do not have, with the value that does what those runs did."""
+"""Fields that runs from before they came do not have, with the value that does what those runs did."""
 
 
 def changes(was: Any, now: Any) -> dict[str, tuple[Any, Any]]:
     """{dotted key: (value there, value now)} of what differs in two fingerprints; a field of `LATER` that one of them
     does not have has its value there."""
     old, new = leaves(was), leaves(now)
+    for records in [key for key in old if key.startswith("records.")]:
+        # Checksums are compared where both are known, else what determines the records.
+        stores = records.replace("records", "stores", 1)
+        is_known = None not in (old[records], new.get(records)) or not (stores in old and stores in new)
+        for each in (old, new):
+            each.pop(stores if is_known else records, None)
     pairs = {key: tuple(each.get(key, LATER.get(key.rpartition(".")[2])) for each in (old, new)) for key in old | new}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 

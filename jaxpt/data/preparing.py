@@ -8,6 +8,7 @@ from typing import Any
 from jaxpt.config import Config
 from jaxpt.data.base import Data
 from jaxpt.data.batches.read import open_batches
+from jaxpt.data.fingerprint import NEWEST
 from jaxpt.runtime.progress import Report
 
 
@@ -23,6 +24,8 @@ def prepare(
     report: Report | None = None,
     save: bool = True,
     check_source: Callable[[Any], None] = lambda source: None,
+    order: int = NEWEST,
+    beside: bool = False,
 ) -> Data:
     """Makes the data of one phase ready, as `data.source` says.
 
@@ -32,6 +35,8 @@ def prepare(
       report: called with a line of progress now and then.
       save: put the vocabulary into `run_dir/tokenizer`, so that the run is self-contained.
       check_source: called with the "source" of the fingerprint, before anything is made; may raise.
+      order: version of the order of the records that the run has, where it fits the run.
+      beside: return when the first records are there; a thread makes the rest.
 
     Returns:
       Tokenizer, streams, and what determines them.
@@ -43,4 +48,4 @@ def prepare(
         return open_batches(config, phase, save, check_source)
     from jaxpt.data.datasets import prepare as from_text
 
-    return from_text(config, phase, report, save, check_source=check_source)
+    return from_text(config, phase, report, save, check_source=check_source, order=order, beside=beside)

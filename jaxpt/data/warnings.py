@@ -11,7 +11,7 @@ from jaxpt.data.spec import DataSpec
 from jaxpt.data.stream.loader import Stream
 from jaxpt.errors import UserError
 
-_LOOKED_AT = 256  # rows of each task, from all over it
+_LOOKED_AT = 256  # rows of each task, from all that is made of it
 _FEWEST = 32  # of fewer texts or labels nothing is said
 _UNTAUGHT = 0.5  # share of texts
 _ONE_CLASS = 0.9  # share of labels
@@ -35,8 +35,7 @@ def warnings(objective: ObjectiveConfig, spec: DataSpec, stream: Stream, size: i
     """
     lines: list[str] = []
     for task in stream.tasks:
-        rows = np.unique(np.linspace(0, len(task) - 1, _LOOKED_AT).astype(np.int64))
-        batch = Stream([task], stream.features, len(rows)).rows(rows)
+        batch = Stream([task], stream.features, _LOOKED_AT).sample(_LOOKED_AT)
         check_ids(batch, size)
         of_task = of_batch(spec, batch)
         if task.packs is not None:

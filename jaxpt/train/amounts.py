@@ -34,6 +34,8 @@ def line(config: Config, data: Data, steps: int) -> str:
     from_files = config.data.source == "batches"
     sources: Sequence[SourceConfig] = (config.data,) if from_files else config.data.mixture or (config.data,)
     origin = ", ".join(dict.fromkeys(of_source(source) for source in sources))
+    if left := sum(entry.get("shards_left", 0) for entry in counts):
+        return f"train: {held} of {origin} so far, {left} more shards are made beside the run; {steps:,} steps"
     rows = steps * config.data.batch_size
     read = rows * data.text_per_row / tokens if tokens else rows / max(sum(entry["records"] for entry in counts), 1)
     return f"train: {held} of {origin}; {few(read)} epochs in {steps:,} steps"

@@ -15,7 +15,7 @@ from jaxpt.config import Config
 from jaxpt.data import preparing, tokenizers
 from jaxpt.data.base import Data
 from jaxpt.data.checks import cache_root
-from jaxpt.data.fingerprint import as_json
+from jaxpt.data.fingerprint import as_json, order_of
 from jaxpt.parallel import processes
 from jaxpt.runtime import plugins
 from jaxpt.runtime.progress import track
@@ -117,7 +117,8 @@ def enter(
     if previous is not None and stages[previous.index].phase == stages[index].phase:
         data, evaluators = previous.data, previous.evaluators
     else:
-        data = _open_data(config, setup, index, saved, timings)
+        known = previous.data.fingerprint if previous is not None else (meta or {}).get("data")
+        data = _open_data(config, setup, index, saved, order_of(known), timings)
         evaluators = evaluation.Evaluators(setup.for_evaluation(), data)
     code = plugins.digests(configs.plugin_modules(setup.config)) | data.code
     names = edited_modules(code, meta or {})
@@ -138,6 +139,12 @@ def enter(
     return Phase(index, setup, data, stages[index].phase_start, evaluators, code, built)
 
 
+def _is_beside(saved: dict[str, Any] | None) -> bool:
+    """Whether records may be made beside the steps: processes that share a cache wait for them, and a checkpoint that
+    knows the checksum of all records is compared with all records."""
+    return jax.process_count() == 1 and (saved is None or None in saved["data"]["records"].values())
+
+
 def _check_steps(setup: Setup, configurations: list[Config], first: int) -> None:
     """Raises UserError if the step of a phase, from number `first` on, cannot be compiled or loaded."""
     for n, config in enumerate(configurations, first):
@@ -146,8 +153,10 @@ def _check_steps(setup: Setup, configurations: list[Config], first: int) -> None
             compiled.check(setup.for_phase(config, n), Path(config.train.compiled), n)
 
 
-def _open_data(config: Config, setup: Setup, index: int, saved: dict[str, Any] | None, timings: Timings) -> Data:
-    """The data of a phase; `saved`: beside a checkpoint of it."""
+def _open_data(
+    config: Config, setup: Setup, index: int, saved: dict[str, Any] | None, order: int, timings: Timings
+) -> Data:
+    """The data of a phase; `saved`: beside a checkpoint of it; `order`: the version that the run has."""
     with track("importing the data pipeline (TensorFlow, SeqIO)"):
         preparing.import_pipeline(setup.config)
     timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
@@ -160,7 +169,9 @@ def _open_data(config: Config, setup: Setup, index: int, saved: dict[str, Any] |
     stages, point = configs.train_stages(config), f"data of phase {index + 1}"
     stage = stages[index]
     with processes.first_host_first(root, point, config.distributed.timeout, warn) as unshared:
-        data = preparing.prepare(setup.config, stage.phase, check_source=check_source)
+        data = preparing.prepare(
+            setup.config, stage.phase, check_source=check_source, order=order, beside=_is_beside(saved)
+        )
     if unshared and (seconds := time.perf_counter() - begun) > UNSHARED_CACHE_WARNING_SECONDS:
         say(f"{len(unshared) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "
             "shared; with data.cache_dir on a disk that all of them have it is done once")  # fmt: skip

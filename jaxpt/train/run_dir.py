@@ -300,7 +300,7 @@ def check_fingerprint(saved: dict[str, Any], current: dict[str, Any], where: str
     ]
     if changed:
         # Settings of the run first; records differ because something else does.
-        changed.sort(key=lambda key: (key.startswith("records"), "." in key))
+        changed.sort(key=lambda key: (key.startswith(("records", "stores")), "." in key))
         details = [f"{key} was {shown(differences[key][0])}, is {shown(differences[key][1])}" for key in changed]
         raise UserError(
             f"{where}: was trained on other data: {listed(details)}; "

@@ -2,6 +2,7 @@ import functools
 import itertools
 import json
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,10 @@ from pydantic import create_model
 from jaxpt.data import datasets, run_tokenizer, seqio_tasks
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
+from jaxpt.data.records import cache as records
+from jaxpt.data.sources import base
 from jaxpt.data.sources.opening import open_source
+from jaxpt.data.stream.order import permuted
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
 from tests import families
@@ -291,3 +295,51 @@ def test_a_task_of_token_ids_feeds_an_objective(cache, byte_level):
         assert set(np.unique(targets)) <= {*range(3, 83), data.vocabulary.eos}
     finally:
         seqio.TaskRegistry.remove("own_ids")
+
+
+def test_batches_are_the_same_while_records_are_made(text, cache, byte_level, tmp_path, monkeypatch):
+    """From the first shard on, in any number of threads; checksum and counts come when all shards are there."""
+    monkeypatch.setattr(base, "SHARD_BYTES", 600)
+    monkeypatch.setattr(records, "_STARTUP", 1e9)  # no processes
+    settings = {"tokenizer": byte_level, "batch_size": 4}
+    whole = datasets.prepare(config("gpt2", text, tmp_path / "whole", **settings), workers=1)
+    expected = list(itertools.islice(whole.train.batches(), 60))
+    gate, make_shard, asked = threading.Event(), records.make_shard, []
+
+    def gated(work, number, *arguments):
+        if work._split == "train":
+            asked.append(number)
+            assert len(asked) == 1 or gate.wait(20)
+        return make_shard(work, number, *arguments)
+
+    monkeypatch.setattr(records, "make_shard", gated)
+    data = datasets.prepare(config("gpt2", text, tmp_path / "beside", readers=1, **settings), beside=True)
+    try:
+        assert data.fingerprint["records"]["train"] is None and data.summary["train"]["shards_left"] == 9
+        assert data.fingerprint["order"] == 2 and data.text_per_row == whole.text_per_row
+        first = data.train.sample(256)
+        assert len(first["decoder_target_tokens"]) > 4
+    finally:
+        gate.set()
+    batches = data.train.batches()
+    for number, batch in enumerate(expected):
+        for name, value in next(batches).items():
+            np.testing.assert_array_equal(value, batch[name], f"{number} {name}")
+    assert len(data.train) == len(whole.train) < 60 * 4
+    late = next(data.train.batches(45))
+    np.testing.assert_array_equal(late["decoder_target_tokens"], expected[45]["decoder_target_tokens"])
+    assert data.fingerprint == whole.fingerprint and data.summary == whole.summary
+
+
+def test_the_first_order_of_records_is_what_it_was(text, cache, byte_level):
+    """Of runs from before its version: permutations of all records, and no field in the fingerprint."""
+    data = datasets.prepare(config("gpt2", text, cache, tokenizer=byte_level), workers=1, order=1)
+    (task,) = data.train.tasks
+    assert "order" not in data.fingerprint and "stores" not in data.fingerprint
+    batch = next(data.train.batches())["decoder_target_tokens"]
+    rows = permuted(np.arange(8), len(task), seqio_tasks.key(task.seed, "order"), np.zeros(8, np.int64))
+    np.testing.assert_array_equal(batch, data.train.rows(rows)["decoder_target_tokens"])
+    newest = datasets.prepare(config("gpt2", text, cache, tokenizer=byte_level), workers=1)
+    assert (next(newest.train.batches())["decoder_target_tokens"] != batch).any()
+    packed = datasets.prepare(config("gpt2", text, cache, tokenizer=byte_level, packing=True), workers=1)
+    assert "order" not in packed.fingerprint

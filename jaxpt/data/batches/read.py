@@ -102,6 +102,8 @@ def _check_same(config: Config, phase: int, directory: Path, saved_phase: Phase,
             was["records"],
             [transforms_of(part_config, tokenizer.vocabulary) for part_config in configs],
             [was["mixture"][name] for name in names],
+            was.get("order", 1),
+            was.get("stores"),
         )
     )
     features = as_json({name: list(spec) for name, spec in config.objective.data_spec(data.length).features.items()})

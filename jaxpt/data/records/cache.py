@@ -33,6 +33,8 @@ from jaxpt.runtime.spawning import without_script
 
 Job = tuple[int, Pieces, Path]
 """Number, documents and file of a shard."""
+Turn = Callable[[int], Sequence[int]]
+"""From how many shards there are to their numbers, in the order in which they are made."""
 
 _POLL = 0.3  # seconds
 _SMALL = 1 << 20  # bytes of text in a shard, or of unknown size
@@ -48,6 +50,7 @@ def build(
     verify: bool = False,
     mirror: str | None = None,
     beam: Sequence[str] | None = None,
+    turn: Turn | None = None,
 ) -> Store:
     """Opens a store; what is missing or damaged is made.
 
@@ -60,6 +63,7 @@ def build(
       verify: compare the checksums of all files, however large (small stores are always checked).
       mirror: where a copy of the store may lie, in a directory of the same name.
       beam: options of an Apache Beam pipeline that makes the shards, instead of processes here.
+      turn: the order in which shards are made, for whoever reads them meanwhile (`growing.py`).
 
     Returns:
       The store.
@@ -78,7 +82,7 @@ def build(
         _sweep(directory, say)
         if mirror is not None and fetch(f"{mirror.rstrip('/')}/{directory.name}", directory, say):
             store = _whole(directory, verify)
-        return store or _build(spec, directory, identity, say, workers, beam)
+        return store or _build(spec, directory, identity, say, workers, beam, turn)
 
 
 def _whole(directory: Path, verify: bool) -> Store | None:
@@ -92,13 +96,20 @@ def _build(
     say: Progress,
     workers: int | None,
     beam: Sequence[str] | None,
+    turn: Turn | None,
 ) -> Store:
     work, begun = spec.open(), time.monotonic()
     say.update(f"preparing {spec.name}: cutting the corpus into shards")
     shards = work.shards()
     names = [shard_name(n, len(shards)) for n in range(len(shards))]
     missing = [n for n, name in enumerate(names) if not is_intact(directory / name)]
-    workers = min(workers or _cores(), len(missing))
+    for n in missing:  # a reader takes a shard that has its name for one that is whole
+        (directory / names[n]).unlink(missing_ok=True)
+    if turn is not None:
+        places = {n: place for place, n in enumerate(turn(len(shards)))}
+        missing.sort(key=places.__getitem__)
+    spared = 0 if turn is None else 1  # a core for whoever reads
+    workers = min(workers or max(1, _cores() - spared), len(missing))
     size = sum(shards[n].size for n in missing)
     if missing:
         existing = f", {len(names) - len(missing)} shards are there" if len(missing) < len(names) else ""
@@ -108,8 +119,9 @@ def _build(
     if beam is not None and jobs:
         _in_beam(spec, jobs, beam)
         jobs = []
-    elif workers == 1 or all(shard.size < _SMALL for _, shard, _ in jobs):
-        jobs = _one_by_one(spec.name, work, jobs, say, float("inf") if workers == 1 else _STARTUP)
+    elif workers == 1 or turn is not None or all(shard.size < _SMALL for _, shard, _ in jobs):
+        seconds = float("inf") if workers == 1 and turn is None else _STARTUP
+        jobs = _one_by_one(spec.name, work, jobs, say, seconds)
     if jobs:
         _in_parallel(spec, jobs, say, min(workers, len(jobs)))
     store = publish(directory, len(shards), identity, work.check)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,9 @@ class Store:
     def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
         """Maps the files that `manifest` names; use `Store.open`."""
         self.directory, self.manifest = directory, manifest
-        shards = [s for s in manifest["shards"] if s["records"]]
-        self._shards = [safetensors.mapped(directory / s["file"]) for s in shards]
-        self._starts = np.cumsum([0, *(s["records"] for s in shards)])
+        shards = {n: s for n, s in enumerate(manifest["shards"]) if s["records"]}
+        self._shards = {n: safetensors.mapped(directory / s["file"]) for n, s in shards.items()}
+        self._starts = np.cumsum([0, *(s["records"] for s in manifest["shards"])])
         self._damaged: Path | None = None
 
     @classmethod
@@ -81,8 +81,34 @@ class Store:
         """Shape and type of a record's features."""
         return {
             name: tf.TensorSpec([None] if f["ragged"] else f["shape"], f["dtype"])
-            for name, f in self.manifest["features"].items()
+            for name, f in self._features().items()
         }
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+        return len(self.manifest["shards"])
+
+    def records_of(self, shards: Sequence[int]) -> np.ndarray:
+        """How many records some shards have: int64 [shards]."""
+        return np.array([self.manifest["shards"][n]["records"] for n in shards], np.int64)
+
+    def meta(self, number: int) -> dict[str, Any]:
+        """What a shard says of itself, see `read_meta`."""
+        return read_meta(self.directory / self.manifest["shards"][number]["file"])
+
+    def parts_of(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The shard of each record, and its place in the shard."""
+        number = np.searchsorted(self._starts, records, side="right") - 1
+        return number, records - self._starts[number]
+
+    def _features(self) -> dict[str, Any]:
+        """Type and shape of the features."""
+        return self.manifest["features"]
+
+    def _shard(self, number: int) -> Mapping[str, np.ndarray]:
+        """The arrays of a shard that has records."""
+        return self._shards[number]
 
     def check_in_background(self, part: int = 0, parts: int = 1) -> None:
         """Compares the checksums of a large store, whose sizes alone were compared, while it is read.
@@ -113,7 +139,7 @@ class Store:
         Returns:
           int32 [len(store)].
         """
-        sizes = [np.diff(shard[f"{name}.offsets"].astype(np.int64)).astype(np.int32) for shard in self._shards]
+        sizes = [np.diff(shard[f"{name}.offsets"].astype(np.int64)).astype(np.int32) for shard in self._shards.values()]
         return np.concatenate([np.zeros(0, np.int32), *sizes])
 
     def values(self, name: str) -> np.ndarray:
@@ -125,7 +151,7 @@ class Store:
         Returns:
           [len(store), ...], of a ragged feature [Σ lengths].
         """
-        shards = [shard[name] for shard in self._shards]
+        shards = [shard[name] for shard in self._shards.values()]
         return np.concatenate(shards, dtype=self.manifest["features"][name]["dtype"])
 
     def token_counts(self, size: int) -> np.ndarray:
@@ -138,7 +164,7 @@ class Store:
           int64 [size].
         """
         counts = np.zeros(size, np.int64)
-        for shard in self._shards:
+        for shard in self._shards.values():
             values = shard["tokens"]
             counts += np.bincount(values[: max(1, COUNTED // len(self._shards))], minlength=size)[:size]
         return counts
@@ -155,22 +181,37 @@ class Store:
         Raises:
           UserError: a shard was found to be damaged in the background.
         """
+        return self.fetch_at(*self.parts_of(indices))
+
+    def fetch_at(self, shards: np.ndarray, places: np.ndarray) -> dict[str, Ragged | np.ndarray]:
+        """Reads records as `fetch` does.
+
+        Args:
+          shards: int [rows], numbers of shards.
+          places: int [rows], those of the records in them.
+
+        Returns:
+          As `fetch`.
+
+        Raises:
+          UserError: as `fetch`.
+        """
         if self._damaged is not None:
             raise UserError(
                 f"{self._damaged}: is damaged: its checksum differs, and batches may have had wrong records since the "
                 "start; `jaxpt cache RECIPE --verify` makes it again, then re-run to resume"
             )
-        number = np.searchsorted(self._starts, indices, side="right") - 1
-        places = [(self._shards[s], i) for s, i in zip(number.tolist(), (indices - self._starts[number]).tolist())]
+        mapped = {n: self._shard(n) for n in np.unique(shards).tolist()}
+        rows_at = [(mapped[n], i) for n, i in zip(shards.tolist(), places.tolist())]
         out: dict[str, Ragged | np.ndarray] = {}
-        for name, feature in self.manifest["features"].items():
+        for name, feature in self._features().items():
             dtype, offsets = feature["dtype"], f"{name}.offsets"
             if feature["ragged"]:
-                rows = [shard[name][shard[offsets][i] : shard[offsets][i + 1]] for shard, i in places]
+                rows = [shard[name][shard[offsets][i] : shard[offsets][i + 1]] for shard, i in rows_at]
                 values = np.concatenate(rows, dtype=dtype) if rows else np.zeros(0, dtype)
                 out[name] = Ragged(values, np.fromiter(map(len, rows), np.int64, len(rows)))
             else:
-                rows = [shard[name][i] for shard, i in places]
+                rows = [shard[name][i] for shard, i in rows_at]
                 out[name] = np.array(rows, dtype).reshape(len(rows), *feature["shape"])
         return out
 
@@ -217,19 +258,14 @@ def publish(
     """
     names = [shard_name(i, shards) for i in range(shards)]
     heads = [read_meta(directory / name) for name in names]
-    records, counts = sum(head["records"] for head in heads), _total([head["counts"] for head in heads])
-    check(counts)
-    if not records:
+    sums = together(heads)
+    check(sums["counts"])
+    if not sums["records"]:
         raise UserError("data: the documents give no record; they are too few or too short for data.length")
-    features = heads[0]["features"]
-    for name, feature in features.items():
-        feature["values"] = sum(head["features"][name]["values"] for head in heads)
     manifest = {
         "format": FORMAT,
         "identity": identity,
-        "records": records,
-        "features": features,
-        "counts": counts,
+        **sums,
         "shards": [
             {"file": name, "size": (directory / name).stat().st_size} | {k: head[k] for k in ("records", "crc32")}
             for name, head in zip(names, heads)
@@ -242,6 +278,15 @@ def publish(
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     """Writes the manifest of a directory that holds all its shards: from now on it is a store."""
     write_text(directory / "manifest.json", json.dumps(manifest, indent=1))
+
+
+def together(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What some shards have in all, of what each says of itself: {"records", "features", "counts"}."""
+    features = {name: dict(feature) for name, feature in heads[0]["features"].items()}
+    for name, feature in features.items():
+        feature["values"] = sum(head["features"][name]["values"] for head in heads)
+    counts = _total([head["counts"] for head in heads])
+    return {"records": sum(head["records"] for head in heads), "features": features, "counts": counts}
 
 
 def _total(counts: list[dict[str, Any]]) -> dict[str, Any]:

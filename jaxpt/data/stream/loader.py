@@ -3,7 +3,8 @@
     index i → task t, index j in it               quotas in blocks (`order.Mixture`)
             → epoch e = j // n, place j % n
             → row u = permutation of epoch e at the place          nothing is materialised; with updates of a fixed
-                                                                   number of examples: row `place` of the epoch's plan
+                                                                   number of examples: row `place` of the epoch's plan;
+                                                                   in version 2 of the order: `order.ByShards`
             → records of row u                    itself, or those that were packed into it
             → features = online(records, noise keyed by (seed, phase, task, epoch, record))
     step s  = indices s·batch … (s + 1)·batch - 1
@@ -17,6 +18,7 @@ The stream is the same whatever the number of hosts, devices, threads or restart
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,7 +32,7 @@ from jaxpt.data.seqio_tasks import key
 from jaxpt.data.spec import Features
 from jaxpt.data.stream.feed import Batch, Which, ahead, places, steps_of
 from jaxpt.data.stream.online import Online
-from jaxpt.data.stream.order import Mixture, continued, permuted
+from jaxpt.data.stream.order import ByShards, Mixture, addresses, continued, parts, permuted
 from jaxpt.data.stream.packing import Packs
 from jaxpt.data.stream.updates import Updates
 
@@ -49,6 +51,8 @@ class Task:
     has its own."""
     copies: int | None = None
     """Epoch e has the noise of copy e modulo this; None: every epoch has its own."""
+    by_shards: ByShards | None = None
+    """Version 2 of the order, where each record has a row of its own; rows are numbered by their addresses then."""
 
     def __len__(self) -> int:
         """Rows in an epoch."""
@@ -70,7 +74,11 @@ class Task:
             records, splits = (row, np.arange(len(row) + 1)) if self.packs is None else self.packs.of(row)
         sizes, copy = np.diff(splits), epoch if self.copies is None else epoch % self.copies
         copy_keys = fold_in(np.full(len(records), self.seed, np.uint64), np.repeat(copy, sizes).astype(np.uint64))
-        return self.store.fetch(records), fold_in(copy_keys, records.astype(np.uint64)), sizes
+        if self.by_shards is None:
+            fetched = self.store.fetch(records)
+        else:
+            fetched = self.store.fetch_at(*parts(records))
+        return fetched, fold_in(copy_keys, records.astype(np.uint64)), sizes
 
 
 @dataclasses.dataclass(eq=False)
@@ -88,8 +96,9 @@ class Stream:
     continues: bool = False
     """Whether each row of a batch continues the text of the same row of the last batch."""
 
-    def __post_init__(self) -> None:
-        self._ends = np.cumsum([len(task) for task in self.tasks])
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum([len(task) for task in self.tasks])
 
     def __len__(self) -> int:
         """Rows of all tasks together."""
@@ -142,6 +151,13 @@ class Stream:
         """Rows as `epoch` gives them: {feature: array [rows, ...]}."""
         return self._features(*self._in_order(index))
 
+    def sample(self, size: int) -> Batch:
+        """Up to `size` rows of a stream of one task, to look at; waits for no more records than the first batch."""
+        (task,) = self.tasks
+        if task.by_shards is not None:
+            return self._features(*self._shuffled(np.arange(min(size, task.by_shards.first_rows()))))
+        return self.rows(np.unique(np.linspace(0, len(task) - 1, size).astype(np.int64)))
+
     def example(self, index: int, shuffled: bool = True) -> dict[str, Any]:
         """One example, to look at.
 
@@ -170,6 +186,8 @@ class Stream:
         if self.continues:
             (task,) = self.tasks
             return np.zeros_like(index), *continued(index, len(task), self.batch_size, key(task.seed, "order"))
+        if self.tasks[0].by_shards is not None:
+            return np.zeros_like(index), *self.tasks[0].by_shards.at(index)
         number, place = self.mixture.at(index) if len(self.tasks) > 1 else (np.zeros_like(index), index)
         epoch, row = np.divmod(place, np.array([len(task) for task in self.tasks])[number])
         for n in np.unique(number):
@@ -181,7 +199,10 @@ class Stream:
     def _in_order(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(task, epoch 0, row) of each index of all tasks one after the other."""
         task = np.searchsorted(self._ends, index, side="right")
-        return task, np.zeros_like(index), index - np.append(0, self._ends)[task]
+        row = index - np.append(0, self._ends)[task]
+        if self.tasks[0].by_shards is not None:
+            row = addresses(*self.tasks[0].store.parts_of(row))
+        return task, np.zeros_like(index), row
 
     def _features(self, task: np.ndarray, epoch: np.ndarray, row: np.ndarray, size: int | None = None) -> Batch:
         """The features of these rows, and rows of zeros up to `size`."""

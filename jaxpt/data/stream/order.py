@@ -1,8 +1,17 @@
-"""Which example stands where: permutations that are never written down, and mixtures of tasks in blocks."""
+"""Which example stands where: permutations that are never written down, and mixtures of tasks in blocks.
+
+The order of a task's records has a version, which a run keeps:
+
+    1   every epoch is a permutation of all records. Their number has to be known, so all shards are made first.
+    2   the first epoch is a permutation of the shards, read group by group (`ByShards`); later epochs as in 1. What
+        is read first depends on the number of shards and on the first of them, not on the shards that come later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -10,6 +19,9 @@ from jaxpt.data._tf import tf
 
 _BLOCKS = tuple(2**n for n in range(6, 17))
 _TOLERANCE = 0.01  # of a rate
+
+_PLACE_BITS = 32  # of an address: below the number of the shard
+_MOST_TOGETHER = 8  # shards of a group
 
 
 def permuted(place: np.ndarray, size: int, key: int, number: np.ndarray) -> np.ndarray:
@@ -64,6 +76,125 @@ def continued(index: np.ndarray, size: int, batch_size: int, key: int) -> tuple[
     epoch, step = np.divmod(step, steps)
     shift = permuted(np.zeros_like(epoch), size, key, epoch)
     return epoch, (shift + row * steps + step) % size
+
+
+class Shards(Protocol):
+    """Records in shards, of which some may still be in the making."""
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are in all."""
+
+    def records_of(self, shards: Sequence[int]) -> np.ndarray:
+        """How many records these shards have; waits until they are made."""
+
+    def parts_of(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Shard and place in it of each record; waits until all shards are made."""
+
+
+def groups(shards: int, key: int) -> list[list[int]]:
+    """Shards in the order in which the first epoch reads them.
+
+    A group has as many shards as all groups before it, at least one and at most eight: the first batches need one
+    shard, later ones are drawn from many.
+
+    Args:
+      shards: how many there are.
+      key: of the permutation.
+
+    Returns:
+      Numbers of shards, group by group.
+
+    Example:
+      >>> [len(group) for group in groups(20, key=0)]
+      [1, 1, 2, 4, 8, 4]
+    """
+    order = permuted(np.arange(shards), shards, key, np.full(shards, -1)).tolist()
+    return [order[start:end] for start, end in _bounds(shards)]
+
+
+def _bounds(shards: int) -> Iterator[tuple[int, int]]:
+    start = 0
+    while start < shards:
+        end = min(shards, start + min(max(start, 1), _MOST_TOGETHER))
+        yield start, end
+        start = end
+
+
+def addresses(shard: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """A record's number from its shard and its place in it: it does not depend on other shards."""
+    return (shard.astype(np.int64) << _PLACE_BITS) + place
+
+
+def parts(address: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Shard and place of addresses."""
+    return address >> _PLACE_BITS, address & (2**_PLACE_BITS - 1)
+
+
+class ByShards:
+    """Version 2 of the order.
+
+    Invariants: where index i stands depends on the key, the number of shards, and the lengths of the shards up to the
+    group that i is in; each epoch has every record once. So it is the same however many shards are made.
+    """
+
+    def __init__(self, store: Shards, key: int) -> None:
+        """The order of the records of `store`; `key` is that of all its permutations."""
+        self._store, self._key, self._lock = store, key, threading.Lock()
+        self._groups: list[list[int]] | None = None
+        self._ends = [0]  # of the groups whose lengths are known
+        self._starts: list[np.ndarray] = []  # of the shards of such a group, and its end
+
+    def at(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Epoch and address of each index of the stream; waits for the shards that they need.
+
+        Args:
+          index: int64 [n].
+
+        Returns:
+          (epoch int64 [n], address int64 [n]).
+        """
+        self._reach(int(index.max(initial=0)))
+        size = self._ends[-1]
+        epoch, place = np.divmod(index, size) if index.max(initial=0) >= size else (np.zeros_like(index), index)
+        address = np.zeros_like(index)
+        group = np.where(epoch == 0, np.searchsorted(self._ends, place, side="right") - 1, -1)
+        for number in np.unique(group[group >= 0]).tolist():
+            in_group = group == number
+            address[in_group] = self._in_group(number, place[in_group] - self._ends[number])
+        if (later := epoch > 0).any():
+            record = permuted(place[later], size, self._key, epoch[later])
+            address[later] = addresses(*self._store.parts_of(record))
+        return epoch, address
+
+    def first_shards(self) -> list[int]:
+        """Shards of the first groups, up to one that has any record."""
+        self._reach(0)
+        until = int(np.searchsorted(self._ends, 0, side="right"))
+        return [number for group in self._groups[:until] for number in group]
+
+    def first_rows(self) -> int:
+        """Records of `first_shards`."""
+        self._reach(0)
+        return next(end for end in self._ends if end)
+
+    def _in_group(self, number: int, place: np.ndarray) -> np.ndarray:
+        starts = self._starts[number]
+        place = permuted(place, int(starts[-1]), self._key, np.full_like(place, -2 - number))
+        shard = np.searchsorted(starts, place, side="right") - 1
+        return addresses(np.array(self._groups[number])[shard], place - starts[shard])
+
+    def _reach(self, index: int) -> None:
+        """Finds the lengths of groups up to that of an index, or of all."""
+        if self._ends[-1] > index:
+            return
+        with self._lock:
+            if self._groups is None:
+                self._groups = groups(self._store.shards, self._key)
+            while self._ends[-1] <= index and len(self._starts) < len(self._groups):
+                sizes = self._store.records_of(self._groups[len(self._starts)])
+                self._starts.append(np.cumsum([0, *sizes]))
+                self._ends.append(self._ends[-1] + int(sizes.sum()))
 
 
 class Mixture:

@@ -1,9 +1,11 @@
 """Permutations and mixtures: every place is taken once, quotas are exact in every block, far indices cost nothing."""
 
+import itertools
+
 import numpy as np
 import pytest
 
-from jaxpt.data.stream.order import Mixture, continued, permuted, proportional
+from jaxpt.data.stream.order import ByShards, Mixture, continued, groups, parts, permuted, proportional
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
@@ -67,3 +69,57 @@ def test_rows_go_on(size, batch_size):
     assert size == 8 or len(set(record[:, 0, 0])) > 1, "epochs begin elsewhere"
     far = index + 10**12 * steps * batch_size
     assert (continued(far[:batch_size], size, batch_size, key=5)[0] == 10**12).all()
+
+
+class Lengths:
+    """Shards of these lengths, of which some are made."""
+
+    def __init__(self, sizes, made=None):
+        self.sizes, self.made, self.asked = np.array(sizes), made, set()
+
+    shards = property(lambda self: len(self.sizes))
+
+    def records_of(self, shards):
+        assert self.made is None or set(shards) <= set(self.made), "waits"
+        self.asked |= set(shards)
+        return self.sizes[list(shards)]
+
+    def parts_of(self, records):
+        assert self.made is None, "waits"
+        starts = np.cumsum([0, *self.sizes])
+        shard = np.searchsorted(starts, records, side="right") - 1
+        return shard, records - starts[shard]
+
+
+SIZES = [7, 0, 5, 31, 1, 12, 3, 9, 20, 4, 0, 8, 6, 2, 11, 10, 13, 5, 2, 3]
+
+
+def test_shards_are_read_in_groups_that_grow():
+    read = groups(20, key=4)
+    assert [len(group) for group in read] == [1, 1, 2, 4, 8, 4]
+    assert sorted(itertools.chain(*read)) == list(range(20)) and read != groups(20, key=5)
+
+
+def test_every_epoch_by_shards_has_each_record_once():
+    size = sum(SIZES)
+    epoch, address = ByShards(Lengths(SIZES), key=4).at(np.arange(3 * size))
+    assert (epoch == np.arange(3 * size) // size).all()
+    every = {(n, i) for n, of_shard in enumerate(SIZES) for i in range(of_shard)}
+    for of_epoch in address.reshape(3, size):
+        assert set(zip(*(x.tolist() for x in parts(of_epoch)))) == every
+    assert len({tuple(x) for x in address.reshape(3, size).tolist()}) == 3
+
+
+def test_the_order_by_shards_is_the_same_however_many_are_made():
+    """In one call, index by index, backwards, and with no more shards than the groups up to the index."""
+    whole = ByShards(Lengths(SIZES), key=4).at(np.arange(2 * sum(SIZES)))[1]
+    backwards = ByShards(Lengths(SIZES), key=4)
+    assert [backwards.at(np.array([i]))[1][0] for i in reversed(range(len(whole)))] == whole[::-1].tolist()
+    read = groups(len(SIZES), key=4)
+    for count in range(1, len(read) + 1):
+        made = list(itertools.chain(*read[:count]))
+        rows = sum(SIZES[n] for n in made)
+        lengths = Lengths(SIZES, made)
+        np.testing.assert_array_equal(ByShards(lengths, key=4).at(np.arange(rows))[1], whole[:rows])
+    first = Lengths(SIZES)
+    assert ByShards(first, key=4).first_shards() == read[0] and first.asked == set(read[0])
