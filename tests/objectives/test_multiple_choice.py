@@ -154,7 +154,7 @@ def test_a_run_learns_and_predicts(recipe, tmp_path, packing, capsys):
     run, dev = tmp_path / "run", recipe.parent / "dev.jsonl.gz"
     assert main(["train", str(recipe), f"run_dir={run}", f"data.packing={str(packing).lower()}"]) == 0
     assert "most_choices: 4" in (run / "config.yaml").read_text()
-    assert main(["predict", str(run), str(dev), "--out", str(tmp_path / "p.jsonl")]) == 0
+    assert main(["predict", str(run), str(dev), "--out", str(tmp_path / "p.jsonl"), "--top-k", "4"]) == 0
     with gzip.open(dev, "rt") as file:
         wanted = [json.loads(line) for line in file]
     found = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
