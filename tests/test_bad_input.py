@@ -101,7 +101,6 @@ SETTINGS = {
     "batch": (["data.batch_size=12"], ["data.batch_size", "12"]),
     "grad_accum_steps": (["train.grad_accum_steps=3"], ["train.grad_accum_steps", "8"]),
     "position table": (["data.length=64"], ["data.length", "64", "32"]),
-    "warm-up": (["optimizer.schedule.kind=linear", "optimizer.schedule.warmup_steps=99"], ["warmup_steps", "99"]),
     "phases": (['train.phases=[{"steps": 99}]'], ["train.phases", "99"]),
     "later phase": (['train.phases=[{"steps": 5}, {"set": {"data.length": 64}}]'], ["data.length", "64", "32"]),
     "family": (["objective={kind: masked_lm}"], ["family"]),

@@ -93,7 +93,9 @@ def test_a_classifier_predicts_as_the_command(run, tmp_path):
     import json
 
     written = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
-    assert [{"id": row["id"], **answer} for row, answer in zip(rows, answers)] == written
+    for row, answer, record in zip(rows, answers, written, strict=True):
+        assert {name: record[name] for name in row} == row and record["predicted_label"] == answer["label"]
+        assert record["probabilities"] == pytest.approx(answer["probabilities"], rel=1e-5)
     assert model("a good film", attentions=True).attentions.shape[:2] == (2, 4)
     with pytest.raises(UserError, match=r"inputs: wants a list with an entry for each row, got 'a film'"):
         model.predict("a film")

@@ -55,6 +55,18 @@ def check(config: Config) -> None:
         objective.check(config.model, data.length, tokenizers.planned(settings, trained_size(config)))
 
 
+def check_held_out(config: Config) -> None:
+    """Raises UserError where a run would be validated on a file that it is trained on.
+
+    Args:
+      config: the run's configuration in one phase.
+    """
+    for data in (task.config.data for task in parts.parts(config)):
+        files = readers.text_files(data) if config.task is None and readers.is_files(data) else {"validation": []}
+        if shared := next((path for path in files["validation"] if path in files["train"]), None):
+            raise UserError(f"data.validation_path: {shared}: is a file of data.path, too; name another one")
+
+
 def _check_texts(tasks: tuple[parts.Part, ...]) -> None:
     """Raises UserError where a path or a file of texts is missing, or does not begin as it should."""
     for data in (task.config.data for task in tasks):

@@ -31,10 +31,15 @@ MOST_CHOICES = 4
 def base_of(adapter: Path, base: str | Path | None) -> Path:
     """Directory of the model that an adapter is for."""
     named = base or peft.settings_of(adapter).get("base_model_name_or_path")
-    named = None if named is None else hub.local(named)
-    if named is None or not named.is_dir():
-        raise UserError(f"{adapter}: its base model {named or ''} is no directory here; name it with --base DIR")
-    return named
+    if named is None:
+        raise UserError(f"{adapter}: does not say its base model; name it with --base DIR")
+    try:
+        directory = hub.local(named)
+    except UserError as error:
+        raise UserError(f"{adapter}: its base model {error}; or name one with --base DIR") from None
+    if not directory.is_dir():
+        raise UserError(f"{adapter}: its base model {named} is no directory here; name it with --base DIR")
+    return directory
 
 
 def open_source(source: Path, partial: bool, ignore: Sequence[str]) -> Any:

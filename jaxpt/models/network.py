@@ -127,7 +127,7 @@ class Network:
             head_rngs = {purpose: LazyRng.create(key, name) for purpose, key in rngs.items()}
             heads[name] = head.bind(params["heads"][name], head_rngs, model_params)
         bound = self.model, model_params, rngs, heads
-        return _Summed(*bound, heads[next(iter(self.deltas.values()))]) if self.deltas else Bound(*bound)
+        return _Summed(*bound, added=heads[next(iter(self.deltas.values()))]) if self.deltas else Bound(*bound)
 
     def with_model(self, **fields: Any) -> Network:
         """A copy with other configuration fields of all backbones, such as `attention`."""

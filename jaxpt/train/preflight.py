@@ -50,6 +50,7 @@ def check_recipe(config: Config) -> None:
     for phase in configs.phase_configs(config):
         phase.model.check_length(phase.data.length)
         checks.check(phase)
+        checks.check_held_out(phase)
     if config.train.compiled is not None and not Path(config.train.compiled).is_dir():
         raise UserError(
             f"train.compiled: {config.train.compiled}: no such directory; `jaxpt plan RECIPE --save DIR` writes one"

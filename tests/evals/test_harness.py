@@ -28,7 +28,8 @@ def test_a_line_has_the_baseline_of_a_metric_that_is_several_values():
 @pytest.mark.slow
 @pytest.mark.parametrize("family", grids.cases(families.FAMILIES, "gpt2"))
 def test_training_and_command_say_the_same(tmp_path, family):
-    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXT))
+    for name in ("text.jsonl", "held_out.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXT))
     rows = [{"a": f"the cat sat on the {b}", "b": f"the mat {b} a no", "g": b} for b in ("mat", "dog", "cat")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = {"form": "pair", "data": {"path": "rows.jsonl"}, "choices": ["{{ a }}", "{{ b }}"], "group": "{{ g }}"}
@@ -38,7 +39,7 @@ def test_training_and_command_say_the_same(tmp_path, family):
     config = configs.build(families.tree(
         family,
         model={"vocab_size": 300 if family == "gpt2" else 60, "layers": 1},
-        data={"path": str(tmp_path / "text.jsonl"), "validation_path": str(tmp_path / "text.jsonl"),
+        data={"path": str(tmp_path / "text.jsonl"), "validation_path": str(tmp_path / "held_out.jsonl"),
               "tokenizer": tokenizer},
         train={"steps": 4, "eval_every": 2, "log_every": 2},
         evals=[{"kind": "harness", "tasks": [name], "limit": 2}],
@@ -55,14 +56,15 @@ def test_training_and_command_say_the_same(tmp_path, family):
 
 @pytest.mark.slow
 def test_what_a_model_cannot_answer_is_refused_before_the_first_step(tmp_path):
-    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXT))
+    for name in ("text.jsonl", "held_out.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXT))
     (tmp_path / "rows.jsonl").write_text('{"q": "the cat", "a": "a dog"}\n')
     task = {"form": "generate_until", "data": {"path": "rows.jsonl"}, "context": "{{ q }}", "answers": "a"}
     (tmp_path / "write.yaml").write_text(json.dumps(task))
     config = configs.build(families.tree(
         "bert",
         model={"vocab_size": 60},
-        data={"path": str(tmp_path / "text.jsonl"), "validation_path": str(tmp_path / "text.jsonl"),
+        data={"path": str(tmp_path / "text.jsonl"), "validation_path": str(tmp_path / "held_out.jsonl"),
               "cache_dir": str(tmp_path / "cache")},
         evals=[{"kind": "harness", "tasks": [str(tmp_path / "write.yaml")]}],
         run_dir=str(tmp_path / "run"),

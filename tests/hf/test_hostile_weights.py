@@ -80,7 +80,7 @@ REFUSED = {
         "bert", renamed("model.safetensors", "tf_model.h5"), "tf_model.h5: weights of TensorFlow are not supported",
     ),
     "weights: Flax's": (
-        "bert", renamed("model.safetensors", "flax_model.msgpack"), "flax_model.msgpack: weights of Flax are not",
+        "bert", renamed("model.safetensors", "flax_model.msgpack"), "flax_model.msgpack: is damaged, half-written",
     ),
     "weights: GGUF": ("bert", renamed("model.safetensors", "model-q4.gguf"), "model-q4.gguf: weights of GGUF are not"),
     "weights: of two wrappers": (

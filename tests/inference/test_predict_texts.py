@@ -60,7 +60,7 @@ def test_answers_are_labels(run, tmp_path):
     if "probabilities" in found[0]:
         assert all(abs(sum(one["probabilities"].values()) - 1) < 1e-5 for one in found)
     else:
-        assert texts == [one["text"] for one in found]
+        assert texts == [one["predicted_text"] for one in found], "the file has a column text"
     assert set(texts) & {"good", "bad"}
 
 

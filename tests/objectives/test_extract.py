@@ -152,10 +152,10 @@ def test_a_run_learns_predicts_and_is_exported(tmp_path):
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert any("lm" in key for line in metrics for key in line)
     swapped = [{**row, "text": row["other"], "other": row["text"]} for row in made]
-    file, out = fine_tuning.write(tmp_path / "both.jsonl", made + swapped), tmp_path / "both.out"
+    file, out = fine_tuning.write(tmp_path / "both.jsonl", made + swapped), tmp_path / "both_out.jsonl"
     assert main(["predict", str(run), file, "--out", str(out)]) == 0
     answers = [json.loads(line)["probabilities"] for line in out.read_text().splitlines()]
-    one, two = np.split(np.array([list(row.values()) for row in answers]), 2)
+    one, two = np.split(np.array([[row["0"], row["1"]] for row in answers]), 2)
     np.testing.assert_allclose(one, two, atol=1e-5)
     assert np.ptp(one[:, 0]) > 1e-4
     assert main(["export", str(run), str(tmp_path / "out")]) == 0

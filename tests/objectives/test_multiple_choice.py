@@ -154,13 +154,13 @@ def test_a_run_learns_and_predicts(recipe, tmp_path, packing, capsys):
     run, dev = tmp_path / "run", recipe.parent / "dev.jsonl.gz"
     assert main(["train", str(recipe), f"run_dir={run}", f"data.packing={str(packing).lower()}"]) == 0
     assert "most_choices: 4" in (run / "config.yaml").read_text()
-    assert main(["predict", str(run), str(dev), "--out", str(tmp_path / "p.jsonl")]) == 0
+    assert main(["predict", str(run), str(dev), "--out", str(tmp_path / "p.jsonl"), "--top-k", "4"]) == 0
     with gzip.open(dev, "rt") as file:
         wanted = [json.loads(line) for line in file]
     found = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
-    right = [one["label"] == "ABCD".index(row["label"]) for one, row in zip(found, wanted, strict=True)]
+    right = [one["predicted_label"] == "ABCD".index(row["label"]) for one, row in zip(found, wanted, strict=True)]
     assert np.mean(right) > 0.9
-    assert [one["text"] for one in found] == [row["endings"][one["label"]] for one, row in zip(found, wanted)]
+    assert [one["text"] for one in found] == [row["endings"][one["predicted_label"]] for one, row in zip(found, wanted)]
     said = capsys.readouterr().out
     assert "batches of 16 × 4 choices × 24 tokens" in said and "step of 16 × 4 choices × 24 tokens" in said
     assert [len(one["probabilities"]) for one in found] == [len(row["endings"]) for row in wanted]

@@ -197,7 +197,7 @@ def test_balanced_weights_and_labels_are_of_each_tasks_rows(tmp_path):
         (["data.mixture.0.name=moods"], "task.tasks: mood: data.mixture names no files for it; did you mean moods?"),
         (["task.tasks.0.name=grade"], "tasks: two have the name 'grade'; rename one of them"),
         (["task.tasks.0.name=null"], "tasks: task 0 has no name; data.mixture names its files by it"),
-        (["task.tasks.0.metrics=[pearson]"], "a task of kind classification has no such metric; known here: accuracy"),
+        (["task.tasks.0.metrics=[pearson]"], "a task of kind classification has no such metric; one of: accuracy"),
         (["task.metrics=[accuracy]"], "metrics: belongs into the tasks of a mixture; checkpoint.best_metric, such as"),
         (["data.mixture.0.rate=0"], "data.mixture.0.rate: wants a number above 0.0, got 0"),
         (["objective.kind=classification"], "objective.kind: classification is for one task; several want"),

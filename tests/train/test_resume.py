@@ -110,8 +110,8 @@ def assert_a_second_process_is_kept_out(first, path, run_dir):
     assert sorted(run_dir.rglob("*")) == before
 
 
-# While a vocabulary is trained, at some step, at the change of phase, and while the end is evaluated.
-STOPS = [(signal.SIGINT, "^training a"), (signal.SIGKILL, 5, 9), (signal.SIGTERM, "^step 11/"),
+# Before data is prepared, at some step, at the change of phase, and while the end is evaluated.
+STOPS = [(signal.SIGINT, "^phase 2 of 2"), (signal.SIGKILL, 5, 9), (signal.SIGTERM, "^step 11/"),
          (signal.SIGINT, "^step 30/.*validation")]  # fmt: skip
 
 

@@ -71,12 +71,9 @@ def check_beginnings(data: DataConfig) -> None:
       data: of text files.
 
     Raises:
-      UserError: as `text_files` and `read`; a file for training is one for validation, too.
+      UserError: as `text_files` and `read`.
     """
-    files = text_files(data)
-    if shared := next((path for path in files["validation"] if path in files["train"]), None):
-        raise UserError(f"data.validation_path: {shared}: is a file of data.path, too; name another one")
-    for of_split in files.values():
+    for of_split in text_files(data).values():
         for path in of_split[:CHECKED_FILES]:
             if "://" not in path:
                 collections.deque(itertools.islice(read(path, data, START), CHECKED_DOCUMENTS), maxlen=0)

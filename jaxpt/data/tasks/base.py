@@ -74,11 +74,14 @@ class Task(TaskConfig):
     def check_metrics(self) -> None:
         """Raises UserError for a metric that this kind of task has not, or whose code cannot be imported."""
         for metric in self.metrics or ():
-            metrics.check_targets(metric, self.metric_targets, f"a task of kind {self.kind}", "task.metrics")
+            if metric not in self.more_metrics:
+                metrics.check_targets(metric, self.metric_targets, f"a task of kind {self.kind}", "task.metrics")
         metrics.check_options(self.metric_options, self.scored, "task.metric_options")
 
     metric_targets: ClassVar[Targets | None] = None
     """What metrics of this kind of task score; None: it has no metrics to choose from."""
+    more_metrics: ClassVar[tuple[str, ...]] = ()
+    """Metrics of other targets that it takes as well."""
 
     @property
     def shown(self) -> tuple[str, ...]:

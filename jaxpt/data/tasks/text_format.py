@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from jaxpt import metrics
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import ComparedTexts, LocatedRow
 from jaxpt.errors import UserError
+from jaxpt.metrics import Targets
 from jaxpt.metrics.text_tasks import text_task
 
 
@@ -35,7 +35,8 @@ class TextFormatTask(ComparedTexts):
 
     objective: ClassVar[str] = "text_to_text"
     default_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)
-    allowed_metrics: ClassVar[tuple[str, ...]] = ("accuracy", *metrics.of_targets("text"))
+    metric_targets: ClassVar[Targets | None] = "text"
+    more_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     @field_validator("name")
     @classmethod

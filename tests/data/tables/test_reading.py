@@ -90,5 +90,5 @@ def test_where_says_row_for_files_without_lines():
     assert where("a.json.gz", Row(3, {})) == "a.json.gz: row 3"
     assert where("glue/sst2", Row(3, {}), "tfds") == "glue/sst2: row 3"
     assert {format for format in FORMATS if "row" in where("a", Row(1, {}), format)} == {
-        "json", "parquet", "tfds", "builtin",
+        "json", "parquet", "array_record", "tfds", "hf", "builtin",
     }  # fmt: skip
