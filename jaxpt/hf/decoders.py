@@ -41,15 +41,15 @@ def table(config: DecoderOnlyConfig, is_fused: bool = False) -> Table:
       config: of the model.
       is_fused: queries, keys and values are one tensor of theirs, and gate and up another (Phi).
     """
-    rows: list[Row] = []
+    rows, stack = list[Row](), config.family
     qkv_bias = config.attention_bias if config.qkv_bias is None else config.qkv_bias
     for s, segment in enumerate(config.numbers()):
         for b, numbers in enumerate(segment):
             block = functools.partial(
-                layer, f"decoder/segment_{s}/block_{b}", "model.layers.{layer}", layers=tuple(numbers)
+                layer, f"{stack}/segment_{s}/block_{b}", "model.layers.{layer}", layers=tuple(numbers)
             )
             for theirs, ours in (FUSED if is_fused else {}).items():
-                paths = tuple(f"decoder/segment_{s}/block_{b}/{path}" for path in ours)
+                paths = tuple(f"{stack}/segment_{s}/block_{b}/{path}" for path in ours)
                 rows += dense(paths, f"model.layers.{{layer}}.{theirs}", bias=False, layers=tuple(numbers))
             left = {ours for of_row in FUSED.values() for ours in of_row} if is_fused else ()
             for names, bias in ((QKV, qkv_bias), (OUTPUT, config.attention_bias), (FEED_FORWARD, config.mlp_bias)):
@@ -204,8 +204,11 @@ def family(model_type: str, name: str, own: Mapping[str, Any], options: tuple[Op
         fields = {name: field.default for name, field in type(config).model_fields.items() if name not in free}
         return all(getattr(config, name) == value for name, value in (fields | dict(own)).items())
 
+    fields = {
+        "kind": "decoder_only", "classes": f"{name}ForCausalLM", "table": table,
+        "tasks": tasks(name, classes="score", tags="score"),
+    }  # fmt: skip
     return Family(
-        model_type=model_type, kind="decoder_only", classes=f"{name}ForCausalLM",
-        tasks=tasks(name, classes="score", tags="score"), options=options, infer=lambda keys, tensors: dict(own),
-        supports=supports, **{"table": table} | more,
+        model_type=model_type, options=options, infer=lambda keys, tensors: dict(own), supports=supports,
+        **fields | more,
     )  # fmt: skip

@@ -59,7 +59,8 @@ class Task:
             return new + name.removeprefix(old)
 
         def renamed(row: Row) -> Row:
-            tied = tuple(theirs(name) for name in row.tied if not name.startswith(("lm_head.", "lm_loss.")))
+            projections = ("lm_head.", "lm_loss.", "decoder.weight")
+            tied = tuple(theirs(name) for name in row.tied if not name.startswith(projections))
             return dataclasses.replace(row, theirs=theirs(row.theirs), tied=tied)
 
         rows = [renamed(row) for row in body.rows if not any(re.fullmatch(x, p) for x in lacks for p in row.paths)]

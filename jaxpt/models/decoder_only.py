@@ -29,7 +29,7 @@ from jaxpt.models.cache import Step, stored
 from jaxpt.models.decoder import Decoder
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, HeadsRMSNorm, LayerNorm, RMSNorm, constrain
 from jaxpt.models.output import Output, Past, Projection
-from jaxpt.models.positions import Rope, positions_from
+from jaxpt.models.positions import Rope, Rotation, positions_from
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.normal(0.02)
@@ -166,6 +166,11 @@ class DecoderOnlyConfig(ModelConfig):
         rope = rope._replace(theta=self.other_rope_theta or self.rope_theta)
         return rope if self.other_rope == "same" else rope._replace(scaling="none")
 
+    def rotations(self, positions: jax.Array) -> dict[LayerKind, Rotation | None]:
+        """The rotary positions of each kind of layer, for positions [B, L] or [1, L]."""
+        ropes = {kind: self.rope_of(kind) for kind in dict.fromkeys(self.layer_kinds())}
+        return {kind: rope and rope.rotation(positions, self.width) for kind, rope in ropes.items()}
+
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """The kind of each layer."""
         return tuple(itertools.islice(itertools.cycle(self.pattern), self.layers))
@@ -197,7 +202,7 @@ class DecoderOnlyConfig(ModelConfig):
         return DecoderOnly(self)
 
 
-def _norm(config: DecoderOnlyConfig) -> Callable[..., nn.Module]:
+def norm_of(config: DecoderOnlyConfig) -> Callable[..., nn.Module]:
     """What makes a norm of a name."""
     dtype = compute_dtype(config)
     if config.norm == "layer":
@@ -235,7 +240,7 @@ class Block(nn.Module):
     @nn.nowrap
     def parts(self) -> tuple[Attention, FeedForward, Callable[..., nn.Module]]:
         """Attention, feed-forward, and what makes a norm of a name."""
-        c, dtype, norm = self.config, compute_dtype(self.config), _norm(self.config)
+        c, dtype, norm = self.config, compute_dtype(self.config), norm_of(self.config)
         # Scaled by 2 · layers residual sums, so the variance of the output does not grow with depth.
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
         qk_norms = {"head": norm, "heads": functools.partial(HeadsRMSNorm, c.epsilon, dtype)}
@@ -260,7 +265,7 @@ class DecoderOnly(Decoder):
         c, dtype = self.config, compute_dtype(self.config)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype, c.tie_embeddings)
         self.decoder = Stack(c.segments(), c.remat, c.unroll)
-        self.final_norm = _norm(c)()
+        self.final_norm = norm_of(c)()
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 
     def embed(self, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
@@ -270,11 +275,8 @@ class DecoderOnly(Decoder):
 
     def shared(self, step: Step, prefix: jax.Array | None) -> Shared:
         """The mask, and the rotary positions of each kind of layer."""
-        c, positions = self.config, step.positions
-        positions = positions_from(step.length) if positions is None else positions
-        ropes = {kind: c.rope_of(kind) for kind in dict.fromkeys(c.layer_kinds())}
-        rotations = {kind: rope and rope.rotation(positions, c.width) for kind, rope in ropes.items()}
-        return Shared(step.mask(prefix), positional=rotations)
+        positions = positions_from(step.length) if step.positions is None else step.positions
+        return Shared(step.mask(prefix), positional=self.config.rotations(positions))
 
     def output_projection(self) -> Projection:
         """The projection from hidden states to logits, with their cap."""

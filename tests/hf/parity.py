@@ -34,13 +34,15 @@ def untie(model):
     return model
 
 
-def check(make, path, seeds=(0, 1)):
+def check(make, path, seeds=(0, 1), tolerance=verify.TOLERANCE, gradient_tolerance=GRADIENT_TOLERANCE):
     """Outputs, loss and gradients equal, and the way back: exported files load strictly, with the same tensors.
 
     Args:
       make: makes their model.
       path: an empty directory.
       seeds: of weights and inputs; one compiled function of ours serves all.
+      tolerance: of outputs.
+      gradient_tolerance: of gradients.
     """
     step = None
     for seed in seeds:
@@ -51,7 +53,7 @@ def check(make, path, seeds=(0, 1)):
         ours = family.network(ours.config.model_copy(update={"dtype": "float32"}), ours.heads)
         step = step or compiled(ours)
         for name, found in measured(model, ours, params, verify.batch(ours.config, seed=seed), step).items():
-            assert found.relative < (GRADIENT_TOLERANCE if name == "gradient" else verify.TOLERANCE), (name, found)
+            assert found.relative < (gradient_tolerance if name == "gradient" else tolerance), (name, found)
         save(here / "ours", ours, params)
         again, info = type(model).from_pretrained(here / "ours", output_loading_info=True)
         assert not any(info.values()), info
