@@ -318,11 +318,8 @@ def family_of(config: ModelConfig, model_type: str | None = None) -> Family:
     Raises:
       UserError: Hugging Face has no such architecture.
     """
-    able = [
-        family
-        for family in families().values()
-        if config.kind in (family.kind, *family.kinds) and family.supports(config)
-    ]
+    of_kind = [family for family in families().values() if config.kind in (family.kind, *family.kinds)]
+    able = [family for family in of_kind if family.supports(config)]
     for family in able:
         if family.model_type == model_type:
             return family

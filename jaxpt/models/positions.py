@@ -199,7 +199,7 @@ def sinusoidal(length: int, width: int) -> np.ndarray:
 
 
 def sinusoids_in_halves(positions_BxL: jax.Array, width: int) -> jax.Array:
-    """Tensor2tensor's variant, [B, L] → float32 [B, L, D]: sin(p / 10000^(i/(D/2 − 1))) at i < D/2, then the cosines."""
+    """Tensor2tensor's variant: [B, L] → float32 [B, L, D], sin(p / 10000^(i/(D/2 − 1))) at i < D/2, then cosines."""
     half = width // 2
     frequencies = np.exp(np.arange(half) * (-math.log(10_000.0) / (half - 1))).astype(np.float32)
     angle_BxLxF = positions_BxL[..., None].astype(jnp.float32) * frequencies

@@ -14,7 +14,6 @@ from tests.hf.hostile import (
     LFS,
     LLAMA3,
     ROPE,
-    both,
     check_refused,
     fifo,
     folder,
@@ -134,7 +133,7 @@ REFUSED = {
     ),
     "table: tied, said to be untied": (
         "llama",
-        both(keys(tie_word_embeddings=False), tensors(lambda known: {n: x for n, x in known.items() if "head" not in n})),
+        tensors(lambda known: {name: x for name, x in known.items() if "lm_head" not in name}),
         "lm_head.weight is missing",
     ),
     "rope: factor text": ("llama", keys(rope_parameters={"rope_type": "linear", "factor": "2"}), "factor: wants "),

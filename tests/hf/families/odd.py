@@ -1,4 +1,4 @@
-"""Random configurations of transformers' decoders with odd sizes: {name: their class's prefix, function of a generator}."""
+"""Random configurations of transformers' decoders, of odd sizes."""
 
 import functools
 
@@ -115,7 +115,7 @@ def smollm3(rng):
 
 
 def phi3(rng):
-    out, width = sizes(rng, False)
+    out, _ = sizes(rng, False)
     out["hidden_size"] = 8 * out["num_attention_heads"]
     share = one_of(rng, 0.5, 0.75, 1.0)
     scaling = rope(rng, int(8 * share), "default", "longrope") | {"partial_rotary_factor": share}
