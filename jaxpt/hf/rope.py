@@ -133,9 +133,8 @@ def _complete(rope: dict[str, Any], positions: Any) -> None:
         rope["factor"] = positions / original
     scales = rope.pop("mscale", None), rope.pop("mscale_all_dim", None)
     if kind == "yarn" and all(scales) and _are_numbers(rope["factor"], *scales):
-        rope.setdefault(
-            "attention_factor", _amplitude(rope["factor"], scales[0]) / _amplitude(rope["factor"], scales[1])
-        )
+        first, second = (_amplitude(rope["factor"], scale) for scale in scales)
+        rope.setdefault("attention_factor", first / second)
 
 
 def _amplitude(factor: float, scale: float) -> float:

@@ -25,9 +25,8 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
     keys = {"original_max_position_embeddings": 4096, **keys}
     for name in ("rope_scaling", "rope_parameters"):
         if isinstance(scaling := keys.get(name), dict):
-            keys[name] = {
-                k: "longrope" if k.endswith("type") and x in ("su", "yarn") else x for k, x in scaling.items()
-            }
+            types = {key: "longrope" for key in ("type", "rope_type") if scaling.get(key) in ("su", "yarn")}
+            keys[name] = scaling | types
     return rope.read(keys, 10_000.0)
 
 
