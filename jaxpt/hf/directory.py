@@ -288,8 +288,9 @@ def write(
     keys = to_json(family, network, labels, problem) | {"dtype": first.name}
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    options = {option.theirs for option in family.options}  # RoBERTa's pad_token_id defines its first position
-    keys |= {key: value for key, value in (extra or {}).items() if key not in options}
+    # pad_token_id defines RoBERTa's first position, and which one has no sinusoids in XGLM.
+    decided = {*(option.theirs for option in family.options), *family.fixed}
+    keys |= {key: value for key, value in (extra or {}).items() if key not in decided}
     if origin is not None and origin.get("model_type") == family.model_type:
         keys = written_back(keys, origin, family, network)
     (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")

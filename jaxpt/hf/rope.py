@@ -49,8 +49,8 @@ def options(theta: float) -> tuple[Option, ...]:
         Option("rope_parameters.beta_slow", "rope_slow_turns", 1.0),
         Option("rope_parameters.truncate", "rope_whole_pairs", True),
         Option("rope_parameters.attention_factor", "rope_amplitude", None),
-        Option("rope_parameters.short_factor", "rope_short_factors", []),
-        Option("rope_parameters.long_factor", "rope_long_factors", []),
+        Option("rope_parameters.short_factor", "rope_short_factors", ()),
+        Option("rope_parameters.long_factor", "rope_long_factors", ()),
     )
 
 

@@ -300,10 +300,10 @@ class Rope(NamedTuple):
     @property
     def magnitude(self) -> float:
         """Factor of cosines and sines."""
-        if self.scaling not in ("yarn", "longrope") or self.amplitude is not None:
-            return 1.0 if self.amplitude is None else self.amplitude
-        if self.factor <= 1:
+        if self.scaling not in ("yarn", "longrope"):
             return 1.0
+        if self.amplitude is not None or self.factor <= 1:
+            return 1.0 if self.amplitude is None else self.amplitude
         grown = math.log(self.factor)
         return 0.1 * grown + 1 if self.scaling == "yarn" else math.sqrt(1 + grown / math.log(self.original_positions))
 

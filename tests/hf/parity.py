@@ -21,8 +21,8 @@ def randomise(model, seed):
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.normal_(0, 0.2, generator=generator)
-            if "norm" in name.lower() or "ln_" in name:
-                weight.add_(0 if name.endswith("bias") else 1)
+            is_scale = ("norm" in name.lower() or "ln_" in name) and not name.endswith("bias")
+            weight.add_(is_scale and "Gemma" not in type(model).__name__)  # Gemma's factor is 1 + weight
     return model.eval()
 
 

@@ -112,7 +112,7 @@ REFUSED = {
     "layers: rotary ones of another number": (
         "llama", keys(model_type="smollm3", no_rope_layers=[1, 0, 1]), "no_rope_layers: names 3 layers, but",
     ),
-    "layers: 10^9, some rotary": ("llama", keys(model_type="smollm3", num_hidden_layers=10**9), "num_hidden_layers: wants "),
+    "layers: 10^9": ("llama", keys(model_type="smollm3", num_hidden_layers=10**9), "num_hidden_layers: wants "),
     "layers: a text": ("llama", keys(model_type="smollm3", num_hidden_layers="2"), "num_hidden_layers: wants "),
     "images: text_config is a list": (
         "llama", keys(model_type="gemma3", text_config=[1]), "config.json: text_config: wants a mapping, got [1]",

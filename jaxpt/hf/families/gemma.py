@@ -58,7 +58,7 @@ LAYERS = (
 FIXED = {"use_bidirectional_attention": (None, False)}
 FAMILIES = (
     family(
-        "gemma", "Gemma", GEMMA, options(10_000.0, **DEFAULTS, **SIZES_1), table=TABLE, read=_read, fixed=FIXED,
+        "gemma", "Gemma", GEMMA, options(10_000.0, **DEFAULTS, **SIZES_1), read=_read, fixed=FIXED,
         tasks=tasks("Gemma", classes="score", tags="score", span=None),
     ),
     family(

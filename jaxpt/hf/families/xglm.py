@@ -45,6 +45,7 @@ FAMILIES = (
             Option("tie_word_embeddings", "tie_embeddings", True),
         ),
         can=lambda config: config.epsilon == 1e-5,  # config.json has no key for it
+        fixed={"pad_token_id": 1},
         table=functools.partial(table, names=NAMES, ignored=(r"model\.embed_positions\.weights",)), read=_read,
         write=lambda keys, config: keys, dropouts=("attention_dropout", "activation_dropout"),
         harmless=("init_std", "layerdrop"),
