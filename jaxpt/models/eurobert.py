@@ -5,9 +5,10 @@ Shapes: B batch · L length · D embedding width
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
+from pydantic import model_validator
 
 from jaxpt.config import HeadName, PoolerOptions, Size, TaskHead
 from jaxpt.models.base import LanguageModel, compute_dtype
@@ -31,6 +32,13 @@ class EuroBertConfig(DecoderOnlyConfig):
     pooling: Literal["late", "first", "mean"] = "late"
     """The vector of a whole text: the mean of what a hidden layer makes of each token, or what it makes of the first
     token or of the mean."""
+
+    @model_validator(mode="after")
+    def _check_encoder(self) -> Self:
+        for name in ("positions", "embed_norm", "scale_embeddings", "logit_cap"):
+            if getattr(self, name) != (default := type(self).model_fields[name].default):
+                raise ValueError(f"{name}: eurobert has {default} alone; leave it out")
+        return self
 
     @property
     def masked_lm_options(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from jaxpt.errors import UserError, shown
-from jaxpt.hf import decoders
+from jaxpt.hf import decoders, rope
 from jaxpt.hf.options import Option
 from jaxpt.hf.table import HeadTable, Row, Table
 from jaxpt.hf.tasks import tasks
@@ -27,9 +27,7 @@ def _masked_lm(config: EuroBertConfig) -> HeadTable:
 def _read(keys: dict[str, Any]) -> dict[str, Any]:
     if (pooling := keys.pop("clf_pooling", "late")) != "late":  # the class of transformers does not read this key
         raise UserError(f"config.json: clf_pooling: {shown(pooling)} is not supported, only late")
-    keys = decoders.read(keys, 10_000.0, lambda i, keys: False)
-    del keys["layer_types"]  # all are alike
-    return keys
+    return rope.read(keys, 10_000.0)
 
 
 DEFAULTS = {
@@ -42,9 +40,9 @@ FAMILIES = (
     decoders.family(
         "eurobert", "EuroBert", {},
         (*decoders.options(10_000.0, **DEFAULTS), Option("classifier_pooling", "pooling", "late", POOLINGS)),
-        kind="eurobert", classes={("masked_lm",): "EuroBertForMaskedLM", (): "EuroBertModel"}, table=table,
+        kind="eurobert", kinds=(), classes={("masked_lm",): "EuroBertForMaskedLM", (): "EuroBertModel"}, table=table,
         heads={"masked_lm": _masked_lm}, tasks=tasks("EuroBert", classes=("dense", "classifier"), span=None),
         harmless=("pretraining_tp", "auto_map", "bos_token", "eos_token", "pad_token", "mask_token"),
-        read=_read, write=decoders.write,
+        read=_read,
     ),
 )  # fmt: skip

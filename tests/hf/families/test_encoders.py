@@ -56,7 +56,7 @@ def make(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_equals_their_class(name, tmp_path):
-    parity.check(functools.partial(make, name), tmp_path, (0,), tolerance=1e-5, gradient_tolerance=1e-4)
+    parity.check(functools.partial(make, name), tmp_path, (0,), forward=1e-5, gradient=1e-4)
 
 
 @pytest.mark.parametrize("name", ["eurobert, grouped queries", "modernbert-decoder"])
