@@ -122,7 +122,7 @@ def _with_declared(tokenizer: Tokenizer, declaration: declared.Declared, file: P
         lines.append(f"{file}: no file names special tokens; taken by their usual names: {', '.join(names) or 'none'}")
     if declaration.flag("add_eos_token"):
         lines.append(f"{declaration.folder}: add_eos_token: the end of a text is put where the objective puts it")
-    tokenizer.of_config = _of_config(declaration, specials)
+    tokenizer.of_config = _of_config(declaration, specials) if file.suffix == ".json" else {}
     tokenizer.carried = {key: declaration.settings[key] for key in declared.CARRIED if key in declaration.settings}
     tokenizer.assumed = "; ".join(lines) or None
     return tokenizer

@@ -51,8 +51,8 @@ WITHOUT_CLASS = (
     "mistral", "mixtral", "modernbert", "modernbert-decoder", "olmo2", "olmo3", "phi3", "stablelm", "umt5",
 )  # fmt: skip
 """Model types whose tokenizer.json `transformers` takes as it is, whichever class tokenizer_config.json names."""
-MODEL_TYPE = "model_type"
-"""Key of config.json, and of a run's tokenizer_config.json where it changes ids."""
+MODEL_TYPE = "origin_model_type"
+"""Key of a run's tokenizer_config.json: `model_type` of the config.json that was beside it, where it changes ids."""
 FLAGS = (
     "do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space", "keep_accents", "remove_space",
     "split_by_punct", "legacy", "add_bos_token", "add_eos_token", "clean_up_tokenization_spaces",
@@ -143,7 +143,7 @@ def read(folder: Path) -> Declared:
     settings = vocabulary_files.read_settings(folder)
     model = vocabulary_files.read_settings(folder, "config.json")
     name = settings.get("tokenizer_class") or model.get("tokenizer_class") or ""
-    model_type = model.get(MODEL_TYPE) or settings.get(MODEL_TYPE) or ""
+    model_type = model.get("model_type") or settings.get(MODEL_TYPE) or ""
     if not isinstance(name, str) or not isinstance(model_type, str):
         raise UserError(f"{folder}: tokenizer_class {shown(name)}, model_type {shown(model_type)}: wants names")
     special_map = {} if DECODER in settings else vocabulary_files.read_settings(folder, MAP)

@@ -16,7 +16,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from jaxpt.data.tokenizers import added_tokens, scripts, vocabulary_files
 from jaxpt.data.tokenizers.added_tokens import AddedToken
 from jaxpt.data.tokenizers.base import BART_TOKENS, BERT_TOKENS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer
-from jaxpt.data.tokenizers.declared import MODEL_TYPE, WITHOUT_CLASS, class_name
+from jaxpt.data.tokenizers.declared import WITHOUT_CLASS, class_name
 from jaxpt.errors import UserError
 
 BERT_CLASSES = ("bert", "distilbert", "electra")
@@ -212,7 +212,7 @@ def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> None:
       tree: the file's value.
       settings: tokenizer_config.json, with the class and the model's type.
     """
-    if settings.get(MODEL_TYPE) in WITHOUT_CLASS:
+    if settings.get("model_type") in WITHOUT_CLASS:
         return
     name = class_name(settings.get("tokenizer_class") or "")
     steps = tree.get("normalizer") or {}
