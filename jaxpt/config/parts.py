@@ -42,9 +42,10 @@ class TaskHead:
     stack: Literal["encoder", "decoder"]
     """Whose hidden states x are. A decoder after an encoder reads the same text as the encoder, shifted to the right by
     one position (T5: after padding, BART: after EOS, mBART: after the text's last token)."""
-    position: Literal["first", "last", "eos", "mean", "each"]
+    position: Literal["first", "last", "eos", "mean", "late", "each"]
     """Where x is taken: at the text's first token, its last one that is no padding, where the encoder's input has its
-    last EOS, the mean of all tokens that are no padding, or at each token."""
+    last EOS, the mean of all tokens that are no padding, or at each token. `late`: the mean of what the pooler makes of
+    each token."""
     pooler: PoolerOptions | None = None
     drops_out: bool = True
     """True: dropout before W by default."""

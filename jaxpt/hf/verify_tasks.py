@@ -97,7 +97,8 @@ def logits(bound: Bound, states_BxLxD: jax.Array, inputs: Mapping[str, jax.Array
     """
     name, segments = classes.name_of(bound.heads), inputs["segments"]
     position, x = bound.config.task_head(name).position, states_BxLxD
-    if position == "mean":
+    x = bound.heads["pooler"](x) if position == "late" else x
+    if position in ("mean", "late"):
         x = (x * segments[..., None]).sum(1) / segments.sum(1, keepdims=True)
     elif position != "each":
         places = jnp.arange(segments.shape[1]) * (segments > 0)

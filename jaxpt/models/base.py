@@ -59,9 +59,13 @@ class LanguageModel(nn.Module):
         embed = self.token_embed
         return Projection(embed.table, vocab_size=self.config.vocab_size, tied=True, dtype=embed.dtype)
 
+    def lm_states(self, x: jax.Array) -> jax.Array:
+        """Input of `output_projection`: the hidden states themselves, unless a model has a layer in between."""
+        return x
+
     def logits(self, x: jax.Array) -> jax.Array:
         """Logits of the model without a head: hidden states [..., D] → float32 [..., V]; see `Bound.logits`."""
-        return self.output_projection()(x, padded=False)
+        return self.output_projection()(self.lm_states(x), padded=False)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """An encoder's hidden states [B, L, D], a decoder's next-token logits [B, L, V]: uses every parameter.
@@ -115,14 +119,12 @@ class Bound:
 
     def lm_states(self, x: jax.Array) -> jax.Array:
         """Input of `output_projection`: hidden states [..., D], transformed by the masked-LM head if there is one."""
-        return self.heads["masked_lm"](x) if "masked_lm" in self.heads else x
+        return self.heads["masked_lm"](x) if "masked_lm" in self.heads else self._method("lm_states")(x)
 
     def output_projection(self) -> Projection:
-        """The projection from `lm_states` to logits: the model's, with the masked-LM head's bias."""
+        """The projection from `lm_states` to logits: the model's, or that of the masked-LM head."""
         projection = self._method("output_projection")()
-        if "masked_lm" not in self.heads:
-            return projection
-        return projection.replace(bias=self.heads["masked_lm"].projection_bias())
+        return self.heads["masked_lm"].projection(projection) if "masked_lm" in self.heads else projection
 
     def logits(self, x: jax.Array, padded: bool = False) -> jax.Array:
         """Logits over the vocabulary.

@@ -20,10 +20,11 @@ from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PoolerOptions,
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import LanguageModel, compute_dtype
+from jaxpt.models.cache import stored
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
-from jaxpt.models.positions import Rope, positions_from
+from jaxpt.models.positions import Rope, Rotation, positions_from
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.truncated_normal(0.02)
@@ -85,6 +86,23 @@ class ModernBertConfig(ModelConfig):
             "dense_bias": self.head_bias, "norm_bias": self.norm_bias, "use_bias": self.vocab_bias,
         }  # fmt: skip
 
+    @property
+    def local_window(self) -> int:
+        """Local layers attend to tokens at a distance below this."""
+        return self.window // 2 + 1
+
+    def rotations(self, positions: jax.Array) -> dict[str, Rotation]:
+        """The rotary positions of local and global layers, for positions [B, L] or [1, L]."""
+        thetas = {"global": self.global_theta, "local": self.local_theta}
+        return {kind: Rope(x).rotation(positions, self.embed_dim // self.heads) for kind, x in thetas.items()}
+
+    def segments(self) -> tuple[Segment, ...]:
+        """The layers."""
+        return tuple(
+            Segment(tuple(functools.partial(Block, self, numbers[0]) for numbers in blocks), len(blocks[0]))
+            for blocks in self.patterns()
+        )
+
     def patterns(self) -> tuple[tuple[range, ...], ...]:
         """Layer numbers of each block of each segment: `patterns()[segment][block]`.
 
@@ -136,13 +154,14 @@ class Block(nn.Module):
             name="feed_forward",
         )  # fmt: skip
 
-        mask = shared.mask.replace(window=c.window // 2 + 1) if local else shared.mask
+        mask = shared.mask.replace(window=c.local_window) if local else shared.mask
         y = x_BxLxD if self.number == 0 else norm(name="attention_norm")(x_BxLxD)
-        y, _ = attention(y, mask, positional=shared.positional["local" if local else "global"])
+        rotation = shared.positional["local" if local else "global"]
+        y, kv = attention(y, mask, positional=rotation, past=past.of("attention"))
         x_BxLxD += adapters.after(c, "attention")(Dropout(output_dropout)(y))
         y = feed_forward(norm(name="feed_forward_norm")(x_BxLxD))
         x_BxLxD += adapters.after(c, "feed_forward")(y)
-        return Output(constrain(x_BxLxD, "act_embed"))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
 
 
 class ModernBert(LanguageModel):
@@ -152,14 +171,10 @@ class ModernBert(LanguageModel):
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        segments = tuple(
-            Segment(tuple(functools.partial(Block, c, numbers[0]) for numbers in blocks), len(blocks[0]))
-            for blocks in c.patterns()
-        )
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype)
         self.embed_norm = LayerNorm(c.epsilon, dtype, c.norm_bias)
         self.embed_dropout = Dropout(c.dropout)
-        self.encoder = Stack(segments, c.remat, c.unroll)
+        self.encoder = Stack(c.segments(), c.remat, c.unroll)
         self.final_norm = LayerNorm(c.epsilon, dtype, c.norm_bias)
 
     def encode(
@@ -183,13 +198,8 @@ class ModernBert(LanguageModel):
         Returns:
           Hidden states [B, L, D] in the compute dtype.
         """
-        c = self.config
         positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
-        rotations = {
-            name: Rope(theta).rotation(positions, c.embed_dim // c.heads)
-            for name, theta in (("global", c.global_theta), ("local", c.local_theta))
-        }
         x_BxLxD = self.embed_dropout(self.embed_norm(self.token_embed(tokens_BxL)))
-        shared = Shared(Mask(segment_ids, segment_ids), positional=rotations)
+        shared = Shared(Mask(segment_ids, segment_ids), positional=self.config.rotations(positions))
         output = self.encoder(x_BxLxD, shared, layers=layers)
         return output.with_hidden(self.final_norm(output.hidden))

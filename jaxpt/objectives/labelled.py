@@ -248,7 +248,9 @@ class HeadObjective(Objective):
           [B, N, D].
         """
         is_max = self.features is not None and self.features.bilstm is not None
-        if not is_max and model.config.task_head(self.head).position != "mean":
+        position = model.config.task_head(self.head).position
+        hidden_BxLxD = model.heads["pooler"](hidden_BxLxD) if position == "late" else hidden_BxLxD
+        if not is_max and position not in ("mean", "late"):
             return jnp.take_along_axis(hidden_BxLxD, positions_BxN[..., None], axis=1)
         text_segments_BxN = jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)
         is_own_BxNxL = segments_BxL[:, None] == text_segments_BxN[..., None]

@@ -15,7 +15,7 @@ from jaxpt.hf import load
 from tests import grids
 from tests.decode.test_beam_parity import ROUNDING, gaps, one_thread, report  # noqa: F401 (a fixture)
 from tests.hf.parity import randomise, untie
-from tests.hf.test_parity import BART_SIZES, GPT2_SIZES, LLAMA3, LLAMA_SIZES, OPT_SIZES, T5_SIZES
+from tests.hf.test_parity import BART_SIZES, GPT2_SIZES, LLAMA3, LLAMA_SIZES, MODERN_SIZES, OPT_SIZES, T5_SIZES
 
 pytestmark = [
     pytest.mark.parity,
@@ -41,6 +41,10 @@ MODELS = {
     ),
     "llama, rope of Llama 3": ("LlamaForCausalLM", "LlamaConfig", ROPE | {"rope_parameters": LLAMA3}, None),
     "mistral": ("MistralForCausalLM", "MistralConfig", ROPE | {"sliding_window": WINDOW}, None),
+    "modernbert-decoder": (
+        "ModernBertDecoderForCausalLM", "ModernBertDecoderConfig",
+        MODERN_SIZES | {"num_hidden_layers": 4, "max_position_embeddings": TABLE, "local_attention": 2 * WINDOW}, None,
+    ),
     "t5": ("T5ForConditionalGeneration", "T5Config", T5, 0),
     "t5 1.1": ("T5ForConditionalGeneration", "T5Config", T5_1_1, 0),
     "mt5": ("MT5ForConditionalGeneration", "MT5Config", T5, 0),
@@ -168,7 +172,7 @@ def of(*kept):
     return pytest.mark.parametrize("pair", grids.cases(MODELS, *kept), indirect=True)
 
 
-@of("gpt2", "opt", "llama, rope of Llama 3", "mistral", "t5 1.1", "umt5", "bart")
+@of("gpt2", "opt", "llama, rope of Llama 3", "mistral", "modernbert-decoder", "t5 1.1", "umt5", "bart")
 def test_greedy_in_refilled_rows(pair):
     """Three rows for six prompts: short and long ones follow one another, EOS comes early and late."""
     texts = pair.check(Options(max_new_tokens=NEW, eos=pair.eos), pair.refilled)

@@ -25,6 +25,7 @@ GPT2_SIZES = cases.GPT2_SIZES | {"n_layer": 2}
 LLAMA_SIZES = cases.LLAMA_SIZES | {"num_hidden_layers": 2}
 BART_SIZES = cases.BART_SIZES | {"encoder_layers": 2}
 MODERN_SIZES = cases.MODERN_SIZES | {"num_hidden_layers": 3}
+EURO_SIZES = LLAMA_SIZES | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "mask_token_id": 3}
 ALL = ("classes", "tags", "span", "choice")
 
 # name: (beginning of their classes' names, model_type, sizes and options, our heads that they have classes for)
@@ -43,6 +44,13 @@ CASES = {
         MODERN_SIZES | {"classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True, "norm_eps": 1e-3,
                         "classifier_activation": "relu"},
         ("classes", "choice"),
+    ),
+    "camembert": ("Camembert", "camembert", SIZES | {"type_vocab_size": 1}, ALL[:1]),
+    "eurobert": ("EuroBert", "eurobert", EURO_SIZES, ALL[:2]),
+    "eurobert, first": ("EuroBert", "eurobert", EURO_SIZES | {"classifier_pooling": "bos"}, ALL[:1]),
+    "eurobert, mean": ("EuroBert", "eurobert", EURO_SIZES | {"classifier_pooling": "mean", "mlp_bias": True}, ALL[:1]),
+    "modernbert-decoder": (
+        "ModernBertDecoder", "modernbert-decoder", MODERN_SIZES | {"classifier_bias": True, "norm_bias": True}, ALL[:1]
     ),
     "gpt2": ("GPT2", "gpt2", GPT2_SIZES | {"n_inner": cases.FF}, ALL[:3]),
     "openai-gpt": ("OpenAIGPT", "openai-gpt", GPT2_SIZES, ALL[:1]),
@@ -114,6 +122,7 @@ def test_every_class_of_transformers_is_here():
 SUITE = {
     "bert": ("classes", "choice"), "albert": ("classes",), "roberta": ("classes",), "distilbert": ("classes", "span"),
     "electra": ("classes", "choice"), "deberta-v3": ("classes",), "xlnet": ("classes", "span"),
+    "eurobert": ("classes",), "modernbert-decoder": ("classes",),
     "modernbert": ("classes",), "modernbert, mean, biases": ("choice",), "gpt2": ("classes", "tags"),
     "openai-gpt": ("classes",), "opt": ("span",), "llama": ("tags",), "llama, tied": ("span",), "mistral": ("classes",),
     "bart": ("classes",), "mbart": ("span",), "t5": ("span",), "t5 1.1": ("classes",), "umt5": ("tags",),

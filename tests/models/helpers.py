@@ -14,12 +14,14 @@ from jaxpt.models.deberta import DebertaConfig
 from jaxpt.models.decoder_only import DecoderOnlyConfig
 from jaxpt.models.distilbert import DistilBertConfig
 from jaxpt.models.electra import ElectraConfig
+from jaxpt.models.eurobert import EuroBertConfig
 from jaxpt.models.gpt import GPTConfig
 from jaxpt.models.gpt2 import GPT2Config
 from jaxpt.models.heads import masked_lm, replaced_token, sentence_pair
 from jaxpt.models.layers import Embed
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.modernbert import ModernBertConfig
+from jaxpt.models.modernbert_decoder import ModernBertDecoderConfig
 from jaxpt.models.network import Network
 from jaxpt.models.opt import OPTConfig
 from jaxpt.models.output import Output
@@ -70,14 +72,17 @@ OTHERS = {
     ),
     "distilbert": _maker(DistilBertConfig, max_positions=32),
     "electra": _maker(ElectraConfig, max_positions=32, embedding_dim=10),
+    "eurobert": _maker(EuroBertConfig, max_positions=32, heads=6, kv_heads=2, mlp_bias=True),
     "gpt": _maker(GPTConfig, max_positions=32, mlp_dim=None),
     "llama": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2),
     "mistral": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2, window=3),
     "decoder_only": _maker(
         DecoderOnlyConfig, max_positions=32, heads=6, kv_heads=2, pattern=("other", "main"), other_window=3,
-        other_rope="none", norm_position="both", norm="rms_plus_one", qk_norm="head", score_cap=2.0, logit_cap=3.0,
+        other_rope="unscaled", other_rope_theta=100.0, norm_position="both", norm="rms_plus_one", qk_norm="head",
+        score_cap=2.0, logit_cap=3.0, scale_embeddings=True,
     ),
     "modernbert": _maker(ModernBertConfig, max_positions=32, heads=6, layers=8, window=4),
+    "modernbert_decoder": _maker(ModernBertDecoderConfig, max_positions=32, heads=6, layers=8, window=6),
     "opt": _maker(OPTConfig, max_positions=32),
     "roberta": _maker(RobertaConfig, max_positions=34),
     "t5_shared": lambda **options: t5(share_layers=True, **options),
@@ -90,7 +95,10 @@ OF_THEIR_OWN = (
     "bert", "gpt2", "t5", "albert", "bart", "deberta_v2", "gpt", "llama", "modernbert", "t5_lm", "xlnet",
 )  # fmt: skip
 """Those with blocks or stacks of their own; the others differ from one of these in options."""
-SHORTER = {"albert": {"layers": 2, "groups": 1, "inner_layers": 1}, "modernbert": {"layers": 6}}
+SHORTER = {
+    "albert": {"layers": 2, "groups": 1, "inner_layers": 1}, "modernbert": {"layers": 6},
+    "modernbert_decoder": {"layers": 6},
+}  # fmt: skip
 """With one segment, of each kind of block, that is run twice."""
 
 
@@ -98,6 +106,7 @@ SHORTER = {"albert": {"layers": 2, "groups": 1, "inner_layers": 1}, "modernbert"
 HEADS = {
     "bert": (masked_lm, sentence_pair), "albert": (masked_lm, sentence_pair), "roberta": (masked_lm,),
     "distilbert": (masked_lm,), "deberta": (masked_lm,), "modernbert": (masked_lm,), "electra": (replaced_token,),
+    "eurobert": (masked_lm,),
 }  # fmt: skip
 
 

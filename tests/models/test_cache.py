@@ -14,7 +14,7 @@ from tests import grids
 from tests.models.helpers import ALL, OTHERS, V, drawn, t5
 
 MODELS = ALL | OTHERS | {"umt5": functools.partial(t5, bias_per_layer=True)}
-DECODERS = ("gpt", "gpt2", "opt", "llama", "mistral", "t5_lm")
+DECODERS = ("gpt", "gpt2", "opt", "llama", "mistral", "modernbert_decoder", "t5_lm")
 PAIRS = ("t5", "t5_old", "t5_shared", "umt5", "bart", "mbart")
 B, T = 3, 20
 LENGTHS = np.array([9, 4, 6])  # of the prompts

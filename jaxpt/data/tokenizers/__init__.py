@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +116,13 @@ def _with_declared(tokenizer: Tokenizer, declaration: declared.Declared, file: P
     ]
     if specials:
         tokenizer.name_specials(specials)
+        tokenizer.name_ends()
     elif file.suffix == ".json":
         names = [f"{part} {token.content}" for part, token in tokenizer.special_tokens().items() if part != "pad"]
         lines.append(f"{file}: no file names special tokens; taken by their usual names: {', '.join(names) or 'none'}")
     if declaration.flag("add_eos_token"):
         lines.append(f"{declaration.folder}: add_eos_token: the end of a text is put where the objective puts it")
+    tokenizer.of_config = _of_config(declaration, specials) if file.suffix == ".json" else {}
     tokenizer.carried = {key: declaration.settings[key] for key in declared.CARRIED if key in declaration.settings}
     tokenizer.assumed = "; ".join(lines) or None
     return tokenizer
@@ -133,6 +135,9 @@ def _specials(
     and the vocabulary does not have."""
     of_class = {part: AddedToken(token, special=True) for part, token in declaration.specials_of_class.items()}
     named = dict(declaration.specials)
+    for part, i in declaration.model_ids.items():
+        if part not in {**named, **of_class} and (token := tokenizer.special_token(i)) is not None:
+            named[part] = token
     if file.suffix == ".model":  # which says what it has itself
         named = {part: token for part, token in of_class.items() if getattr(tokenizer.vocabulary, part) is None} | named
     elif named or of_class:
@@ -140,6 +145,14 @@ def _specials(
     lacking = {part for part, token in named.items() if token is not None and tokenizer.token_id(token.content) is None}
     missing = [(part, named[part].content) for part in declaration.specials if part in lacking]
     return {part: None if part in lacking else token for part, token in named.items()}, missing
+
+
+def _of_config(declaration: declared.Declared, specials: Mapping[str, AddedToken | None]) -> dict[str, Any]:
+    """Keys of tokenizer_config.json that say what config.json says of a vocabulary."""
+    parts = declaration.model_ids.keys() - declaration.specials.keys() - declaration.specials_of_class.keys()
+    named = {f"{part}_token": token.content for part in sorted(parts) if (token := specials.get(part)) is not None}
+    model_type = declaration.model_type
+    return named | ({declared.MODEL_TYPE: model_type} if model_type in declared.WITHOUT_CLASS else {})
 
 
 def _read(

@@ -63,6 +63,7 @@ class Tokenizer(abc.ABC):
       declared: tokens of `with_declared`.
       specials: what files say of special tokens, see `name_specials`; {} where they say nothing.
       carried: further keys of tokenizer_config.json; `save` writes them as they are.
+      of_config: keys of tokenizer_config.json that say what config.json beside it says.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class Tokenizer(abc.ABC):
     declared: tuple[AddedToken, ...] = ()
     specials: Mapping[str, AddedToken | None] = MappingProxyType({})
     carried: Mapping[str, Any] = MappingProxyType({})
+    of_config: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
@@ -153,6 +155,13 @@ class Tokenizer(abc.ABC):
             ids["pad"] = ids["pad"] or 0  # a vocabulary without padding gives some id
         self.vocabulary = dataclasses.replace(self.vocabulary, **ids)
 
+    def name_ends(self) -> None:
+        """Where files name a mask and no CLS or SEP (EuroBERT, mmBERT), BOS and EOS are around an encoder's text."""
+        v = self.vocabulary
+        if v.mask is not None:
+            cls, sep = (v.bos if v.cls is None else v.cls), (v.eos if v.sep is None else v.sep)
+            self.vocabulary = dataclasses.replace(v, cls=cls, sep=sep)
+
     def special_tokens(self, named: Mapping[str, AddedToken | None] | None = None) -> dict[str, AddedToken | None]:
         """The special tokens by their part: {"bos": <s>, "pad": None, …}.
 
@@ -169,6 +178,10 @@ class Tokenizer(abc.ABC):
     def token_id(self, token: str) -> int | None:
         """The id of a token as it is written; None where the vocabulary does not have it."""
         return next((i for i in range(self.vocabulary.size) if self.tokens([i])[0] == token), None)
+
+    def special_token(self, i: int) -> AddedToken | None:
+        """The special token with an id; None where the id is another token's, or that is not known."""
+        return None
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Token ids of a text; nothing is put before or after it.
@@ -286,7 +299,7 @@ class Tokenizer(abc.ABC):
 
     def resolved(self) -> dict[str, Any]:
         """Options of tokenizer_config.json whose default depends on config.json."""
-        return {}
+        return dict(self.of_config)
 
     def files(self) -> dict[str, str | bytes]:
         """{name: content} of the files that `load` reads, for `save` and `digest`."""

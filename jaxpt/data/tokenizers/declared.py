@@ -6,7 +6,8 @@
   stand in it anyway;
 - special tokens: tokenizer_config.json; special_tokens_map.json counts before it where there is no
   `added_tokens_decoder`; then what the class has of its own;
-- the class: `tokenizer_class` of tokenizer_config.json, of config.json, `model_type` of config.json.
+- the class: `tokenizer_class` of tokenizer_config.json, of config.json, `model_type` of config.json;
+- BOS and EOS that none of these names: config.json.
 """
 
 from __future__ import annotations
@@ -27,20 +28,31 @@ MAP, ADDED_TOKENS, DECODER = "special_tokens_map.json", "added_tokens.json", "ad
 _FAIRSEQ = BART_TOKENS | {"sep": "</s>", "cls": "<s>"}
 _GPT2 = {"bos": END_OF_TEXT, "eos": END_OF_TEXT}
 _LLAMA = {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}
+_GEMMA = {"pad": "<pad>", "eos": "<eos>", "bos": "<bos>", "unk": "<unk>", "mask": "<mask>"}
+_QWEN = {"eos": END_OF_TEXT, "unk": END_OF_TEXT, "pad": END_OF_TEXT}
 _T5 = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 CLASS_SPECIALS: Mapping[str, Mapping[str, str]] = {
     **dict.fromkeys(("bert", "distilbert", "electra"), BERT_TOKENS),
-    **dict.fromkeys(("roberta", "bart", "xlmroberta", "mbart", "longformer", "led"), _FAIRSEQ),
+    **dict.fromkeys(("roberta", "bart", "xlmroberta", "camembert", "mbart", "longformer", "led"), _FAIRSEQ),
     **dict.fromkeys(("gpt2", "opt"), _GPT2),
     **dict.fromkeys(("llama", "mistral", "codellama"), _LLAMA),
     **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
     "openaigpt": {"unk": "<unk>"},
+    "gemma": _GEMMA,
+    "qwen2": _QWEN,
+    "gptneox": _GPT2 | {"unk": END_OF_TEXT, "pad": "<|padding|>"},
     "albert": BERT_TOKENS | {"bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"},
     "debertav2": BERT_TOKENS | {"bos": "[CLS]", "eos": "[SEP]"},
     "xlnet": _FAIRSEQ | {"sep": "<sep>", "cls": "<cls>"},
 }
 """Special tokens that a class of `transformers` has where no file names others."""
 
+WITHOUT_CLASS = (
+    "mistral", "mixtral", "modernbert", "modernbert-decoder", "olmo2", "olmo3", "phi3", "stablelm", "umt5",
+)  # fmt: skip
+"""Model types whose tokenizer.json `transformers` takes as it is, whichever class tokenizer_config.json names."""
+MODEL_TYPE = "origin_model_type"
+"""Key of a run's tokenizer_config.json: `model_type` of the config.json that was beside it, where it changes ids."""
 FLAGS = (
     "do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space", "keep_accents", "remove_space",
     "split_by_punct", "legacy", "add_bos_token", "add_eos_token", "clean_up_tokenization_spaces",
@@ -75,6 +87,7 @@ class Declared:
       added: added tokens; first those that have an id, in its order.
       specials: {"bos": "<s>", "pad": None, …}: the special tokens that files name, None where they say that there is
         none.
+      model_ids: {"bos": 1, "eos": 2}: config.json's.
     """
 
     folder: Path
@@ -83,6 +96,7 @@ class Declared:
     model_type: str
     added: tuple[AddedToken, ...]
     specials: Mapping[str, AddedToken | None]
+    model_ids: Mapping[str, int]
 
     @property
     def specials_of_class(self) -> Mapping[str, str]:
@@ -129,7 +143,7 @@ def read(folder: Path) -> Declared:
     settings = vocabulary_files.read_settings(folder)
     model = vocabulary_files.read_settings(folder, "config.json")
     name = settings.get("tokenizer_class") or model.get("tokenizer_class") or ""
-    model_type = model.get("model_type") or ""
+    model_type = model.get("model_type") or settings.get(MODEL_TYPE) or ""
     if not isinstance(name, str) or not isinstance(model_type, str):
         raise UserError(f"{folder}: tokenizer_class {shown(name)}, model_type {shown(model_type)}: wants names")
     special_map = {} if DECODER in settings else vocabulary_files.read_settings(folder, MAP)
@@ -140,7 +154,8 @@ def read(folder: Path) -> Declared:
     by_name = {token.content: token for token in added}
     specials = {part: token and by_name.get(token.content, token) for part, token in specials.items()}
     extra = [token for token in extra if token.content not in by_name]
-    return Declared(folder, settings, name, model_type, (*added, *extra), specials)
+    model_ids = {part: i for part in ("bos", "eos") if isinstance(i := model.get(f"{part}_token_id"), int)}
+    return Declared(folder, settings, name, model_type, (*added, *extra), specials, model_ids)
 
 
 def class_name(name: str) -> str:

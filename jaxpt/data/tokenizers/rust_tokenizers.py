@@ -16,7 +16,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from jaxpt.data.tokenizers import added_tokens, scripts, vocabulary_files
 from jaxpt.data.tokenizers.added_tokens import AddedToken
 from jaxpt.data.tokenizers.base import BART_TOKENS, BERT_TOKENS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer
-from jaxpt.data.tokenizers.declared import class_name
+from jaxpt.data.tokenizers.declared import WITHOUT_CLASS, class_name
 from jaxpt.errors import UserError
 
 BERT_CLASSES = ("bert", "distilbert", "electra")
@@ -91,6 +91,10 @@ class RustTokenizer(Tokenizer):
 
     def token_id(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
+
+    def special_token(self, i: int) -> AddedToken | None:
+        token = self._tokenizer.get_added_tokens_decoder().get(i)
+        return AddedToken(token.content, special=True) if token is not None and token.special else None
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -206,8 +210,10 @@ def override(tree: dict[str, Any], settings: Mapping[str, Any]) -> None:
 
     Args:
       tree: the file's value.
-      settings: tokenizer_config.json, with the class.
+      settings: tokenizer_config.json, with the class and the model's type.
     """
+    if settings.get("model_type") in WITHOUT_CLASS:
+        return
     name = class_name(settings.get("tokenizer_class") or "")
     steps = tree.get("normalizer") or {}
     if name in BERT_CLASSES and steps.get("type") == "BertNormalizer":

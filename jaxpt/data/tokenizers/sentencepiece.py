@@ -256,7 +256,8 @@ class SentencePieceTokenizer(Tokenizer):
         return super()._written() | {self._sp.id_to_piece(i): i for i in control} | added_ids
 
     def resolved(self) -> dict[str, Any]:
-        return {"legacy": self.style.prefix == "every"} if self.style.name == "llama" else {}
+        legacy = {"legacy": self.style.prefix == "every"} if self.style.name == "llama" else {}
+        return super().resolved() | legacy
 
     def save(self, directory: str | Path) -> None:
         style = self.style

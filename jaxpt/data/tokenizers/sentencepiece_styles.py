@@ -18,6 +18,7 @@ class Style:
 
     T5 appends sentinels. ALBERT and XLNet make ``quotes'' plain and strip accents before they tokenize; ALBERT folds
     case. XLM-R has fairseq's ids: `<s> <pad> </s> <unk>` first, whatever the model has in their place, `<mask>` last.
+    CamemBERT has four tokens before the model's own `<unk> <s> </s>`, of which the first is not used.
     DeBERTa v2 and v3 have `[MASK]` last.
     """
 
@@ -65,6 +66,10 @@ STYLES = {
         "xlmroberta", "XLMRobertaTokenizer", "sentencepiece.bpe.model", unk=3, template="<s> $A </s>",
         first=("<s>", "<pad>", "</s>", "<unk>"), last=("<mask>",),
     ),
+    "camembert": Style(
+        "camembert", "CamembertTokenizer", "sentencepiece.bpe.model", unk=3, template="<s> $A </s>",
+        first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"), last=("<mask>",),
+    ),
     "debertav2": Style(
         "debertav2", "DebertaV2Tokenizer", "spm.model", unk=3, template="[CLS] $A [SEP]", last=("[MASK]",)
     ),
@@ -100,7 +105,8 @@ def style_of(file: Path, settings: dict[str, Any], model_type: str | None) -> St
         raise UserError(
             f"{file}: the ids of a {tokenizer_class} may be others than the model's; wants its tokenizer.json"
         )
-    style = STYLES.get("xlmroberta" if file.name == STYLES["xlmroberta"].file else name, PLAIN)
+    is_xlm_r = file.name == STYLES["xlmroberta"].file and name != "camembert"
+    style = STYLES.get("xlmroberta" if is_xlm_r else name, PLAIN)
     if style.name == "llama":
         is_mistral = model_type == "mistral"  # whose class has other defaults
         if settings.get("add_prefix_space") is False and not is_mistral:

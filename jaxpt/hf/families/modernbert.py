@@ -1,7 +1,8 @@
-"""ModernBERT as Hugging Face's `ModernBertForMaskedLM` or `ModernBertModel`."""
+"""ModernBERT as `ModernBertForMaskedLM` or `ModernBertModel`, its decoder as `ModernBertDecoderForCausalLM`."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from jaxpt.errors import UserError, shown
@@ -9,15 +10,21 @@ from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.table import HeadTable, Row, Table, dense, layer, norm
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.modernbert import ModernBertConfig
+from jaxpt.models.modernbert_decoder import ModernBertDecoderConfig
 
 
 def _block(ours: str, numbers: range, config: ModernBertConfig) -> tuple[Row, ...]:
     theirs, at = "model.layers.{layer}", {"layers": tuple(numbers)}
-    attention = tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value"))
+    attention = {f"{ours}/attention/{name}": f"{name[0]}_proj" for name in ("query", "key", "value")}
+    fused = {tuple(attention): "Wqkv"}
     feed_forward = tuple(f"{ours}/feed_forward/{name}" for name in ("gate", "up"))
     norms = ({} if numbers[0] == 0 else {"attention_norm": "attn_norm"}) | {"feed_forward_norm": "mlp_norm"}
     return (
-        *dense(attention, f"{theirs}.attn.Wqkv", config.attention_bias, **at),
+        *(
+            row
+            for paths, name in (fused if config.family == "encoder" else attention).items()
+            for row in dense(paths, f"{theirs}.attn.{name}", config.attention_bias, **at)
+        ),
         *dense(f"{ours}/attention/output", f"{theirs}.attn.Wo", config.attention_bias, **at),
         *dense(feed_forward, f"{theirs}.mlp.Wi", config.mlp_bias, **at),
         *dense(f"{ours}/feed_forward/down", f"{theirs}.mlp.Wo", config.mlp_bias, **at),
@@ -31,7 +38,7 @@ def table(config: ModernBertConfig) -> Table:
         row
         for s, segment in enumerate(config.patterns())
         for b, numbers in enumerate(segment)
-        for row in _block(f"encoder/segment_{s}/block_{b}", numbers, config)
+        for row in _block(f"{config.family}/segment_{s}/block_{b}", numbers, config)
     )
     return Table(
         rows=(
@@ -44,13 +51,23 @@ def table(config: ModernBertConfig) -> Table:
     )
 
 
-def _masked_lm(config: ModernBertConfig) -> HeadTable:
-    rows = (
-        *dense("dense", "head.dense", config.head_bias),
-        *norm("norm", "head.norm", config.norm_bias),
-        *((Row("bias", "decoder.bias"),) if config.vocab_bias else ()),
+def _head(ours: str, theirs: str, config: ModernBertConfig) -> tuple[Row, ...]:
+    return (
+        *dense(f"{ours}dense", f"{theirs}.dense", config.head_bias),
+        *norm(f"{ours}norm", f"{theirs}.norm", config.norm_bias),
+        *((Row(f"{ours}bias", "decoder.bias"),) if config.vocab_bias else ()),
     )
-    return HeadTable(rows, tied=("decoder.weight",))
+
+
+def _masked_lm(config: ModernBertConfig) -> HeadTable:
+    return HeadTable(_head("", "head", config), tied=("decoder.weight",))
+
+
+def decoder_table(config: ModernBertDecoderConfig) -> Table:
+    """Weight table of the decoder, whose head is a part of it."""
+    embeddings, *body = table(config).rows
+    embeddings = dataclasses.replace(embeddings, tied=("decoder.weight",))
+    return Table((embeddings, *body, *_head("lm_head/", "lm_head", config)), prefix="model.")
 
 
 def _read(keys: dict[str, Any]) -> dict[str, Any]:
@@ -95,44 +112,65 @@ def _write(keys: dict[str, Any], config: ModernBertConfig) -> dict[str, Any]:
     return keys | {"layer_types": types, "rope_parameters": rope} | ids
 
 
+def _write_decoder(keys: dict[str, Any], config: ModernBertDecoderConfig) -> dict[str, Any]:
+    # Their class wants numbers; an export writes those of the vocabulary instead, where there is one.
+    return _write(keys, config) | dict.fromkeys((f"{name}_token_id" for name in ("pad", "bos", "cls", "sep")), 0)
+
+
 POOLED = ("head.dense", "classifier")
-FAMILIES = (
-    Family(
-        model_type="modernbert",
-        kind="modernbert",
-        classes={("masked_lm",): "ModernBertForMaskedLM", (): "ModernBertModel"},
-        table=table,
-        heads={"masked_lm": _masked_lm},
-        tasks=tasks("ModernBert", classes=POOLED, choice=POOLED, tags=POOLED, span=POOLED, norm="head.norm"),
-        options=(
-            Option("vocab_size", "vocab_size", 50368),
-            Option("hidden_size", "embed_dim", 768),
-            Option("intermediate_size", "mlp_dim", 1152),
-            Option("num_hidden_layers", "layers", 22),
-            Option("num_attention_heads", "heads", 12),
-            Option("hidden_activation", "activation", "gelu", ACTIVATIONS),
-            Option("classifier_activation", "head_activation", "gelu", ACTIVATIONS),
-            Option("max_position_embeddings", "max_positions", 8192),
-            Option("norm_eps", "epsilon", 1e-5),
-            Option("norm_bias", "norm_bias", False),
-            Option("attention_bias", "attention_bias", False),
-            Option("mlp_bias", "mlp_bias", False),
-            Option("classifier_bias", "head_bias", False),
-            Option("decoder_bias", "vocab_bias", True),
-            Option("local_attention", "window", 128),
-            Option("global_attn_every_n_layers", "global_every", 3),
-            Option("global_rope_theta", "global_theta", 160_000.0),
-            Option("local_rope_theta", "local_theta", 10_000.0),
-            Option("embedding_dropout", "dropout", 0.0),
-            Option("classifier_pooling", "pooling", "cls", {"cls": "first", "mean": "mean"}),
-        ),
-        fixed={"tie_word_embeddings": True, "position_embedding_type": "absolute", "sparse_prediction": False},
-        dropouts=("attention_dropout", "mlp_dropout"),
-        harmless=(
-            "deterministic_flash_attn", "layer_norm_eps",
-            "initializer_cutoff_factor", "sparse_pred_ignore_index", "repad_logits_with_grad", "reference_compile",
-        ),
-        read=_read,
-        write=_write,
+OPTIONS = (
+    Option("vocab_size", "vocab_size", 50368),
+    Option("hidden_size", "embed_dim", 768),
+    Option("intermediate_size", "mlp_dim", 1152),
+    Option("num_hidden_layers", "layers", 22),
+    Option("num_attention_heads", "heads", 12),
+    Option("hidden_activation", "activation", "gelu", ACTIVATIONS),
+    Option("classifier_activation", "head_activation", "gelu", ACTIVATIONS),
+    Option("max_position_embeddings", "max_positions", 8192),
+    Option("norm_eps", "epsilon", 1e-5),
+    Option("norm_bias", "norm_bias", False),
+    Option("attention_bias", "attention_bias", False),
+    Option("mlp_bias", "mlp_bias", False),
+    Option("classifier_bias", "head_bias", False),
+    Option("decoder_bias", "vocab_bias", True),
+    Option("local_attention", "window", 128),
+    Option("global_attn_every_n_layers", "global_every", 3),
+    Option("global_rope_theta", "global_theta", 160_000.0),
+    Option("local_rope_theta", "local_theta", 10_000.0),
+    Option("embedding_dropout", "dropout", 0.0),
+)
+MODERNBERT = Family(
+    model_type="modernbert",
+    kind="modernbert",
+    classes={("masked_lm",): "ModernBertForMaskedLM", (): "ModernBertModel"},
+    table=table,
+    heads={"masked_lm": _masked_lm},
+    tasks=tasks("ModernBert", classes=POOLED, choice=POOLED, tags=POOLED, span=POOLED, norm="head.norm"),
+    options=(*OPTIONS, Option("classifier_pooling", "pooling", "cls", {"cls": "first", "mean": "mean"})),
+    fixed={"tie_word_embeddings": True, "position_embedding_type": "absolute", "sparse_prediction": False},
+    dropouts=("attention_dropout", "mlp_dropout"),
+    harmless=(
+        "deterministic_flash_attn", "layer_norm_eps",
+        "initializer_cutoff_factor", "sparse_pred_ignore_index", "repad_logits_with_grad", "reference_compile",
     ),
+    read=_read,
+    write=_write,
 )  # fmt: skip
+DECODER = dataclasses.replace(
+    MODERNBERT,
+    model_type="modernbert-decoder",
+    kind="modernbert_decoder",
+    classes="ModernBertDecoderForCausalLM",
+    table=decoder_table,
+    heads={},
+    tasks=tasks(
+        "ModernBertDecoder", classes=POOLED, tags=None, span=None, norm="head.norm",
+        lacks=("lm_head/.*",),
+    ),
+    options=OPTIONS,
+    fixed={"tie_word_embeddings": True},
+    write=_write_decoder,
+    special_ids={"cls": "bos", "sep": "eos"},
+    harmless=(*MODERNBERT.harmless, "classifier_pooling", "sparse_prediction", "position_embedding_type"),
+)  # fmt: skip
+FAMILIES = (MODERNBERT, DECODER)

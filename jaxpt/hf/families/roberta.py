@@ -1,4 +1,7 @@
-"""RoBERTa and XLM-R as Hugging Face's `RobertaForMaskedLM` or `XLMRobertaForMaskedLM`, which are equal."""
+"""RoBERTa, XLM-R and CamemBERT as Hugging Face's `RobertaForMaskedLM`, `XLMRobertaForMaskedLM`, `CamembertForMaskedLM`.
+
+The three classes are equal.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,17 @@ ROBERTA = bert.family(
     tasks=_tasks("Roberta"),
     options=(*bert.options(vocab_size=50265), PADDING),
 )  # fmt: skip
-XLM_ROBERTA = dataclasses.replace(
+FAMILIES = (
     ROBERTA,
-    model_type="xlm-roberta",
-    classes={("masked_lm",): "XLMRobertaForMaskedLM", (): "XLMRobertaModel"},
-    tasks=_tasks("XLMRoberta"),
-    options=(*bert.options(), PADDING),
-    only_of_origin=True,
+    *(
+        dataclasses.replace(
+            ROBERTA,
+            model_type=model_type,
+            classes={("masked_lm",): f"{name}ForMaskedLM", (): f"{name}Model"},
+            tasks=_tasks(name),
+            options=(*bert.options(), PADDING),
+            only_of_origin=True,
+        )
+        for model_type, name in (("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert"))
+    ),
 )
-FAMILIES = (ROBERTA, XLM_ROBERTA)

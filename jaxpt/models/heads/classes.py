@@ -93,13 +93,15 @@ def apply(bound: Bound, name: HeadName, x: jax.Array, part: str | None = None) -
     Args:
       bound: a network with the heads of `declare`.
       name: of the head.
-      x: hidden states at the positions that `task_head(name).position` names, [..., D].
+      x: hidden states at the positions that `task_head(name).position` names, [..., D]; of `late` what the pooler has
+        made of them.
       part: as in `declare`; `ALL`: the outputs of all tasks with such a head, one after the other (`parts`).
 
     Returns:
       float32 [..., outputs].
     """
-    x = x if bound.config.task_head(name).pooler is None else bound.heads["pooler"](x)
+    options = bound.config.task_head(name)
+    x = x if options.pooler is None or options.position == "late" else bound.heads["pooler"](x)
     if part == ALL:
         return jnp.concatenate([bound.heads[called(name, task)](x) for task in parts(bound.heads, name)], axis=-1)
     return bound.heads[called(name, part)](x)

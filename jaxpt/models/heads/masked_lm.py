@@ -1,6 +1,7 @@
 """BERT's masked-LM head: LN(f(x · W + b)) · Eᵀ + c, with the token embeddings E; W maps to their width.
 
-Paper: https://arxiv.org/abs/1810.04805
+EuroBERT's is x · U + c, with a projection U of its own.
+Papers: https://arxiv.org/abs/1810.04805 https://arxiv.org/abs/2503.05500
 Shapes: D width of the hidden states · V vocabulary (Vp: its rows in storage)
 """
 
@@ -15,6 +16,7 @@ from jaxpt.models.base import compute_dtype
 from jaxpt.models.heads import INIT
 from jaxpt.models.layers import ACTIVATIONS, Activation, Dense, LayerNorm, param, stored_rows
 from jaxpt.models.network import Head
+from jaxpt.models.output import Projection
 
 
 class MaskedLMHead(nn.Module):
@@ -32,20 +34,32 @@ class MaskedLMHead(nn.Module):
     norm_bias: bool = True
     use_bias: bool = True
     """Use c."""
+    has_transform: bool = True
+    """Use the layers before the projection."""
+    is_tied: bool = True
+    """Use E; else U."""
 
     def setup(self) -> None:
-        self.dense = Dense(self.width, ("embed", "norm"), INIT, self.dtype, self.dense_bias)
-        self.norm = LayerNorm(self.epsilon, self.dtype, self.norm_bias)
-        rows = (stored_rows(self.vocab_size),)
-        self.bias = param(self, "bias", nn.initializers.zeros, rows, ("vocab",)) if self.use_bias else None
+        if self.has_transform:
+            self.dense = Dense(self.width, ("embed", "norm"), INIT, self.dtype, self.dense_bias)
+            self.norm = LayerNorm(self.epsilon, self.dtype, self.norm_bias)
+        rows = stored_rows(self.vocab_size)
+        self.kernel = None if self.is_tied else param(self, "kernel", INIT, (self.width, rows), ("embed", "vocab"))
+        self.bias = param(self, "bias", nn.initializers.zeros, (rows,), ("vocab",)) if self.use_bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Input of Eᵀ: [..., D] → [..., width of the token embeddings]."""
-        return self.norm(ACTIVATIONS[self.activation](self.dense(x)))
+        """Input of the projection: [..., D] → [..., width of the token embeddings]."""
+        return self.norm(ACTIVATIONS[self.activation](self.dense(x))) if self.has_transform else x
 
-    def projection_bias(self) -> jax.Array | None:
-        """c: [Vp], or None."""
-        return self.bias
+    def projection(self, embeddings: Projection) -> Projection:
+        """The projection to the vocabulary.
+
+        Args:
+          embeddings: that of the token embeddings.
+        """
+        if self.kernel is not None:
+            embeddings = Projection(self.kernel, vocab_size=self.vocab_size, dtype=self.dtype)
+        return embeddings.replace(bias=self.bias)
 
 
 def declare(model: ModelConfig) -> dict[str, Head]:

@@ -72,6 +72,7 @@ CLASSES = {  # name: (model_type, tokenizer_class, the files, what trains them)
     "albert": ("albert", "AlbertTokenizer", ("spiece.model",), ALBERT_IDS),
     "xlnet": ("xlnet", "XLNetTokenizer", ("spiece.model",), XLNET_IDS),
     "xlm-roberta": ("xlm-roberta", "XLMRobertaTokenizer", ("sentencepiece.bpe.model",), {}),
+    "camembert": ("camembert", "CamembertTokenizer", ("sentencepiece.bpe.model",), {}),
     "deberta-v2": ("deberta-v2", "DebertaV2Tokenizer", ("spm.model",), DEBERTA_IDS),
     "mbart": ("mbart", "MBartTokenizer", ("sentencepiece.bpe.model",), {}),
     "modernbert": ("modernbert", "PreTrainedTokenizerFast", ("vocab.json", "merges.txt"), {"special": BERT}),

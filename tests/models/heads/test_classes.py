@@ -43,7 +43,7 @@ def test_logits_are_their_formula(name):
 def test_where_a_text_is_read(name):
     """As the classes of transformers do: whole texts at one place, tokens at each."""
     config = EVERY[name]()
-    own = {"xlnet": "last"}.get(name, POSITIONS[config.family])
+    own = {"xlnet": "last", "eurobert": "late"}.get(name, POSITIONS[config.family])
     assert [config.task_head(head).position for head in HEAD_NAMES] == [own, "each", "each", own]
     stacks = {config.task_head(head).stack for head in HEAD_NAMES}
     assert stacks == (

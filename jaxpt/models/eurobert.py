@@ -1,0 +1,96 @@
+"""EuroBERT: a bidirectional encoder whose blocks are Llama's. Paper: https://arxiv.org/abs/2503.05500
+
+Shapes: B batch · L length · D embedding width
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+import jax
+from pydantic import model_validator
+
+from jaxpt.config import HeadName, PoolerOptions, Size, TaskHead
+from jaxpt.models.base import LanguageModel, compute_dtype
+from jaxpt.models.decoder_only import INIT, DecoderOnlyConfig, norm_of
+from jaxpt.models.layers import Embed
+from jaxpt.models.mask import Mask
+from jaxpt.models.output import Output
+from jaxpt.models.positions import positions_from
+from jaxpt.models.stack import Shared, Stack
+
+
+class EuroBertConfig(DecoderOnlyConfig):
+    """Configuration of EuroBERT; it has all keys of `decoder_only`, whose windows are here on both sides."""
+
+    family: ClassVar[str] = "encoder"
+    text_layout: ClassVar[str] = "bert"
+
+    kind: Literal["eurobert"] = "eurobert"
+    max_positions: Size = 8192
+    """Maximum sequence length."""
+    pooling: Literal["late", "first", "mean"] = "late"
+    """The vector of a whole text: the mean of what a hidden layer makes of each token, or what it makes of the first
+    token or of the mean."""
+
+    @model_validator(mode="after")
+    def _check_encoder(self) -> Self:
+        for name in ("positions", "embed_norm", "scale_embeddings", "logit_cap"):
+            if getattr(self, name) != (default := type(self).model_fields[name].default):
+                raise ValueError(f"{name}: eurobert has {default} alone; leave it out")
+        return self
+
+    @property
+    def masked_lm_options(self) -> dict[str, Any]:
+        """Options of the masked-LM head: a projection alone, with a bias where the feed-forward has one."""
+        return super().masked_lm_options | {
+            "has_transform": False, "is_tied": self.tie_embeddings, "use_bias": self.mlp_bias
+        }  # fmt: skip
+
+    def task_head(self, name: HeadName) -> TaskHead:
+        """Heads of whole texts have a hidden layer."""
+        if name in ("tags", "span"):
+            return TaskHead("encoder", "each", drops_out=False)
+        return TaskHead("encoder", self.pooling, PoolerOptions("gelu"), drops_out=False)
+
+    def build(self) -> EuroBert:
+        """Builds the model."""
+        return EuroBert(self)
+
+
+class EuroBert(LanguageModel):
+    """The encoder."""
+
+    config: EuroBertConfig
+
+    def setup(self) -> None:
+        c = self.config
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, compute_dtype(c), c.tie_embeddings)
+        self.encoder = Stack(c.segments(), c.remat, c.unroll)
+        self.final_norm = norm_of(c)()
+
+    def encode(
+        self,
+        tokens_BxL: jax.Array,
+        *,
+        token_types: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        layers: bool = False,
+    ) -> Output:
+        """Hidden states after the final norm.
+
+        Args:
+          tokens_BxL: token ids.
+          token_types: ignored: the model has none.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
+          positions: [B, L], 0 … L-1 by default.
+          layers: also return the hidden states of all layers.
+
+        Returns:
+          Hidden states [B, L, D] in the compute dtype.
+        """
+        positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
+        shared = Shared(Mask(segment_ids, segment_ids), positional=self.config.rotations(positions))
+        output = self.encoder(self.token_embed(tokens_BxL), shared, layers=layers)
+        return output.with_hidden(self.final_norm(output.hidden))
