@@ -194,7 +194,7 @@ def check_head(prefix, options, head, path, seed):
         theirs = verify_tasks.theirs(name, model, inputs)
     difference = verify.differences(mine, theirs, inputs)["logits"]
     assert difference.relative < FORWARD, difference
-    save(path / "ours", network, params)
+    parity.save_as(model.config.model_type, path / "ours", network, params)
     again = type(model).from_pretrained(path / "ours").state_dict()
     assert all(tensor.equal(again[key]) for key, tensor in model.state_dict().items())
 
