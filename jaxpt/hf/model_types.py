@@ -68,6 +68,17 @@ def text_model(keys: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {**text, **whole, **labels, "architectures": classes, "model_type": TEXT_MODELS[model_type]}
 
 
+def class_of_file(name: str, model_type: Any) -> str:
+    """Their class that loads a directory: of a text model, that of the model that reads images too, if it is in there.
+
+    Args:
+      name: of the class of the text model.
+      model_type: of config.json.
+    """
+    whole = {text: image for image, text in TEXT_CLASSES.items()}
+    return whole.get(name, name) if isinstance(model_type, str) and model_type in TEXT_MODELS else name
+
+
 def unsupported(model_type: Any, known: Collection[str]) -> str:
     """Why a model_type is not read: its nearest kin and what that lacks, or all that are read.
 

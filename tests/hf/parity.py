@@ -5,8 +5,9 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
-from jaxpt.hf import directory, load, mapping, save, verify
+from jaxpt.hf import directory, load, mapping, verify
 from jaxpt.models import stored
 
 V, LAYERS, D, HEADS, FF = 101, 3, 24, 3, 40
@@ -52,13 +53,13 @@ def check(make, path, seeds=(0, 1), forward=verify.TOLERANCE, gradient=GRADIENT_
         model, here = randomise(make(), seed), path / str(seed)
         model.save_pretrained(here / "theirs")
         ours, params = load(here / "theirs")
-        family = directory.family_of(ours.config)
+        family = directory.family_of(ours.config, model.config.model_type)
         ours = family.network(ours.config.model_copy(update={"dtype": "float32"}), ours.heads)
         step = step or compiled(ours)
         for name, found in measured(model, ours, params, verify.batch(ours.config, seed=seed), step).items():
             assert found.relative < (gradient if name == "gradient" else forward), (name, found)
             largest[name] = max(largest.get(name, 0.0), found.relative)
-        save(here / "ours", ours, params)
+        save_as(model.config.model_type, here / "ours", ours, params)
         again, info = type(model).from_pretrained(here / "ours", output_loading_info=True)
         assert not any(info.values()), info
         state = again.state_dict()
@@ -69,6 +70,13 @@ def check(make, path, seeds=(0, 1), forward=verify.TOLERANCE, gradient=GRADIENT_
             key = option.theirs
             assert key not in after or before.get(key, after[key]) in (after[key], None), key
     return largest
+
+
+def save_as(model_type, path, ours, params):
+    """`jaxpt.hf.save` of a model that was read as a model_type, of several that can express it."""
+    flat = traverse_util.flatten_dict(dict(params), sep="/")
+    dtypes = {name: x.dtype for name, x in flat.items()}
+    directory.write(path, ours, flat, dtypes, origin={"model_type": model_type})
 
 
 def compiled(ours):
@@ -98,7 +106,7 @@ def measured(model, ours, params, inputs, step):
     out = verify.differences(mine, theirs, inputs)
     assert all(w.grad is not None for w in model.parameters())
     state = {n: w.grad.numpy() for n, w in model.named_parameters()}
-    table = directory.family_of(ours.config).table_of(ours)
+    table = directory.family_of(ours.config, model.config.model_type).table_of(ours)
     found = mapping.find({n: x.shape for n, x in state.items()}, table, ours)
     wanted = stored.gather(mapping.pieces(state, found, table, ours), stored.stored_params(ours))
     flat = jax.tree_util.tree_leaves_with_path(gradient)

@@ -67,8 +67,9 @@ def _write(keys: dict[str, Any], config: DecoderOnlyConfig) -> dict[str, Any]:
     is_new = config.parallel == "two_norms" or heads not in (1, config.heads)
     norms = {"no": None, "one_norm": 1, "two_norms": 2}[keys.pop("parallel_norms")]
     return keys | {
-        "num_kv_heads": heads, "new_decoder_architecture": is_new, "multi_query": heads == 1,
-        "parallel_attn": config.parallel != "no", "num_ln_in_parallel_attn": norms if is_new else None,
+        "new_decoder_architecture": is_new, "num_kv_heads": heads if is_new else config.heads,
+        "multi_query": heads == 1, "parallel_attn": config.parallel != "no",
+        "num_ln_in_parallel_attn": norms if is_new else None,
     }  # fmt: skip
 
 

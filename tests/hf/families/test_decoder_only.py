@@ -24,6 +24,7 @@ SIZES = {
     "vocab_size": 101, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3,
     "num_key_value_heads": 1, "max_position_embeddings": 64, **odd.SPECIAL,
 }  # fmt: skip
+FALCON_SIZES = {key: x for key, x in SIZES.items() if key not in ("num_key_value_heads", "intermediate_size")}
 NEOX_SIZES = {key: x for key, x in SIZES.items() if key != "num_key_value_heads"}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
 YARN = {
@@ -56,11 +57,11 @@ MODELS = {
                                                 "use_parallel_residual": True}),
     "gpt_neox, parallel": ("GPTNeoX", NEOX_SIZES),
     "bloom, three heads": ("Bloom", {"vocab_size": 101, "hidden_size": 24, "n_layer": 2, "n_head": 3, **odd.SPECIAL}),
-    "falcon, groups, two norms": ("Falcon", NEOX_SIZES | {
+    "falcon, groups, two norms": ("Falcon", FALCON_SIZES | {
         "num_attention_heads": 6, "new_decoder_architecture": True, "num_kv_heads": 2}),
-    "falcon, alibi, biases, in sequence": ("Falcon", NEOX_SIZES | {
+    "falcon, alibi, biases, in sequence": ("Falcon", FALCON_SIZES | {
         "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}),
-    "falcon, one key head": ("Falcon", NEOX_SIZES),
+    "falcon, one key head": ("Falcon", FALCON_SIZES),
     "xglm": ("XGLM", {"vocab_size": 101, "d_model": 24, "ffn_dim": 40, "num_layers": 2, "attention_heads": 3,
                       "max_position_embeddings": 64, **odd.SPECIAL, "pad_token_id": 1, "bos_token_id": 0}),
 }  # fmt: skip
@@ -86,7 +87,7 @@ def test_equals_their_class(name, tmp_path):
     check_class(*MODELS[name], tmp_path, 0)
 
 
-@pytest.mark.parametrize("seed", grids.seeds(0, 12))
+@pytest.mark.parametrize("seed", grids.seeds(0, 8))
 @pytest.mark.parametrize("prefix", odd.CLASSES)
 def test_random_sizes_equal_their_class(prefix, seed, tmp_path):
     check_class(prefix, odd.CLASSES[prefix](np.random.default_rng(seed)), tmp_path, seed)
@@ -163,7 +164,7 @@ def test_generates_as_their_class(name, tmp_path):
     check_generation(*MODELS[name], tmp_path, 0)
 
 
-@pytest.mark.parametrize("seed", grids.seeds(0, 4))
+@pytest.mark.parametrize("seed", grids.seeds(0, 3))
 @pytest.mark.parametrize("prefix", odd.CLASSES)
 def test_random_sizes_generate_as_their_class(prefix, seed, tmp_path):
     check_generation(prefix, odd.CLASSES[prefix](np.random.default_rng(100 + seed)), tmp_path, seed)
@@ -194,7 +195,7 @@ def check_head(prefix, options, head, path, seed):
         theirs = verify_tasks.theirs(name, model, inputs)
     difference = verify.differences(mine, theirs, inputs)["logits"]
     assert difference.relative < FORWARD, difference
-    save(path / "ours", network, params)
+    parity.save_as(model.config.model_type, path / "ours", network, params)
     again = type(model).from_pretrained(path / "ours").state_dict()
     assert all(tensor.equal(again[key]) for key, tensor in model.state_dict().items())
 
@@ -207,7 +208,7 @@ def test_heads_equal_their_class(name, head, tmp_path):
     check_head(*MODELS[name], head, tmp_path, 0)
 
 
-@pytest.mark.parametrize("seed", grids.seeds(0, 2))
+@pytest.mark.parametrize("seed", grids.seeds(0, 1))
 @pytest.mark.parametrize("head", LABELS)
 @pytest.mark.parametrize("prefix", odd.CLASSES)
 def test_random_sizes_of_heads_equal_their_class(prefix, head, seed, tmp_path):
