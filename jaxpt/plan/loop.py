@@ -147,6 +147,8 @@ def _programs(config: Config, shape: Shape, devices: list[Any], axes: dict[str, 
     network = config.objective.network(model)
     if hasattr(model, "dropout"):
         network = network.with_model(remat="none", dropout=0.0)
+    if model.position_switch is not None:  # the one step that reads a text again is none of those that are measured
+        network = network.with_model(rope_scaling="none")
     place = Place(
         meshes.make(mesh_config(config, len(devices), axes), devices), tuple(rules.table(config.mesh).items())
     )

@@ -12,6 +12,7 @@ from jaxpt import config as configs
 from jaxpt.models import attention, kernels
 from jaxpt.models.mask import Mask
 from jaxpt.train import flops, state, step
+from tests import families
 from tests.config.helpers import ROOT
 
 
@@ -121,6 +122,19 @@ def test_of_a_window_its_share_is_needed(causal, window):
     narrow = min(window, L)
     expected = visible - narrow / 2 if causal else visible + L - narrow
     assert flops.matmul_flops(run, q) == 2 * 2 * 2 * H * K * expected
+
+
+def test_each_kind_of_layer_counts_by_its_window():
+    """Two layers with a window of 8 of 32 tokens, two that see all before them."""
+    config = families.config("gemma")
+    setup = state.setup(config, jax.devices()[:1])
+    with setup.use():
+        batch = step.batch_shapes(setup, config.objective)
+        found = flops.model_flops(setup.network, config.objective, setup.shapes.params, batch)
+    B, S, D, HK, GK, F, V = 8, 32, 32, 4 * 16, 2 * 16, 64, 256
+    matrices = 4 * (2 * D * HK + 2 * D * GK + 3 * D * F) + D * V
+    scores = 2 * (1 / 2 + (1 / 4 - 1 / 32)) * S * S
+    assert found == B * (6 * S * matrices + 12 * HK * scores)
 
 
 def t5_small(batch):
