@@ -17,7 +17,7 @@ from flax import traverse_util
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError, shown
-from jaxpt.hf import files, foreign, formats, mapping, tasks
+from jaxpt.hf import files, foreign, formats, mapping, model_types, tasks
 from jaxpt.hf.formats.arrays import Checkpoint, Tensors
 from jaxpt.hf.options import Family, from_json, to_json
 from jaxpt.hf.origin import written_back
@@ -121,6 +121,8 @@ def open_directory(
 def read_config(directory: Path, other: Checkpoint | None = None) -> tuple[dict[str, Any], Family]:
     """Reads config.json alone, or tells its keys from the shapes of another program's checkpoint.
 
+    Of a model that reads images too, the keys are those of its text model.
+
     Args:
       directory: contains config.json, or is in one of `jaxpt.hf.formats`.
       other: the opened checkpoint, if it is in such a form; by default it is opened.
@@ -133,13 +135,11 @@ def read_config(directory: Path, other: Checkpoint | None = None) -> tuple[dict[
     """
     is_here, known = (directory / "config.json").is_file(), families()
     other = other if is_here else other or formats.open(directory)
-    keys = (other and other.keys) or _read_json(directory / "config.json")
+    path = directory / "config.json"
+    keys = model_types.text_model((other and other.keys) or _read_json(path), path)
     model_type = keys.get("model_type")
     if not isinstance(model_type, str) or model_type not in known:
-        raise UserError(
-            f"{directory / 'config.json'}: model_type {shown(model_type)} is not supported, "
-            f"only {', '.join(sorted(known))}"
-        )
+        raise UserError(f"{path}: {model_types.unsupported(model_type, known)}")
     return keys, known[model_type]
 
 
@@ -288,8 +288,9 @@ def write(
     keys = to_json(family, network, labels, problem) | {"dtype": first.name}
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    options = {option.theirs for option in family.options}  # RoBERTa's pad_token_id defines its first position
-    keys |= {key: value for key, value in (extra or {}).items() if key not in options}
+    # pad_token_id defines RoBERTa's first position, and which one has no sinusoids in XGLM.
+    decided = {*(option.theirs for option in family.options), *family.fixed}
+    keys |= {key: value for key, value in (extra or {}).items() if key not in decided}
     if origin is not None and origin.get("model_type") == family.model_type:
         keys = written_back(keys, origin, family, network)
     (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
@@ -318,7 +319,8 @@ def family_of(config: ModelConfig, model_type: str | None = None) -> Family:
     Raises:
       UserError: Hugging Face has no such architecture.
     """
-    able = [family for family in families().values() if family.kind == config.kind and family.supports(config)]
+    of_kind = [family for family in families().values() if config.kind in (family.kind, *family.kinds)]
+    able = [family for family in of_kind if family.supports(config)]
     for family in able:
         if family.model_type == model_type:
             return family

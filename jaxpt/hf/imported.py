@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from jaxpt.config import Config, LoraConfig, ModelConfig, ObjectiveConfig
 from jaxpt.config.files import origin_of, override
 from jaxpt.errors import UserError, printable, shown
 from jaxpt.hf import directory as hf
-from jaxpt.hf import llama2c, peft
+from jaxpt.hf import llama2c, model_types, peft
 from jaxpt.hf.tasks import Problem
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
@@ -153,6 +154,8 @@ def report_lines(source: Path, opened: Any, lacking: Sequence[str]) -> Iterator[
         if names:
             yield printable(f"{outcome}: {', '.join(names)}", 10_000)
     if source.is_dir():
+        if images := sum(re.fullmatch(model_types.IMAGES, name) is not None for name in opened.tensors):
+            yield f"skipped, not of the text model: {images} tensors that read images"
         (keys, family), ours = hf.read_config(source), opened.network.config.dropout
         for key in family.dropouts:
             if (rate := keys.get(key, ours)) != ours:

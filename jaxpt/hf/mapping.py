@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One of their tensors: a row of a table, at one layer."""
+    """One of their tensors: a row of a table, or a piece of it, at one layer."""
 
     name: str
     tied: tuple[str, ...]
@@ -58,6 +58,8 @@ class Tensor:
     """Ours that it contains."""
     index: int | None = None
     """Its layer in ours; None if they have no layers."""
+    piece: int = 0
+    """Its number among the row's pieces."""
 
     @property
     def at(self) -> Any:
@@ -71,8 +73,8 @@ class Tensor:
 
     @property
     def widths(self) -> list[int]:
-        """Size of the last axis of each of ours."""
-        return [param.unpadded[-1] for param in self.params]
+        """Size of the last axis of each of ours, or of this piece of it."""
+        return [param.unpadded[-1] // self.row.pieces for param in self.params]
 
     @property
     def joined_shape(self) -> tuple[int, ...]:
@@ -89,6 +91,17 @@ class Tensor:
         """Their shape."""
         return self.row.shape or self.transposed_shape
 
+    def joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Ours, each [..., width], as their last axis has them."""
+        whole = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+        return whole if (order := self.row.order(self.widths)) is None else whole[..., order]
+
+    def cut(self, joined: np.ndarray) -> list[np.ndarray]:
+        """Inverse of `joined`."""
+        order = self.row.order(self.widths)
+        whole = joined if order is None else joined[..., np.argsort(order)]
+        return np.split(whole, np.cumsum(self.widths)[:-1], axis=-1)
+
 
 def tensors_of(table: Table, network: Network) -> list[Tensor]:
     """The tensors of a table, in order.
@@ -104,9 +117,9 @@ def tensors_of(table: Table, network: Network) -> list[Tensor]:
     for row in table.rows:
         of_row = tuple(params[path] for path in row.paths)
         numbers = (row.layers or range(of_row[0].shape[0])) if "{layer}" in row.theirs else (None,)
-        for index, number in enumerate(numbers):
-            name, *tied = (name.format(layer=number) for name in (row.theirs, *row.tied))
-            out.append(Tensor(name, tuple(tied), row, of_row, None if number is None else index))
+        for (index, number), piece in itertools.product(enumerate(numbers), range(row.pieces)):
+            name, *tied = (name.format(layer=number, piece=piece) for name in (row.theirs, *row.tied))
+            out.append(Tensor(name, tuple(tied), row, of_row, None if number is None else index, piece))
     return out
 
 
@@ -159,8 +172,7 @@ def tensors(
         dtype = dtype or arrays[0].dtype
         for entry in of_row:
             unpadded = (x[tuple(map(slice, param.unpadded))] for x, param in zip(arrays, entry.params, strict=True))
-            parts = [x[entry.at] for x in unpadded]
-            joined = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+            joined = entry.joined([np.split(x[entry.at], entry.row.pieces, axis=-1)[entry.piece] for x in unpadded])
             yield entry.name, np.ascontiguousarray(TRANSFORMS[entry.row.transform](joined)).reshape(entry.shape)
     for name, shape in table.zeros.items() if modules is None else ():
         yield name, np.zeros(shape, dtype)
@@ -222,19 +234,23 @@ def pieces(state: Mapping[str, Any], found: Found, table: Table, network: Networ
     def read(name: str) -> np.ndarray:
         return finite(found.names[name], np.asarray(state[found.names[name]]))
 
-    for entry in tensors_of(table, network):
-        if entry.name not in found.names:
-            continue
+    def parts(entry: Tensor) -> list[np.ndarray]:
         x = read(entry.name)
         for tied in entry.tied:
             if tied in found.names and not np.array_equal(read(tied), x):
                 raise UserError(f"weights: {tied} and {entry.name} differ, but this configuration ties them")
-        x = TRANSFORMS[entry.row.transform](x.reshape(entry.transposed_shape))
-        parts = np.split(x, np.cumsum(entry.widths)[:-1], axis=-1)
-        for path, param, part in zip(entry.row.paths, entry.params, parts, strict=True):
-            full = param.shape[entry.index is not None :]
-            padding = [(0, size - own) for size, own in zip(full, part.shape, strict=True)]
-            yield path, entry.index, np.pad(part, padding)
+        return entry.cut(TRANSFORMS[entry.row.transform](x.reshape(entry.transposed_shape)))
+
+    for _, group in itertools.groupby(tensors_of(table, network), lambda x: (x.row.paths, x.index)):
+        entries = list(group)
+        if any(entry.name not in found.names for entry in entries):
+            continue
+        first, pieces_of = entries[0], zip(*map(parts, entries), strict=True)
+        for path, param, arrays in zip(first.row.paths, first.params, pieces_of, strict=True):
+            part = np.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
+            full = param.shape[first.index is not None :]
+            padding = [(0, size - unpadded) for size, unpadded in zip(full, part.shape, strict=True)]
+            yield path, first.index, np.pad(part, padding)
     for name in table.zeros:
         if name in found.names and np.any(read(name)):
             raise UserError(f"weights: {name} is not zero, and jaxpt has no counterpart")

@@ -117,6 +117,8 @@ class Family:
     """(their keys, their tensors) → our fields that only the tensors determine."""
     supports: Callable[[Any], bool] = lambda config: True
     """True if this model_type can express a configuration of this kind."""
+    kinds: tuple[str, ...] = ()
+    """More kinds of which it may express a configuration."""
     only_of_origin: bool = False
     """True: a model is written as this model_type only if it was read as such."""
     dropouts: tuple[str, ...] = ()

@@ -154,7 +154,8 @@ def _joined(
             b[row : row + width, column : column + rank] = factors[path].b[entry.at].T[:width]
             column += rank
         row += width
-    return np.ascontiguousarray(np.concatenate(a)), b
+    order = entry.row.order(entry.widths)
+    return np.ascontiguousarray(np.concatenate(a)), b if order is None else b[order]
 
 
 def _whole_modules(entries: Iterable[mapping.Tensor], trained: Mapping[str, np.ndarray]) -> list[str]:
@@ -323,7 +324,7 @@ def _check_saved(source: Path, settings: Mapping[str, Any], table: Table, names:
 
 def _cut(entry: mapping.Tensor, a: np.ndarray, b: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """{our path: (lora_A, lora_B)} of a matrix of theirs; blocks that `write` made become what they were."""
-    pieces = dict(zip(entry.row.paths, np.split(b, np.cumsum(entry.widths)[:-1])))
+    pieces = {path: part.T for path, part in zip(entry.row.paths, entry.cut(b.T))}
     used = {path: np.flatnonzero(piece.any(0)) for path, piece in pieces.items()}
     blocks = {path: columns for path, columns in used.items() if len(columns)}
     of_block = {len(columns) for columns in blocks.values()}

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -37,11 +37,30 @@ class Row:
     """Their layer numbers; 0, 1, 2, … by default."""
     shape: tuple[int, ...] | None = None
     """Their shape, if it is a reshape of ours."""
+    groups: int = 1
+    """Several of ours are concatenated group by group: of each an equal share, then the next group (heads)."""
+    pieces: int = 1
+    """With {piece} in the name: so many tensors of theirs, one after the other, are one of ours."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Our paths, always as a tuple."""
         return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+    def order(self, widths: Sequence[int]) -> np.ndarray | None:
+        """Which entry of ours, one beside the other, each entry of theirs is; None if it is the same one.
+
+        Args:
+          widths: size of the last axis of each of ours.
+
+        Example:
+          >>> Row(("q", "k"), "qk", groups=2).order([4, 2])
+          array([0, 1, 4, 2, 3, 5])
+        """
+        if self.groups == 1:
+            return None
+        parts = np.split(np.arange(sum(widths)), np.cumsum(widths)[:-1])
+        return np.concatenate([part.reshape(self.groups, -1) for part in parts], axis=1).reshape(-1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,8 @@ WORDS = {
     "classes": "text classification", "tags": "token classification", "span": "question answering",
     "choice": "multiple choice",
 }  # fmt: skip
+PROJECTIONS = ("lm_head.", "lm_loss.", "embed_out.")
+"""Their names of the projection to the vocabulary."""
 VOCABULARY = (r"head/.*", "vocab_bias")
 """Parameters of the projection to the vocabulary, which these classes do not have."""
 
@@ -59,7 +61,7 @@ class Task:
             return new + name.removeprefix(old)
 
         def renamed(row: Row) -> Row:
-            tied = tuple(theirs(name) for name in row.tied if not name.startswith(("lm_head.", "lm_loss.")))
+            tied = tuple(theirs(name) for name in row.tied if not name.startswith(PROJECTIONS))
             return dataclasses.replace(row, theirs=theirs(row.theirs), tied=tied)
 
         rows = [renamed(row) for row in body.rows if not any(re.fullmatch(x, p) for x in lacks for p in row.paths)]

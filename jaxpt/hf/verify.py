@@ -20,8 +20,9 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt.errors import UserError
-from jaxpt.hf import verify_tasks
+from jaxpt.hf import model_types, verify_tasks
 from jaxpt.hf.directory import family_of, load, read_config
+from jaxpt.hf.files import read_object
 from jaxpt.models.heads import classes, sentence_pair
 from jaxpt.models.network import Network
 from jaxpt.models.stored import finite
@@ -236,7 +237,8 @@ def verify(directory: str | Path, network: Network | None = None, params: Any = 
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
     for path, x in traverse_util.flatten_dict(params, sep="/").items():
         finite(path, x)
-    their_class = getattr(transformers, family.class_of(network))
+    keys = read_object(Path(directory) / "config.json")
+    their_class = getattr(transformers, model_types.class_of_file(family.class_of(network), keys.get("model_type")))
     torch_model = their_class.from_pretrained(directory, dtype=torch.float32).eval()
     name = classes.name_of(network.heads)
     if name is None:

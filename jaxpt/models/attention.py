@@ -22,7 +22,7 @@ from jaxpt.models.layers import Dense, Initializer, constrain, mesh_axes
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import NOTHING, Past
 from jaxpt.models.position_terms import PositionTerms
-from jaxpt.models.positions import LearnedBias, Rotation, rotate
+from jaxpt.models.positions import DistanceBias, Rotation, rotate
 from jaxpt.parallel import compiler
 
 Implementation = Literal["auto", "xla", "chunked", "cudnn", "flash", "fused", "splash"]
@@ -37,7 +37,7 @@ def attend(
     k_BxSxGxK: jax.Array,
     v_BxSxGxK: jax.Array,
     mask: Mask,
-    bias_HxLxS: jax.Array | LearnedBias | PositionTerms | None = None,
+    bias_HxLxS: jax.Array | DistanceBias | PositionTerms | None = None,
     *,
     scale: float | None = None,
     soft_cap: float | None = None,
@@ -52,7 +52,7 @@ def attend(
       k_BxSxGxK: keys; H/G adjacent query heads share one key head (grouped-query attention).
       v_BxSxGxK: values.
       mask: which keys each query attends to.
-      bias_HxLxS: added to the scores, or None; with a leading batch axis if it differs between rows. A `LearnedBias`
+      bias_HxLxS: added to the scores, or None; with a leading batch axis if it differs between rows. A `DistanceBias`
         or `PositionTerms` becomes an array only where the implementation wants one.
       scale: factor of the scores, 1/√K by default.
       soft_cap: c, if scores z become c · tanh(z / c) before the mask.
@@ -66,14 +66,15 @@ def attend(
     Papers: https://arxiv.org/abs/1706.03762, grouped-query attention https://arxiv.org/abs/2305.13245
     """
     dropping = dropout_key is not None and dropout > 0
-    kinds: dict[type, Bias | None] = {type(None): None, LearnedBias: "learned", PositionTerms: "terms"}
-    bias = kinds.get(type(bias_HxLxS), "array")
-    if isinstance(bias_HxLxS, PositionTerms) and not bias_HxLxS.is_whole:
-        bias = "array"
+    bias: Bias | None = None if bias_HxLxS is None else "array"
+    if isinstance(bias_HxLxS, DistanceBias):
+        bias = "learned"
+    if isinstance(bias_HxLxS, PositionTerms) and bias_HxLxS.is_whole:
+        bias = "terms"
     name = choose(q_BxLxHxK.shape, k_BxSxGxK.shape, q_BxLxHxK.dtype, mask, bias, dropping, implementation, soft_cap)
     scale = 1 / math.sqrt(q_BxLxHxK.shape[-1]) if scale is None else scale
     if name not in ("flash", "fused"):
-        if isinstance(bias_HxLxS, LearnedBias):
+        if isinstance(bias_HxLxS, DistanceBias):
             bias_HxLxS = bias_HxLxS.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
         if isinstance(bias_HxLxS, PositionTerms):
             bias_HxLxS = scale * bias_HxLxS.materialise(q_BxLxHxK, k_BxSxGxK, mask.offset)
@@ -99,7 +100,7 @@ def sow_weights(
     q_BxLxHxK: jax.Array,
     k_BxSxGxK: jax.Array,
     mask: Mask,
-    bias_HxLxS: jax.Array | LearnedBias | PositionTerms | None = None,
+    bias_HxLxS: jax.Array | DistanceBias | PositionTerms | None = None,
     *,
     scale: float | None = None,
     soft_cap: float | None = None,
@@ -143,7 +144,7 @@ def choose(
       k_shape: [B, S, G, K].
       dtype: of queries and keys.
       mask: which keys each query attends to.
-      bias: what kind of bias there is: a `LearnedBias`, `PositionTerms` (both of them), or an array.
+      bias: what kind of bias there is: a `DistanceBias`, `PositionTerms` (both of them), or an array.
       dropping: True if attention dropout is on.
       implementation: the requested implementation, or `auto`.
       soft_cap: as of `attend`.
@@ -265,7 +266,7 @@ class Attention(nn.Module):
         mask: Mask,
         *,
         memory_BxSxD: jax.Array | None = None,
-        bias_HxLxS: jax.Array | LearnedBias | None = None,
+        bias_HxLxS: jax.Array | DistanceBias | None = None,
         positional: Rotation | None = None,
         past: Past = NOTHING,
     ) -> tuple[jax.Array, cache.KeyValues | None]:
@@ -329,7 +330,7 @@ class Attention(nn.Module):
         k_BxSxGxK: jax.Array,
         v_BxSxGxK: jax.Array,
         mask: Mask,
-        bias_HxLxS: jax.Array | LearnedBias | None,
+        bias_HxLxS: jax.Array | DistanceBias | None,
     ) -> jax.Array:
         """Scores of queries and keys, and the values weighted by their softmax. A subclass may override this step.
 

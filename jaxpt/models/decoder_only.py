@@ -1,4 +1,4 @@
-"""The decoder of Llama and of what came of it: Mistral, Qwen, OLMo, SmolLM, Gemma, Phi, StableLM, GPT-NeoX.
+"""The decoder of Llama, Mistral, Qwen, OLMo, SmolLM, Gemma, Phi, StableLM, GPT-NeoX, BLOOM, Falcon and XGLM.
 
 Without options it is Llama: RMSNorm before each part of a block, rotary positions, gated feed-forward, no biases. A
 configuration says what differs. Papers: https://arxiv.org/abs/2302.13971 (Llama), https://arxiv.org/abs/2310.06825
@@ -28,11 +28,15 @@ from jaxpt.models.base import UntiedHead, check_heads, compute_dtype
 from jaxpt.models.cache import Step, stored
 from jaxpt.models.decoder import Decoder
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, HeadsRMSNorm, LayerNorm, RMSNorm, constrain
+from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past, Projection
-from jaxpt.models.positions import Rope, positions_from
+from jaxpt.models.position_terms import Alibi, alibi_of_keys
+from jaxpt.models.positions import Rope, positions_from, sinusoids_in_halves
 from jaxpt.models.stack import Segment, Shared, Stack
 
 INIT = nn.initializers.normal(0.02)
+FIRST_SINUSOID = 2
+"""Of position 0 (XGLM)."""
 LayerKind = Literal["main", "other"]
 
 
@@ -57,6 +61,8 @@ class DecoderOnlyConfig(ModelConfig):
     """Maximum sequence length."""
     window: Size | None = None
     """Sliding window: each token attends to itself and window − 1 earlier tokens; None: to all earlier tokens."""
+    positions: Literal["rotary", "alibi", "alibi_bfloat16", "sinusoids"] = "rotary"
+    """Rotary positions, ALiBi, ALiBi as Falcon rounds it, or sines and cosines that are added to the embeddings."""
     rope_theta: PositiveFloat = 10_000.0
     """θ: pair i of a head's coordinates is rotated by θ^(−2i/K) per position."""
     rope_scaling: Literal["none", "linear", "llama3", "yarn", "longrope"] = "none"
@@ -96,8 +102,9 @@ class DecoderOnlyConfig(ModelConfig):
     """x + f(norm(x)), x + norm(f(x)), or x + norm(f(norm(x)))."""
     parallel: Literal["no", "one_norm", "two_norms"] = "no"
     """Attention and feed-forward read the same x, after one norm or each after its own."""
-    qk_norm: Literal["none", "head", "heads"] = "none"
-    """Norm of queries and keys: of each head by itself, or of all heads of a token together."""
+    qk_norm: Literal["none", "head", "per_head", "heads"] = "none"
+    """Norm of queries and keys, without bias: of each head by itself, with one scale for all heads or one for each, or
+    of all heads of a token together."""
     activation: Activation = "silu"
     gated: bool = True
     """The feed-forward has a gate."""
@@ -111,6 +118,8 @@ class DecoderOnlyConfig(ModelConfig):
     """c: attention scores z become c · tanh(z / c), by XLA or on TPUs by `splash`; other kernels have no cap."""
     logit_cap: PositiveFloat | None = None
     """c: logits z become c · tanh(z / c)."""
+    embed_norm: bool = False
+    """Norm of the token embeddings."""
     scale_embeddings: bool = False
     """Token embeddings are multiplied by √embed_dim."""
     tie_embeddings: bool = False
@@ -126,6 +135,21 @@ class DecoderOnlyConfig(ModelConfig):
             check_heads(self.embed_dim, self.heads, hint="; set head_dim")
         if self.heads % (self.kv_heads or self.heads):
             raise ValueError(f"kv_heads: {self.kv_heads} does not divide heads {self.heads}")
+        if self.positions == "rotary":
+            self._check_rope()
+        if self.positions == "sinusoids" and (self.embed_dim % 2 or self.embed_dim < 4):
+            raise ValueError(f"embed_dim: {self.embed_dim} is no even width of 4 or more, which sinusoids need")
+        if (self.qk_norm, self.norm) in (("per_head", "rms"), ("per_head", "rms_plus_one"), ("heads", "layer")):
+            raise ValueError(f"qk_norm: {self.qk_norm} is not there for norm {self.norm}")
+        if not self.pattern:
+            raise ValueError("pattern: wants at least one kind of layer")
+        if self.window is not None and (self.other_window or 0) > self.window:
+            raise ValueError(f"other_window: {self.other_window} is wider than window {self.window}; swap the two")
+        if self.parallel != "no" and self.norm_position != "before":
+            raise ValueError(f"parallel: {self.parallel} wants norm_position before")
+        return self
+
+    def _check_rope(self) -> None:
         if self.width % 2:
             raise ValueError(f"head_dim: {self.width} is odd, but rotary positions need an even width")
         rotated = int(self.width * self.rotary_share)
@@ -135,13 +159,6 @@ class DecoderOnlyConfig(ModelConfig):
             count = len(getattr(self, name))
             if self.rope_scaling == "longrope" and count != rotated // 2:
                 raise ValueError(f"{name}: wants {rotated // 2} numbers, one for each pair of coordinates, got {count}")
-        if not self.pattern:
-            raise ValueError("pattern: wants at least one kind of layer")
-        if self.window is not None and (self.other_window or 0) > self.window:
-            raise ValueError(f"other_window: {self.other_window} is wider than window {self.window}; swap the two")
-        if self.parallel != "no" and self.norm_position != "before":
-            raise ValueError(f"parallel: {self.parallel} wants norm_position before")
-        return self
 
     @property
     def width(self) -> int:
@@ -159,7 +176,7 @@ class DecoderOnlyConfig(ModelConfig):
 
     def rope_of(self, kind: LayerKind) -> Rope | None:
         """The rotary positions of a kind of layer, None if it has none."""
-        if kind == "other" and self.other_rope == "none":
+        if self.positions != "rotary" or (kind == "other" and self.other_rope == "none"):
             return None
         rope = Rope(
             self.rope_theta, self.rope_scaling, self.rope_factor, self.rope_low_frequency, self.rope_high_frequency,
@@ -224,7 +241,8 @@ class Block(nn.Module):
         mask = shared.mask.replace(window=c.window_of(self.kind))
 
         y = normed = norm(name="attention_norm")(x_BxLxD) if before else x_BxLxD
-        y, kv = attention(y, mask, positional=shared.positional[self.kind], past=past.of("attention"))
+        rotation, bias = shared.positional[self.kind], shared.bias_HxLxS
+        y, kv = attention(y, mask, bias_HxLxS=bias, positional=rotation, past=past.of("attention"))
         y = norm(name="attention_output_norm")(y) if after else y
         attended = adapters.after(c, "attention")(Dropout(c.dropout)(y))
         x_BxLxD = x_BxLxD if c.parallel == "two_norms" else x_BxLxD + attended
@@ -243,7 +261,11 @@ class Block(nn.Module):
         c, dtype, norm = self.config, compute_dtype(self.config), _norm(self.config)
         # Scaled by 2 · layers residual sums, so the variance of the output does not grow with depth.
         residual = nn.initializers.normal(0.02 / math.sqrt(2 * c.layers))
-        qk_norms = {"head": norm, "heads": functools.partial(HeadsRMSNorm, c.epsilon, dtype)}
+        by_head = functools.partial(norm, use_bias=False) if c.norm == "layer" else norm
+        qk_norms = {
+            "head": by_head, "per_head": functools.partial(by_head, per_head=True),
+            "heads": functools.partial(HeadsRMSNorm, c.epsilon, dtype),
+        }  # fmt: skip
         attention = self.attention_class(
             c.heads, c.width, dtype, INIT, residual, output_bias=c.attention_bias,
             use_bias=c.attention_bias if c.qkv_bias is None else c.qkv_bias, dropout=c.dropout, kv_heads=c.kv_heads,
@@ -264,6 +286,7 @@ class DecoderOnly(Decoder):
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype, c.tie_embeddings)
+        self.embed_norm = _norm(c)() if c.embed_norm else None
         self.decoder = Stack(c.segments(), c.remat, c.unroll)
         self.final_norm = _norm(c)()
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
@@ -271,15 +294,31 @@ class DecoderOnly(Decoder):
     def embed(self, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
         """Token embeddings; their scale is rounded as they are."""
         x_BxLxD, c = self.token_embed(tokens_BxL), self.config
-        return x_BxLxD * jnp.asarray(math.sqrt(c.embed_dim), x_BxLxD.dtype) if c.scale_embeddings else x_BxLxD
+        x_BxLxD = x_BxLxD * jnp.asarray(math.sqrt(c.embed_dim), x_BxLxD.dtype) if c.scale_embeddings else x_BxLxD
+        if c.positions == "sinusoids":
+            positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
+            x_BxLxD += sinusoids_in_halves(positions + FIRST_SINUSOID, c.embed_dim).astype(x_BxLxD.dtype)
+        return x_BxLxD if self.embed_norm is None else self.embed_norm(x_BxLxD)
 
     def shared(self, step: Step, prefix: jax.Array | None) -> Shared:
-        """The mask, and the rotary positions of each kind of layer."""
-        c, positions = self.config, step.positions
+        """The mask, the rotary positions of each kind of layer, and ALiBi's bias."""
+        c, positions, mask = self.config, step.positions, step.mask(prefix)
         positions = positions_from(step.length) if positions is None else positions
         ropes = {kind: c.rope_of(kind) for kind in dict.fromkeys(c.layer_kinds())}
         rotations = {kind: rope and rope.rotation(positions, c.width) for kind, rope in ropes.items()}
-        return Shared(step.mask(prefix), positional=rotations)
+        return Shared(mask, self._alibi(mask, positions), positional=rotations)
+
+    def _alibi(self, mask: Mask, positions_BxL: jax.Array) -> Alibi | jax.Array | None:
+        """ALiBi's bias, if any; as an array with a cache."""
+        c, length, index_S = self.config, positions_BxL.shape[1], mask.key_index_S
+        if c.positions == "alibi":
+            alibi = Alibi(c.heads)
+            return alibi if index_S is None else alibi.materialise(length, len(index_S), mask.offset, index_S)
+        if c.positions != "alibi_bfloat16":
+            return None
+        if index_S is not None:  # the newest token has the last index
+            positions_BxL = positions_BxL[:, -1:] - (mask.offset + length - 1 - index_S)
+        return alibi_of_keys(c.heads, positions_BxL) * (c.score_width or c.width) ** -0.5
 
     def output_projection(self) -> Projection:
         """The projection from hidden states to logits, with their cap."""

@@ -21,7 +21,7 @@ from jaxpt.models import pallas_common, softmax
 from jaxpt.models.layers import mesh_axes
 from jaxpt.models.mask import Mask
 from jaxpt.models.position_terms import PositionTerms
-from jaxpt.models.positions import LearnedBias
+from jaxpt.models.positions import DistanceBias
 from jaxpt.parallel import compiler
 
 CHUNK_SCORES = 2048 * 512
@@ -43,9 +43,9 @@ class Inputs(NamedTuple):
     """G divides H: adjacent heads share keys and values."""
     v_BxSxGxK: jax.Array
     mask: Mask
-    bias: jax.Array | LearnedBias | PositionTerms | None = None
+    bias: jax.Array | DistanceBias | PositionTerms | None = None
     """Added to the scores: [H, L, S], with a leading batch axis if it differs between rows. `fused` and `flash` take
-    `LearnedBias`, `fused` takes `PositionTerms`, the others an array; `splash` takes none."""
+    `DistanceBias`, `fused` takes `PositionTerms`, the others an array; `splash` takes none."""
     scale: float = 1.0
     """Factor of the scores."""
     dropout: float = 0.0
@@ -214,7 +214,7 @@ def _side_by_side(attend: Callable[..., jax.Array], inputs: Inputs, *extra: Any,
     (B, L, H, _), S = q_BxLxHxK.shape, k_BxSxHxK.shape[1]
     device_heads = H // math.prod(mesh_axes("act_heads").values())
     form = pallas_common.Form(device_heads, mask.causal, mask.window, dropout, **options)
-    bias_HxN = bias.by_distance(L, S).astype(jnp.float32) if isinstance(bias, LearnedBias) else None
+    bias_HxN = bias.by_distance(L, S).astype(jnp.float32) if isinstance(bias, DistanceBias) else None
     seeds_BxH = _seeds(dropout, dropout_key, B, H)
     rows, heads = _shares()
     specs = PartitionSpec(heads), PartitionSpec(rows, heads), *[PartitionSpec(None, heads)] * len(extra)

@@ -225,11 +225,18 @@ class LayerNorm(nn.Module):
     epsilon: float
     dtype: DTypeLike
     use_bias: bool = True
+    per_head: bool = False
+    """Of [..., H, K]: each head has its scale, stored as [H · K]."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        scale = param(self, "scale", nn.initializers.ones, x.shape[-1:], ("norm",))
-        bias = param(self, "bias", nn.initializers.zeros, x.shape[-1:], ("norm",)) if self.use_bias else None
+        shape = x.shape[-2:] if self.per_head else x.shape[-1:]
+
+        def vector(name: str, init: Initializer) -> jax.Array:
+            return param(self, name, init, (math.prod(shape),), ("norm",)).reshape(shape)
+
+        scale = vector("scale", nn.initializers.ones)
+        bias = vector("bias", nn.initializers.zeros) if self.use_bias else None
 
         @from_inputs
         def norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None) -> jax.Array:

@@ -1,16 +1,20 @@
-"""DeBERTa's disentangled attention: what positions add to the scores.
+"""What positions add to the scores: DeBERTa's disentangled attention, and ALiBi.
 
-Paper: https://arxiv.org/abs/2006.03654
+Papers: https://arxiv.org/abs/2006.03654, ALiBi https://arxiv.org/abs/2108.12409
 
 Shapes: B batch · L query length · S key length · H heads · K head width · R relative embeddings · N = L + S distances
 """
 
 from __future__ import annotations
 
+import math
+
 import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxpt.models.positions import DistanceBias, Offset, distances
 
 
 def relative_rows(distance: np.ndarray, span: int, buckets: int | None, max_positions: int) -> np.ndarray:
@@ -81,3 +85,64 @@ class PositionTerms:
             by_row = jnp.einsum("BSHK,RHK->BHRS", k_BxSxHxK, self.qr_RxHxK, preferred_element_type=jnp.float32)
             total += jnp.take_along_axis(by_row, at_LxS, axis=-2)
         return total
+
+
+# ---- ALiBi ----------------------------------------------------------------------------------------------------------
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """ALiBi's slope of each head: 2^(−8h/H) for h = 1 … H, where H is a power of 2; else the slopes of the next smaller
+    power, and every second slope of the next larger one.
+
+    Args:
+      heads: H.
+
+    Returns:
+      float32 [H].
+
+    Example:
+      >>> alibi_slopes(4)
+      array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
+    """
+
+    def powers(n: int) -> list[float]:
+        return [2.0 ** (-8 * (h + 1) / n) for h in range(n)]
+
+    whole = 2 ** math.floor(math.log2(heads))
+    return np.array(powers(whole) + powers(2 * whole)[::2][: heads - whole], np.float32)
+
+
+@flax.struct.dataclass
+class Alibi(DistanceBias):
+    """ALiBi's bias of all heads. Nothing is learned."""
+
+    heads: int = flax.struct.field(pytree_node=False)
+
+    def by_distance(self, queries: int, keys: int) -> jax.Array:
+        """As `DistanceBias.by_distance`."""
+        return -alibi_slopes(self.heads)[:, None] * jnp.abs(jnp.arange(-queries, keys))
+
+    def materialise(
+        self, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None
+    ) -> jax.Array:
+        """As `DistanceBias.materialise`."""
+        return alibi(self.heads, queries, keys, offset, key_index_S)
+
+
+def alibi(heads: int, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None) -> jax.Array:
+    """ALiBi's bias, −slope · |i − j|: float32 [H, L, S]. Nothing is learned. `key_index_S` as in `Mask`.
+
+    Paper: https://arxiv.org/abs/2108.12409
+    """
+    return -alibi_slopes(heads)[:, None, None] * jnp.abs(distances(queries, keys, offset, key_index_S))
+
+
+def alibi_of_keys(heads: int, positions_BxS: jax.Array) -> jax.Array:
+    """Falcon's ALiBi: slope · position of the key, both and their product in bfloat16: float32 [B, H, 1, S].
+
+    Args:
+      heads: H.
+      positions_BxS: position of each key.
+    """
+    slopes_Hx1x1 = jnp.asarray(alibi_slopes(heads)[:, None, None], jnp.bfloat16)
+    return (slopes_Hx1x1 * positions_BxS[:, None, None].astype(jnp.bfloat16)).astype(jnp.float32)

@@ -105,18 +105,12 @@ def relative_bucket(
     return (offset + np.where(n < exact, n, np.minimum(far, buckets - 1))).astype(np.int32)
 
 
-@flax.struct.dataclass
-class LearnedBias:
-    """An attention bias that depends on the distance alone, as a table of one number for each bucket and head."""
-
-    table_NxH: jax.Array
-    """Rows are buckets."""
-    bidirectional: bool = flax.struct.field(pytree_node=False)
-    max_distance: int = flax.struct.field(pytree_node=False)
+class DistanceBias:
+    """An attention bias that depends on the distance alone; an array only where an implementation wants one."""
 
     def by_distance(self, queries: int, keys: int) -> jax.Array:
         """The bias of the distances −L … S − 1: [H, L + S]."""
-        return self._of(np.arange(-queries, keys)).T
+        raise NotImplementedError
 
     def materialise(
         self, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None
@@ -129,6 +123,26 @@ class LearnedBias:
           offset: position of the first query.
           key_index_S: as in `Mask`.
         """
+        raise NotImplementedError
+
+
+@flax.struct.dataclass
+class LearnedBias(DistanceBias):
+    """A table of one number for each bucket of distances and each head."""
+
+    table_NxH: jax.Array
+    """Rows are buckets."""
+    bidirectional: bool = flax.struct.field(pytree_node=False)
+    max_distance: int = flax.struct.field(pytree_node=False)
+
+    def by_distance(self, queries: int, keys: int) -> jax.Array:
+        """As `DistanceBias.by_distance`."""
+        return self._of(np.arange(-queries, keys)).T
+
+    def materialise(
+        self, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None
+    ) -> jax.Array:
+        """As `DistanceBias.materialise`."""
         if not isinstance(offset, int) or offset:  # a few rows of the [S, S] bias
             by_distance_NxH = self._of(np.arange(1 - keys, keys))
             at_LxS = distances(queries, keys, offset, key_index_S) + keys - 1
@@ -184,34 +198,12 @@ def sinusoidal(length: int, width: int) -> np.ndarray:
     return np.where(np.arange(width) % 2, np.cos(angle), np.sin(angle)).astype(np.float32)
 
 
-def alibi_slopes(heads: int) -> np.ndarray:
-    """ALiBi's slope of each head: 2^(−8h/H) for h = 1 … H, where H is a power of 2; else the slopes of the next smaller
-    power, and every second slope of the next larger one.
-
-    Args:
-      heads: H.
-
-    Returns:
-      float32 [H].
-
-    Example:
-      >>> alibi_slopes(4)
-      array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
-    """
-
-    def powers(n: int) -> list[float]:
-        return [2.0 ** (-8 * (h + 1) / n) for h in range(n)]
-
-    whole = 2 ** math.floor(math.log2(heads))
-    return np.array(powers(whole) + powers(2 * whole)[::2][: heads - whole], np.float32)
-
-
-def alibi(heads: int, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None) -> jax.Array:
-    """ALiBi's bias, −slope · |i − j|: float32 [H, L, S]. Nothing is learned. `key_index_S` as in `Mask`.
-
-    Paper: https://arxiv.org/abs/2108.12409
-    """
-    return -alibi_slopes(heads)[:, None, None] * jnp.abs(distances(queries, keys, offset, key_index_S))
+def sinusoids_in_halves(positions_BxL: jax.Array, width: int) -> jax.Array:
+    """Tensor2tensor's variant: [B, L] → float32 [B, L, D], sin(p / 10000^(i/(D/2 − 1))) at i < D/2, then cosines."""
+    half = width // 2
+    frequencies = np.exp(np.arange(half) * (-math.log(10_000.0) / (half - 1))).astype(np.float32)
+    angle_BxLxF = positions_BxL[..., None].astype(jnp.float32) * frequencies
+    return jnp.concatenate([jnp.sin(angle_BxLxF), jnp.cos(angle_BxLxF)], axis=-1)
 
 
 class ShawPositions(nn.Module):
@@ -308,10 +300,10 @@ class Rope(NamedTuple):
     @property
     def magnitude(self) -> float:
         """Factor of cosines and sines."""
-        if self.scaling not in ("yarn", "longrope") or self.amplitude is not None:
-            return 1.0 if self.amplitude is None else self.amplitude
-        if self.factor <= 1:
+        if self.scaling not in ("yarn", "longrope"):
             return 1.0
+        if self.amplitude is not None or self.factor <= 1:
+            return 1.0 if self.amplitude is None else self.amplitude
         grown = math.log(self.factor)
         return 0.1 * grown + 1 if self.scaling == "yarn" else math.sqrt(1 + grown / math.log(self.original_positions))
 

@@ -25,7 +25,7 @@ from jaxpt.models.cache import NewCache
 from jaxpt.models.layers import mesh_axes
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import NOTHING, Output, Past, sum_by_name
-from jaxpt.models.positions import LearnedBias
+from jaxpt.models.positions import DistanceBias
 from jaxpt.parallel import compiler
 
 # Saves memory: projections of attention are kept, attention scores and the wide feed-forward are recomputed.
@@ -39,7 +39,7 @@ class Shared:
     """Inputs common to all layers of a stack."""
 
     mask: Mask | None = None
-    bias_HxLxS: jax.Array | LearnedBias | None = None
+    bias_HxLxS: jax.Array | DistanceBias | None = None
     memory_BxSxD: jax.Array | None = None
     """Source of keys and values of cross-attention; of self-attention where a layer's input is some positions only."""
     memory_mask: Mask | None = None

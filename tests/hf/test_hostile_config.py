@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from jaxpt.hf import model_types
+from jaxpt.hf.directory import families
 from tests.hf.hostile import (
     CONTROL,
     DEEP_LIST,
@@ -76,7 +78,62 @@ REFUSED = {
     "rope: number": ("llama", keys(rope_parameters=7), "rope_parameters: wants "),
     "rope: type list": ("llama", keys(rope_parameters={"rope_type": ["x"]}), "rope_type: ['x'] is not supported"),
     "rope: type map": ("llama", keys(rope_scaling={"type": {"a": 1}}, **ROPE), "rope_type"),
-    "rope: yarn": ("llama", keys(rope_parameters={"rope_type": "yarn"}), "rope_type: 'yarn' is not supported"),
+    "rope: dynamic": (
+        "llama", keys(rope_parameters={"rope_type": "dynamic", "factor": 2.0}), "rope_type: 'dynamic' is not supported",
+    ),
+    "rope: yarn without a factor": (
+        "llama", keys(rope_parameters={"rope_type": "yarn"}), "rope_parameters.factor: is missing; rope_type yarn",
+    ),
+    "rope: longrope without factors": (
+        "llama", keys(rope_parameters={"rope_type": "longrope", "short_factor": [1.0]}), "long_factor: is missing",
+    ),
+    "rope: longrope with too few factors": (
+        "llama", keys(rope_parameters={"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}),
+        "rope_parameters.short_factor: wants 2 numbers",
+    ),
+    "rope: a share of the coordinates": (
+        "llama", keys(partial_rotary_factor=0.5), "partial_rotary_factor: 0.5 is not supported, only 1.0",
+    ),
+    "rope: a number for a kind of layer": (
+        "llama", keys(model_type="gemma3_text", rope_parameters={"full_attention": 5}),
+        "rope_parameters.full_attention: wants a mapping, got 5",
+    ),
+    "rope: scaled in layers with a window": (
+        "llama", keys(model_type="olmo3", rope_parameters={"sliding_attention": {"rope_type": "yarn"}}),
+        "rope_parameters.sliding_attention.rope_type: 'yarn' is not supported, only default",
+    ),
+    "layers: a pattern of another length": (
+        "llama", keys(model_type="gemma2", layer_types=["full_attention"]),
+        "layer_types: names 1 layers, but num_hidden_layers is 2",
+    ),
+    "layers: an unknown kind": (
+        "llama", keys(model_type="qwen3", layer_types=["full_attention", {}]), "layer_types: {} is not supported",
+    ),
+    "layers: rotary ones of another number": (
+        "llama", keys(model_type="smollm3", no_rope_layers=[1, 0, 1]), "no_rope_layers: names 3 layers, but",
+    ),
+    "layers: 10^9": ("llama", keys(model_type="smollm3", num_hidden_layers=10**9), "num_hidden_layers: wants "),
+    "layers: a text": ("llama", keys(model_type="smollm3", num_hidden_layers="2"), "num_hidden_layers: wants "),
+    "images: text_config is a list": (
+        "llama", keys(model_type="gemma3", text_config=[1]), "config.json: text_config: wants a mapping, got [1]",
+    ),
+    "falcon: two norms in the old layout": (
+        "llama", keys(model_type="falcon", num_ln_in_parallel_attn=2), "num_ln_in_parallel_attn: 2 is not supported",
+    ),
+    "xglm: padding among the positions": ("llama", keys(model_type="xglm", pad_token_id=2), "pad_token_id: 2 is not"),
+    "table: more rows than tokens": (
+        "llama", keys(vocab_size=200),
+        "lm_head.weight has shape (203, 24), this configuration expects (200, 24) and 1 more",
+    ),
+    "table: untied, said to be tied": (
+        "llama", keys(tie_word_embeddings=True),
+        "lm_head.weight and model.embed_tokens.weight differ, but this configuration ties them",
+    ),
+    "table: tied, said to be untied": (
+        "llama",
+        tensors(lambda known: {name: x for name, x in known.items() if "lm_head" not in name}),
+        "lm_head.weight is missing",
+    ),
     "rope: factor text": ("llama", keys(rope_parameters={"rope_type": "linear", "factor": "2"}), "factor: wants "),
     "rope: factor 0": ("llama", keys(rope_parameters={"rope_type": "linear", "factor": 0}), "factor: wants "),
     "rope: theta 0": ("llama", keys(rope_parameters={"rope_theta": 0}), "rope_theta: wants "),
@@ -146,6 +203,14 @@ REFUSED = {
     "distilbert: heads 0": ("distilbert", keys(n_heads=0), "n_heads: wants "),
     "electra: heads 0": ("electra", keys(num_attention_heads=0), "num_attention_heads: wants "),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", model_types.KIN)
+def test_the_nearest_kin_is_named(model_type, attempt):
+    code, said = attempt(keys(model_type=model_type), "bert")
+    kin, lacking = model_types.KIN[model_type]
+    assert code == 2 and f"the nearest that is, {kin}, does not have {lacking}" in said
+    assert kin in families() and model_type not in families()
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -75,7 +75,8 @@ OTHERS = {
     "mistral": _maker(LlamaConfig, max_positions=32, heads=6, kv_heads=2, window=3),
     "decoder_only": _maker(
         DecoderOnlyConfig, max_positions=32, heads=6, kv_heads=2, pattern=("other", "main"), other_window=3,
-        other_rope="none", norm_position="both", norm="rms_plus_one", qk_norm="head", score_cap=2.0, logit_cap=3.0,
+        other_rope="unscaled", other_rope_theta=100.0, norm_position="both", norm="rms_plus_one", qk_norm="head",
+        score_cap=2.0, logit_cap=3.0, scale_embeddings=True,
     ),
     "modernbert": _maker(ModernBertConfig, max_positions=32, heads=6, layers=8, window=4),
     "opt": _maker(OPTConfig, max_positions=32),

@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.models import positions
+from jaxpt.models import position_terms, positions
+from jaxpt.models.position_terms import Alibi, alibi, alibi_of_keys
 from jaxpt.models.positions import (
     LearnedPositions,
     RelativeBias,
     Rope,
     ShawPositions,
-    alibi,
     positions_from,
     relative_bucket,
     rotate,
     sinusoidal,
+    sinusoids_in_halves,
 )
 
 pytestmark = pytest.mark.gpu
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.gpu
 
 def test_examples():
     assert doctest.testmod(positions).failed == 0
+    assert doctest.testmod(position_terms).failed == 0
 
 
 @pytest.mark.parametrize(
@@ -149,6 +151,22 @@ def test_alibi_falls_off_with_distance():
     slopes = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]  # four of 4 heads, then every second one of 8
     want = [[[-slope * abs(i - j) for j in range(5)] for i in range(4)] for slope in slopes]
     np.testing.assert_allclose(bias, want)
+    by_distance = np.asarray(Alibi(6).by_distance(4, 5))
+    np.testing.assert_allclose(by_distance[:, [4 + j - i for i in range(4) for j in range(5)]].reshape(6, 4, 5), want)
+
+
+def test_alibi_of_keys_is_rounded():
+    """Slope 2^−.5 of the last of three heads and its products in bfloat16; alike for all queries but for a constant."""
+    bias = np.asarray(alibi_of_keys(3, jnp.array([[0, 1, 5]])))
+    assert bias.shape == (1, 3, 1, 3)
+    np.testing.assert_array_equal(bias[0, 0, 0], [0, 1 / 16, 5 / 16])
+    np.testing.assert_array_equal(bias[0, 2, 0], np.float32([0, jnp.bfloat16(0.25), jnp.bfloat16(1.25)]))
+
+
+def test_sinusoids_in_halves():
+    found = np.asarray(sinusoids_in_halves(jnp.array([[3, 7]]), 6))
+    angles = [7 / 10_000 ** (i / 2) for i in range(3)]
+    np.testing.assert_allclose(found[0, 1], [*np.sin(angles), *np.cos(angles)], 1e-5)
 
 
 def test_shaw_is_one_vector_for_each_distance():

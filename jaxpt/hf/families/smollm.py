@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxpt.hf.decoders import family, options, read, shortest, write
+from jaxpt.hf import rope
+from jaxpt.hf.decoders import MAX_LAYERS, check_layers, family, llama_tasks, options, shortest
 from jaxpt.hf.options import Option
 from jaxpt.models.decoder_only import DecoderOnlyConfig
 
@@ -16,16 +17,19 @@ DEFAULTS = {
 
 
 def _read(keys: dict[str, Any]) -> dict[str, Any]:
-    """In `no_rope_layers`, 1 is a layer with rotary positions."""
-    count, every = keys.get("num_hidden_layers") or 36, keys.pop("no_rope_layer_interval", None) or 4
+    """In `no_rope_layers`, 1 is a layer with rotary positions; a window counts only with `use_sliding_window`."""
+    keys = rope.read(keys, 2_000_000.0)
+    keys.pop("layer_types", None)
+    count, every = keys.get("num_hidden_layers", 36), keys.pop("no_rope_layer_interval", None) or 4
+    if not isinstance(count, int) or not 0 < count <= MAX_LAYERS:
+        return keys  # the number is refused later
     rotated = keys.get("no_rope_layers") or [int((i + 1) % every != 0) for i in range(count)]
-    keys = read(keys, 2_000_000.0, lambda i, keys: False)
-    keys.pop("layer_types")  # a window counts only with `use_sliding_window`
+    check_layers("no_rope_layers", rotated, count)
     return keys | {"no_rope_layers": shortest(["main" if x else "other" for x in rotated])}
 
 
 def _write(keys: dict[str, Any], config: DecoderOnlyConfig) -> dict[str, Any]:
-    return write(keys, config) | {"no_rope_layers": [int(kind == "main") for kind in config.layer_kinds()]}
+    return rope.write(keys, config) | {"no_rope_layers": [int(kind == "main") for kind in config.layer_kinds()]}
 
 
 FAMILIES = (
@@ -33,5 +37,6 @@ FAMILIES = (
         "smollm3", "SmolLM3", {"other_rope": "none"},
         (*options(2_000_000.0, **DEFAULTS), Option("no_rope_layers", "pattern", ["main"])),
         read=_read, write=_write, fixed={"use_sliding_window": False}, harmless=("sliding_window",),
+        tasks=llama_tasks("SmolLM3"),
     ),
 )  # fmt: skip
