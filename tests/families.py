@@ -14,9 +14,21 @@ MODELS = {
     },
     "gpt2": {"kind": "gpt2", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "max_positions": 32},
     "llama": {"kind": "llama", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 8, "mlp_dim": 64},
+    "phi": {"kind": "decoder_only", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64},
+    "gemma": {
+        "kind": "decoder_only", "vocab_size": 200, "layers": 4, "embed_dim": 32, "heads": 4, "kv_heads": 2,
+        "head_dim": 16, "mlp_dim": 64, "pattern": ["other", "main"], "other_window": 8, "norm": "rms_plus_one",
+        "norm_position": "both", "qk_norm": "head", "score_cap": 2.0, "logit_cap": 3.0, "scale_embeddings": True,
+        "tie_embeddings": True,
+    },
+    "olmo": {
+        "kind": "decoder_only", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64,
+        "norm_position": "after", "qk_norm": "heads", "attention_bias": True,
+    },
 }  # fmt: skip
-OBJECTIVES = {"t5": "span_corruption", "bert": "masked_lm", "gpt2": "causal_lm", "llama": "causal_lm"}
-TOKENIZERS = {"t5": "sentencepiece", "bert": "wordpiece", "gpt2": "bpe", "llama": "sentencepiece"}
+DECODERS = ("gpt2", "llama", "phi", "gemma", "olmo")
+OBJECTIVES = {"t5": "span_corruption", "bert": "masked_lm", **dict.fromkeys(DECODERS, "causal_lm")}
+TOKENIZERS = {"t5": "sentencepiece", "bert": "wordpiece", "llama": "sentencepiece"}
 FAMILIES = ("t5", "bert", "gpt2")
 EVALUATED = [{"kind": "heldout"}, {"kind": "baseline"}, {"kind": "samples"}]
 """What a recipe without `evals` has."""
@@ -30,7 +42,7 @@ def tree(family, **sections):
     base = {
         "model": {**MODELS[family], "dtype": "float32"},
         "objective": {"kind": OBJECTIVES[family]},
-        "data": {"tokenizer": {"kind": TOKENIZERS[family]}, "length": 32, "batch_size": 8},
+        "data": {"tokenizer": {"kind": TOKENIZERS.get(family, "bpe")}, "length": 32, "batch_size": 8},
         "optimizer": {"kind": "adamw", "learning_rate": 1e-3},
         "train": {"steps": 10},
     }

@@ -68,7 +68,7 @@ class Decoder:
     network: Network
     options: Options
     slots: int
-    """Slots of the cache: at least the tokens of any row, or the model's window."""
+    """Slots of the cache: at least the tokens of any row. Layers with a window have no more than that."""
     columns: int
     """T: tokens of any row at most."""
     prefix: bool = False
@@ -94,11 +94,47 @@ class Decoder:
         output = bound.decode(prompts.tokens_BxP, *encoded, **options)
         return self.logits(bound, output.hidden), output.cache
 
-    def step(self, bound: Bound, cache: Cache, tokens_B: jax.Array) -> tuple[jax.Array, Cache]:
-        """Reads one token of each row: (logits of the next one, cache)."""
-        encoded = () if cache.memory_segments_BxM is None else (None,)
-        output = bound.decode(tokens_B[:, None], *encoded, cache=cache)
-        return self.logits(bound, output.hidden), output.cache
+    @property
+    def switch(self) -> int | None:
+        """Tokens after which a row is read again, see `step`; None if that never happens."""
+        switch = self.network.config.position_switch
+        return None if switch is None or switch >= self.slots or self.prefix else switch
+
+    def step(
+        self, bound: Bound, cache: Cache, tokens_B: jax.Array, history: History | None = None,
+        done_B: jax.Array | bool = False,
+    ) -> tuple[jax.Array, Cache]:  # fmt: skip
+        """Reads one token of each row.
+
+        With this token the rotary positions of a row may become those of longer texts (longrope). The keys in the cache
+        have the former ones, so all rows are then read again.
+
+        Args:
+          bound: the network.
+          cache: of the tokens before.
+          tokens_B: the next ones.
+          history: all of them, if there is a `switch`.
+          done_B: rows whose text has ended.
+
+        Returns:
+          (logits of the tokens after these, cache).
+        """
+
+        def read() -> tuple[jax.Array, Cache]:
+            encoded = () if cache.memory_segments_BxM is None else (None,)
+            output = bound.decode(tokens_B[:, None], *encoded, cache=cache)
+            return self.logits(bound, output.hidden), output.cache
+
+        def read_again() -> tuple[jax.Array, Cache]:
+            at_BxS = jnp.arange(self.slots) + history.length_B[:, None] - self.slots
+            tokens_BxS = jnp.take_along_axis(history.tokens_BxT, jnp.clip(at_BxS, 0, self.columns - 1), axis=1)
+            segments_BxS = (at_BxS >= 0).astype(jnp.int32)
+            output = bound.decode(tokens_BxS, segment_ids=segments_BxS, cache=NewCache(self.slots))
+            return self.logits(bound, output.hidden), output.cache
+
+        if self.switch is None:
+            return read()
+        return jax.lax.cond(((cache.length_B == self.switch) & ~jnp.asarray(done_B)).any(), read_again, read)
 
     def history(self, prompts: Prompts) -> History:
         """The prompts as a history of T columns, left-aligned."""
@@ -168,7 +204,7 @@ def run(decoder: Decoder, params: Any, state: State, steps: jax.Array, spare: ja
     def body(carry: tuple[jax.Array, State]) -> tuple[jax.Array, State]:
         done, state = carry
         last_Bx1 = jnp.take_along_axis(state.history.tokens_BxT, state.history.length_B[:, None] - 1, axis=1)
-        logits_BxV, cache = decoder.step(bound, state.cache, last_Bx1[:, 0])
+        logits_BxV, cache = decoder.step(bound, state.cache, last_Bx1[:, 0], state.history, state.done_B)
         return done + 1, decoder.advance(state.replace(cache=cache), logits_BxV)
 
     return jax.lax.while_loop(goes_on, body, (jnp.int32(0), state))[1]
@@ -251,12 +287,24 @@ def search(decoder: Decoder, params: Any, prompts: Prompts) -> beam.Hypotheses:
     """
     bound, options = decoder.network.bind(params), decoder.options
     logits_BxV, cache = decoder.start(bound, prompts, decoder.slots)
+
+    def step(state: Any, tokens_N: jax.Array) -> tuple[jax.Array, Any]:
+        cache, history = state
+        history = None if history is None else history.append(tokens_N)
+        logits_NxV, cache = decoder.step(bound, cache, tokens_N, history)
+        return logits_NxV, (cache, history)
+
+    def take_rows(state: Any, index_N: jax.Array) -> Any:
+        cache, history = state
+        return cache.take_rows(index_N), jax.tree.map(lambda x: x[index_N], history)
+
+    history = decoder.history(prompts)
     return beam.beam_search(
-        lambda cache, tokens_N: decoder.step(bound, cache, tokens_N),
-        Cache.take_rows,
-        cache,
+        step,
+        take_rows,
+        (cache, None if decoder.switch is None else history),
         logits_BxV,
-        decoder.history(prompts),
+        history,
         beams=options.beams,
         max_new_tokens=prompts.limit_B - prompts.length_B,
         eos_ids=options.eos,

@@ -29,6 +29,12 @@ class History:
     prompt_B: jax.Array
     """int32: tokens of the prompt; of an encoder-decoder, the decoder's start tokens."""
 
+    def append(self, tokens_B: jax.Array) -> History:
+        """One token more in each row."""
+        is_next_BxT = jnp.arange(self.tokens_BxT.shape[1]) == self.length_B[:, None]
+        tokens_BxT = jnp.where(is_next_BxT, tokens_B[:, None], self.tokens_BxT)
+        return self.replace(tokens_BxT=tokens_BxT, length_B=self.length_B + 1)
+
 
 def process(logits_BxV: jax.Array, history: History, options: Options) -> jax.Array:
     """Applies the processors of the options, in the order of Transformers (`GenerationMixin._get_logits_processor`).

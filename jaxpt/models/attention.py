@@ -27,8 +27,9 @@ from jaxpt.parallel import compiler
 
 Implementation = Literal["auto", "xla", "chunked", "cudnn", "flash", "fused", "splash"]
 Bias = Literal["learned", "terms", "array"]
-CAUSAL = "causal_attention"
-"""Scope of the names of operations whose mask hides half of what they compute (`jaxpt.train.flops`)."""
+VISIBLE = "attention_{}_of_{}_scores"
+"""Scope of the names of operations of which a mask hides a part: scores that it leaves, of those that are computed
+(`jaxpt.train.flops`)."""
 
 
 def attend(
@@ -84,8 +85,9 @@ def attend(
     inputs = kernels.Inputs(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS, scale, rate, dropout_key, soft_cap)
     if name not in ("xla", "chunked"):
         return getattr(kernels, name)(inputs)
-    is_half = mask.causal and mask.prefix_BxS is None and mask.offset is None
-    with jax.named_scope(CAUSAL) if is_half else contextlib.nullcontext():
+    share = mask.visible_share(k_BxSxGxK.shape[1])
+    scope = VISIBLE.format(share.numerator, share.denominator)
+    with jax.named_scope(scope) if share < 1 else contextlib.nullcontext():
         return (kernels.plain if name == "xla" else kernels.chunked)(inputs)
 
 
@@ -156,7 +158,8 @@ def choose(
     L, S = q_shape[1], k_shape[1]
     requirements = _requirements(q_shape, k_shape, dtype, mask, bias, dropping)
     if soft_cap is not None:
-        requirements = {name: {**needs, "scores without a cap": False} for name, needs in requirements.items()}
+        capless = {"scores without a cap (model.score_cap)": False}
+        requirements = {name: needs | (capless if name != "splash" else {}) for name, needs in requirements.items()}
     lacking = {name: [need for need, is_met in needs.items() if not is_met] for name, needs in requirements.items()}
     if implementation == "auto":
         # cuDNN supports a bias, but materialises its gradient as an array of all scores.
@@ -283,7 +286,7 @@ class Attention(nn.Module):
             k = self.normalize("key", k)
             return (k if positional is None else rotate(k, positional)), v
 
-        k_BxSxGxK, v_BxSxGxK, stored = cache.attended(past, keys_values)
+        k_BxSxGxK, v_BxSxGxK, mask, stored = cache.attended(past, mask, keys_values)
         is_wide = k_BxSxGxK.shape[-1] > self.head_dim  # keys and values in one array: zeros meet the values
         q_BxLxHxK = jnp.pad(q_BxLxHxK, ((0, 0),) * 3 + ((0, self.head_dim),)) if is_wide else q_BxLxHxK
         y_BxLxHxK = self.score(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS)

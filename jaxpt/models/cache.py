@@ -1,10 +1,11 @@
 """The KV cache of a decoder: a ring of slots that all rows of a batch write in step.
 
-Shapes: N layers · B batch · L new tokens · S slots · M encoder length · G key heads · K head width
+Shapes: N layers · B batch · L new tokens · S slots · W slots of a layer · M encoder length · G key heads · K head width
 
 The newest token of every row is at the same slot, and token i before it is i slots earlier, modulo S. So a step writes
 one slice in place, and the distance between query and key does not depend on the row. Rows of different length end at
 the same slot and begin at different ones: segment ids say which slots a row uses, positions count from its first token.
+A layer with a window has a ring of its own, only as large as the window: column i of the row is in its slot i mod W.
 
     output = model.decode(prompt, segment_ids=…, cache=NewCache(slots=256))      # right-aligned prompts, padding first
     output = model.decode(next_tokens_Bx1, cache=output.cache)
@@ -39,7 +40,18 @@ class NewCache:
     """A request for a cache: `decode` attends within the given tokens, as in training, and returns a `Cache`."""
 
     slots: int = flax.struct.field(pytree_node=False)
-    """S: at least the number of tokens that a row will have, or the model's window."""
+    """S: at least the number of tokens that a row will have, or the largest window if all layers have one."""
+    chunk: int = flax.struct.field(pytree_node=False, default=1)
+    """Largest number of tokens in one later call: layers with a window keep so many slots more."""
+
+    def slots_of(self, window: int | None) -> int:
+        """W: slots of a layer.
+
+        Example:
+          >>> NewCache(slots=4096, chunk=64).slots_of(1024), NewCache(slots=4096).slots_of(None)
+          (1087, 4096)
+        """
+        return self.slots if window is None else min(self.slots, window + self.chunk - 1)
 
 
 @flax.struct.dataclass
@@ -47,29 +59,45 @@ class KeyValues:
     """Keys and values of one attention, of all layers of a segment."""
 
     keys: jax.Array
-    """[N, B, G, S, K]; without the layers axis in the output of a block that made it."""
+    """[N, B, G, W, K]; without the layers axis in the output of a block that made it."""
     values: jax.Array | None
-    """Of the same shape. None: keys have values to their right, [N, B, G, S, 2 · K] (narrow heads on a TPU)."""
+    """Of the same shape. None: keys have values to their right, [N, B, G, W, 2 · K] (narrow heads on a TPU)."""
+
+    @property
+    def slots(self) -> int:
+        """W."""
+        return self.keys.shape[-2]
 
     @classmethod
     def of(cls, k_BxLxGxK: jax.Array, v_BxLxGxK: jax.Array, slots: int) -> KeyValues:
-        """Stores the keys and values of a prompt in slots 0 … L − 1; the last S if there are more."""
+        """Stores the keys and values of a prompt in slots 0 … L − 1; the last W if there are more."""
         L, G, K = k_BxLxGxK.shape[1:]
         heads = None if G % math.prod(mesh_axes("act_heads").values()) else "act_heads"
 
         def stored(x_BxLxGxK: jax.Array) -> jax.Array:
             x_BxGxLxK = x_BxLxGxK.transpose(0, 2, 1, 3)
-            if slots < L:  # a ring: token i is in slot i mod S
+            if slots < L:  # a ring: token i is in slot i mod W
                 x_BxGxLxK = jnp.roll(x_BxGxLxK[:, :, L - slots :], L % slots, axis=2)
-            x_BxGxSxK = jnp.pad(x_BxGxLxK, ((0, 0), (0, 0), (0, max(slots - L, 0)), (0, 0)))
-            return nn.with_logical_constraint(x_BxGxSxK, ("batch", heads, None, None))
+            x_BxGxWxK = jnp.pad(x_BxGxLxK, ((0, 0), (0, 0), (0, max(slots - L, 0)), (0, 0)))
+            return nn.with_logical_constraint(x_BxGxWxK, ("batch", heads, None, None))
 
         if compiler.platform() == "tpu" and 2 * K <= LANES:
             return cls(stored(jnp.concatenate([k_BxLxGxK, v_BxLxGxK], axis=-1)), None)
         return cls(stored(k_BxLxGxK), stored(v_BxLxGxK))
 
-    def write(self, k_BxLxGxK: jax.Array, v_BxLxGxK: jax.Array, layer: jax.Array, slot: jax.Array) -> KeyValues:
-        """Writes the keys and values of one layer's new tokens to the slots from `slot`, in place if donated."""
+    def write(self, k_BxLxGxK: jax.Array, v_BxLxGxK: jax.Array, layer: jax.Array, column: jax.Array) -> KeyValues:
+        """Writes the keys and values of one layer's new tokens, in place if donated.
+
+        Args:
+          k_BxLxGxK: keys.
+          v_BxLxGxK: values.
+          layer: index of the layer.
+          column: of the first token; it goes to slot `column` mod W.
+
+        Returns:
+          The updated arrays.
+        """
+        slot = column % self.slots
 
         def put(stored: jax.Array, x_BxLxGxK: jax.Array) -> jax.Array:
             x_BxLxGxK = x_BxLxGxK.astype(stored.dtype)
@@ -85,7 +113,7 @@ class KeyValues:
         return KeyValues(put(self.keys, k_BxLxGxK), put(self.values, v_BxLxGxK))
 
     def read(self, layer: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values of one layer, [B, S, G, K]; both of width 2 · K if they are stored in one array."""
+        """Keys and values of one layer, [B, W, G, K]; both of width 2 · K if they are stored in one array."""
 
         def take(stored: jax.Array) -> jax.Array:
             return jax.lax.dynamic_index_in_dim(stored, layer, axis=0, keepdims=False).transpose(0, 2, 1, 3)
@@ -107,7 +135,7 @@ class Cache:
     layers: Any
     """`Output.cache` of the stack: a tuple over segments of tuples over blocks of {attention: KeyValues}."""
     segments_BxS: jax.Array
-    """Segment id of the token in each slot, 0: empty or padding."""
+    """Segment id of the token in each slot, 0: empty or padding. Layers with fewer slots have the newest of them."""
     length_B: jax.Array
     """Number of tokens so far: the position of the next one."""
     written: jax.Array
@@ -149,15 +177,20 @@ class Cache:
         Returns:
           The cache with these rows; `written` does not change.
         """
-        at_W = (self.written - new.written + jnp.arange(new.slots)) % self.slots
+
+        def at(count: int, slots: int) -> jax.Array:
+            """Where the new cache's first `count` slots are in a ring."""
+            return (self.written - new.written + jnp.arange(count)) % slots
 
         def put(path: Any, stored: jax.Array, x: jax.Array) -> jax.Array:
             if _is_cross(path):
                 return stored.at[:, index_R].set(x, mode="drop")
             x_RxWxNxGxK = x.transpose(1, 3, 0, 2, 4)  # indices of rows and slots come first
+            at_W = at(x.shape[3], stored.shape[3])
             return stored.at[:, index_R[:, None], :, at_W].set(x_RxWxNxGxK, mode="drop")
 
-        segments = jnp.zeros((len(index_R), self.slots), jnp.int32).at[:, at_W].set(new.segments_BxS)
+        at_S = at(new.slots, self.slots)
+        segments = jnp.zeros((len(index_R), self.slots), jnp.int32).at[:, at_S].set(new.segments_BxS)
         memory = self.memory_segments_BxM
         if memory is not None:
             memory = memory.at[index_R].set(new.memory_segments_BxM, mode="drop")
@@ -170,26 +203,42 @@ class Cache:
 
 
 def attended(
-    past: Past, project: Callable[[], tuple[jax.Array, jax.Array]]
-) -> tuple[jax.Array, jax.Array, KeyValues | None]:
+    past: Past, mask: Mask, project: Callable[[], tuple[jax.Array, jax.Array]]
+) -> tuple[jax.Array, jax.Array, Mask, KeyValues | None]:
     """The keys and values that one attention reads, and what it stores.
 
     Args:
       past: from `Past.of`, of one attention.
+      mask: from `Step`, with the layer's window.
       project: computes keys and values [B, L, G, K] of the given tokens; not called if all are in the cache.
 
     Returns:
-      (keys [B, L or S, G, K], values, what to return in `Output.cache`). Keys and values are the same array, of width
-      2 · K, if one array stores both.
+      (keys [B, L or W, G, K], values, the mask of these keys, what to return in `Output.cache`). Keys and values are
+      the same array, of width 2 · K, if one array stores both.
     """
     if past.cache is None:
-        return *project(), None
+        return *project(), mask, None
     if isinstance(past.cache, NewCache):
         k_BxLxGxK, v_BxLxGxK = project()
-        slots = k_BxLxGxK.shape[1] if past.is_fixed else past.cache.slots
-        return k_BxLxGxK, v_BxLxGxK, KeyValues.of(k_BxLxGxK, v_BxLxGxK, slots)
-    stored = past.cache if past.is_fixed else past.cache.write(*project(), past.layer, past.slot)
-    return *stored.read(past.layer), stored
+        slots = k_BxLxGxK.shape[1] if past.is_fixed else past.cache.slots_of(mask.window)
+        return k_BxLxGxK, v_BxLxGxK, mask, KeyValues.of(k_BxLxGxK, v_BxLxGxK, slots)
+    if past.is_fixed:
+        return *past.cache.read(past.layer), mask, past.cache
+    stored = past.cache.write(*project(), past.layer, past.column)
+    return *stored.read(past.layer), _of_newest(mask, stored.slots, past.column), stored
+
+
+def _of_newest(mask: Mask, slots: int, column: jax.Array) -> Mask:
+    """The mask of a smaller ring of W slots, from that of all S."""
+    length, all_slots = mask.query_segments_BxL.shape[1], mask.key_segments_BxS.shape[1]
+    if slots == all_slots:
+        return mask
+    if slots < mask.window + length - 1:
+        raise ValueError(f"{length} tokens at once, but the cache was made for fewer; ask for NewCache(chunk={length})")
+    newest = column + length - 1
+    age_W = (newest - jnp.arange(slots)) % slots
+    segments_BxW = jnp.take(mask.key_segments_BxS, (newest - age_W) % all_slots, axis=1)
+    return mask.replace(key_segments_BxS=segments_BxW, key_index_S=all_slots - 1 - age_W)
 
 
 class Step:
@@ -224,7 +273,7 @@ class Step:
         if isinstance(cache, Cache):
             first_Bx1, self.memory_segments = cache.length_B[:, None], cache.memory_segments_BxM
             self.segment_ids = counted if segment_ids is None else segment_ids
-            self.past = Past(cache.layers, slot=cache.written % cache.slots)
+            self.past = Past(cache.layers, column=cache.written)
             at_L = (cache.written + jnp.arange(self._shape[1])) % cache.slots
             self._segments_BxS = cache.segments_BxS.at[:, at_L].set(self.segment_ids)
         else:

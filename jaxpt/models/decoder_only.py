@@ -115,7 +115,7 @@ class DecoderOnlyConfig(ModelConfig):
     score_width: Size | None = None
     """Attention scores are divided by its root; the width of a head by default."""
     score_cap: PositiveFloat | None = None
-    """c: attention scores z become c · tanh(z / c)."""
+    """c: attention scores z become c · tanh(z / c), by XLA or on TPUs by `splash`; other kernels have no cap."""
     logit_cap: PositiveFloat | None = None
     """c: logits z become c · tanh(z / c)."""
     embed_norm: bool = False
@@ -164,6 +164,11 @@ class DecoderOnlyConfig(ModelConfig):
     def width(self) -> int:
         """Width of a head."""
         return self.head_dim or self.embed_dim // self.heads
+
+    @property
+    def position_switch(self) -> int | None:
+        """With longrope the length of the original training."""
+        return self.rope_original_positions if self.rope_scaling == "longrope" else None
 
     def window_of(self, kind: LayerKind) -> int | None:
         """The window of a kind of layer."""

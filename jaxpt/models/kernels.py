@@ -52,7 +52,7 @@ class Inputs(NamedTuple):
     """Rate on the weights; `cudnn` and `splash` have none."""
     dropout_key: jax.Array | None = None
     soft_cap: float | None = None
-    """c, if scores z become c · tanh(z / c): only of `plain` and `chunked`."""
+    """c, if scores z become c · tanh(z / c): of `plain`, `chunked` and `splash`."""
 
 
 def plain(inputs: Inputs, start: jax.Array | int = 0) -> jax.Array:
@@ -255,16 +255,17 @@ def _on_each_device(run: Callable[..., jax.Array], *extra: PartitionSpec) -> Cal
 
 
 def splash(inputs: Inputs, interpret: bool = False) -> jax.Array:
-    """The TPU kernel: causal masks, windows and segments without a mask array; padding is a segment."""
+    """The TPU kernel: causal masks, windows and segments without a mask array, caps; padding is a segment."""
     q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, *_ = inputs
     (B, L), S = q_BxLxHxK.shape[:2], k_BxSxGxK.shape[1]
-    attend = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
+    options = {"causal": mask.causal, "window": mask.window, "soft_cap": inputs.soft_cap, "interpret": interpret}
+    attend = functools.partial(_splash, **options)
     return _on_each_device(attend)(q_BxLxHxK * inputs.scale, k_BxSxGxK, v_BxSxGxK, *_segments(mask, B, L, S))
 
 
 def _splash(
     q_BxLxHxK: jax.Array, k_BxLxGxK: jax.Array, v_BxLxGxK: jax.Array, *segments_BxL: jax.Array,
-    causal: bool, window: int | None, interpret: bool,
+    causal: bool, window: int | None, soft_cap: float | None, interpret: bool,
 ) -> jax.Array:  # fmt: skip
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -280,8 +281,9 @@ def _splash(
         block_kv_dkv_compute=block, block_q_dq=block, block_kv_dq=block,
     )  # fmt: skip
     attend = kernel.make_splash_mha(
-        masks.MultiHeadMask([whole] * H), head_shards=1, q_seq_shards=1, block_sizes=sizes, interpret=interpret
-    )
+        masks.MultiHeadMask([whole] * H), head_shards=1, q_seq_shards=1, block_sizes=sizes, interpret=interpret,
+        attn_logits_soft_cap=soft_cap,
+    )  # fmt: skip
 
     def one(q_HxLxK: jax.Array, k_GxLxK: jax.Array, v_GxLxK: jax.Array, *segments_L: jax.Array) -> jax.Array:
         with jax.named_scope(BLOCKS.format(*_blocks(L // block, block, causal, window))):

@@ -6,6 +6,7 @@ Shapes: B batch · L query length · S key length
 from __future__ import annotations
 
 import functools
+from fractions import Fraction
 
 import flax
 import jax
@@ -80,6 +81,24 @@ class Mask:
         of_row = {name: x for name in names if (x := getattr(self, name)) is not None}
         chosen = {name: jnp.take_along_axis(x_BxL, at_BxT, axis=1) for name, x_BxL in of_row.items()}
         return self.replace(**chosen, same_segments=False)
+
+    def visible_share(self, length: int) -> Fraction:
+        """The share of a long row's scores that causality and the window leave; a causal mask leaves one half.
+
+        Args:
+          length: of the row, as long as the queries.
+
+        Example:
+          >>> [str(Mask(**options).visible_share(8)) for options in ({}, {"causal": True}, {"window": 4})]
+          ['1', '1/2', '3/4']
+          >>> str(Mask(causal=True, window=4).visible_share(8))
+          '3/8'
+        """
+        if self.offset is not None:
+            return Fraction(1)
+        reach = Fraction(1) if self.window is None else min(Fraction(self.window, length), Fraction(1))
+        share = 2 * reach - reach**2
+        return share / 2 if self.causal and self.prefix_BxS is None else share
 
     def materialise(self, queries: int, keys: int, start: jax.Array | int = 0) -> jax.Array | None:
         """The mask as an array.

@@ -31,8 +31,8 @@ class Past:
     """Recurrent memory or state."""
     layer: jax.Array | None = None
     """Index of the layer in the cache."""
-    slot: jax.Array | None = None
-    """First slot of the cache to write."""
+    column: jax.Array | None = None
+    """Number of columns in the cache, which is that of the first token."""
     is_fixed: bool = flax.struct.field(pytree_node=False, default=False)
     """True for cross-attention, whose keys do not change."""
 

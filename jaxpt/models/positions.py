@@ -308,11 +308,18 @@ class Rope(NamedTuple):
         return 0.1 * grown + 1 if self.scaling == "yarn" else math.sqrt(1 + grown / math.log(self.original_positions))
 
     def rotation(self, positions_BxL: jax.Array, head_dim: int) -> Rotation:
-        """The rotation of each position: [B, L] → cosines and sines, float32 [B, L, K] (of the rotated K)."""
+        """The rotation of each position: [B, L] → cosines and sines, float32 [B, L, K] (of the rotated K).
+
+        With longrope a row of more than `original_positions` tokens has long factors at all positions. Keys in a cache
+        keep the rotation that they were stored with, so decoding reads a row again where it becomes so long
+        (`Decoder.step` of `jaxpt.decode.decoding`). `generate` of transformers does the same. Its models take one set
+        of factors for all rows of a call, by the longest; here no row changes another.
+        """
         frequencies = self.frequencies(head_dim)
-        if self.scaling == "longrope":  # as in transformers, the longest row of a call decides for all
+        if self.scaling == "longrope":
             long = (frequencies * np.array(self.short_factors) / np.array(self.long_factors)).astype(np.float32)
-            frequencies = jnp.where(positions_BxL.max() >= self.original_positions, long, frequencies)
+            is_long_Bx1x1 = positions_BxL.max(axis=1)[:, None, None] >= self.original_positions
+            frequencies = jnp.where(is_long_Bx1x1, long, frequencies)
         angle_BxLxK = positions_BxL[..., None].astype(jnp.float32) * jnp.tile(frequencies, 2)
         cos, sin = jnp.cos(angle_BxLxK), jnp.sin(angle_BxLxK)
         return Rotation(cos, sin) if self.magnitude == 1 else Rotation(cos * self.magnitude, sin * self.magnitude)

@@ -20,7 +20,6 @@ from flax import traverse_util
 from jaxpt import config as configs
 from jaxpt.config import AXES, Config, MeshConfig
 from jaxpt.decode.decoding import Decoder, Prompts
-from jaxpt.decode.engine import bucket
 from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place, Programs, stored
 from jaxpt.models import base
@@ -148,6 +147,8 @@ def _programs(config: Config, shape: Shape, devices: list[Any], axes: dict[str, 
     network = config.objective.network(model)
     if hasattr(model, "dropout"):
         network = network.with_model(remat="none", dropout=0.0)
+    if model.position_switch is not None:  # the one step that reads a text again is none of those that are measured
+        network = network.with_model(rope_scaling="none")
     place = Place(
         meshes.make(mesh_config(config, len(devices), axes), devices), tuple(rules.table(config.mesh).items())
     )
@@ -163,9 +164,7 @@ def _programs(config: Config, shape: Shape, devices: list[Any], axes: dict[str, 
     params = jax.tree.map(placed, stored_shapes, names)
     encoder = (None, None) if shape.encoder is None else (ids(shape.encoder), ids())
     prompts = Prompts(ids(1), ids(), ids(), ids(), ids(), *encoder)
-    window = getattr(model, "window", None)
-    slots = shape.length if window is None else min(shape.length, bucket(window))
-    return Programs(Decoder(network, Options(), slots, shape.length), place, params, prompts), place, params
+    return Programs(Decoder(network, Options(), shape.length, shape.length), place, params, prompts), place, params
 
 
 def mesh_config(config: Config, devices: int, axes: dict[str, int]) -> MeshConfig:

@@ -25,7 +25,7 @@ from jaxpt.train.display import duration, number
 NOTE = """\
 - **tokens** are tokens of text: what the windows of a row's steps hold of the documents, each once, whether the model
   reads it, restores it or both; [CLS], sentinels and padding do not count, repetitions of the text do.
-- **FLOPs** are those of the training steps: matrix products forward × 3, causal attention by half.
+- **FLOPs** are those of the training steps: matrix products forward × 3, attention as masked.
 - **probe**: texts of a test file whose label a linear classifier reads off the frozen model's mean last hidden state;
   **untrained**: the same before training.
 - Comparable between all rows: parameters, tokens, FLOPs, time (if nothing else ran on the machine), and the probe.

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.extend import core
 
-from jaxpt.models.attention import CAUSAL
+from jaxpt.models.attention import VISIBLE
 from jaxpt.models.kernels import BLOCKS
+from jaxpt.models.mask import Mask
 from jaxpt.objectives.base import carried_loss
 from jaxpt.parallel import chips
 from jaxpt.train import trainable
@@ -29,7 +30,7 @@ def peak(device: jax.Device) -> float | None:
 
 
 def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
-    """FLOPs of all matrix products that a function cannot do without, see `count`: of causal attention half.
+    """FLOPs of all matrix products that a function cannot do without, see `count`: of attention what masks leave.
 
     Args:
       function: what is traced.
@@ -43,7 +44,7 @@ def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
       >>> matmul_flops(jnp.dot, jnp.ones((2, 3)), jnp.ones((3, 5)))
       60
     """
-    return count(jax.make_jaxpr(function)(*args).jaxpr, causal=0.5)
+    return count(jax.make_jaxpr(function)(*args).jaxpr, needed=True)
 
 
 def model_flops(
@@ -58,8 +59,8 @@ def model_flops(
 
     The forward pass takes 2 per weight and token, the backward pass twice that, so this is 6·N·D (N weights of
     matrices, each counted for the D tokens that pass it; looking up embeddings takes none), and attention: 12·L·S·H·K a
-    layer and text, half of that under a causal mask, which hides the other half. What is computed again in the
-    backward pass does not count.
+    layer and text, half of that under a causal mask, which hides the other half, and less under a window. What is
+    computed again in the backward pass does not count.
 
     Args:
       network: what is trained.
@@ -116,7 +117,7 @@ def _loss(
     return loss, arrays
 
 
-def count(jaxpr: core.Jaxpr, causal: float = 1.0) -> int:
+def count(jaxpr: core.Jaxpr, needed: bool = False) -> int:
     """FLOPs of all products of a program, over all devices.
 
     A product of [m, k] and [k, n] counts 2·m·k·n. A loop (`scan`) counts as often as it runs, the longest branch of a
@@ -125,22 +126,23 @@ def count(jaxpr: core.Jaxpr, causal: float = 1.0) -> int:
 
     Args:
       jaxpr: the program.
-      causal: the share that counts of the products of causal attention: 1 as they are computed, 1/2 as they are needed.
+      needed: of the products of attention only the share counts that causality and a window leave.
 
     Returns:
       The number of FLOPs.
     """
-    return sum(_one(eqn, causal) for eqn in jaxpr.eqns)
+    return sum(_one(eqn, needed) for eqn in jaxpr.eqns)
 
 
-def _one(eqn: core.JaxprEqn, causal: float, is_causal: bool = False) -> int:
-    """`is_causal`: it is inside of an operation of causal attention, which alone has the scope's name."""
-    name, params = eqn.primitive.name, eqn.params
-    is_causal = is_causal or CAUSAL in str(eqn.source_info.name_stack)
+def _one(eqn: core.JaxprEqn, needed: bool, share: float = 1.0) -> int:
+    """`share`: of the scores that a mask leaves, in an operation of attention, which alone has the scope's name."""
+    name, params, scope = eqn.primitive.name, eqn.params, str(eqn.source_info.name_stack)
+    if needed and share == 1:
+        visible, scores = _counts(VISIBLE, scope)
+        share = visible / scores
     if name == "dot_general":
         (contract, _), _ = params["dimension_numbers"]
         depth = math.prod(eqn.invars[0].aval.shape[axis] for axis in contract)
-        share = causal if is_causal else 1
         return round(share * 2 * depth * math.prod(eqn.outvars[0].aval.shape))
     if name == "conv_general_dilated":
         kernel = eqn.invars[1].aval.shape
@@ -150,27 +152,28 @@ def _one(eqn: core.JaxprEqn, causal: float, is_causal: bool = False) -> int:
         return int(params["cost_estimate"].flops)
     if name.startswith("dot_product_attention_"):  # cuDNN's, which skips what a causal mask hides
         (B, L, H, K), S = eqn.invars[0].aval.shape, eqn.invars[1].aval.shape[1]
-        products = 5 if "_bwd" in name else 2
-        return round(products * 2 * B * H * L * S * K * (0.5 if "CAUSAL" in str(params["mask_type"]) else 1))
+        products, window = 5 if "_bwd" in name else 2, params["sliding_window_length"] or None
+        mask = Mask(causal="CAUSAL" in str(params["mask_type"]), window=window)
+        return round(products * 2 * B * H * L * S * K * mask.visible_share(S))
     inner = [
-        sum(_one(sub_eqn, causal, is_causal) for sub_eqn in sub.eqns)
+        sum(_one(sub_eqn, needed, share) for sub_eqn in sub.eqns)
         for value in params.values()
         for sub in _subjaxprs(value)
     ]
     if name == "cond":
         return max(inner, default=0)
-    run, cells = _blocks(str(eqn.source_info.name_stack))
+    run, cells = _counts(BLOCKS, scope)
     return _times(name, params) * sum(inner) * run // cells
 
 
-def _blocks(scope: str) -> tuple[int, int]:
-    """(run, all) of the cells of the kernels in a scope, which is named on the outermost operation alone.
+def _counts(pattern: str, scope: str) -> tuple[int, int]:
+    """(what counts, all) by a scope such as `BLOCKS`, which is named on the outermost operation alone.
 
     Example:
-      >>> _blocks("jvp(layer)/vmap(splash_36_of_64_blocks)"), _blocks("layer")
+      >>> _counts(BLOCKS, "jvp(layer)/vmap(splash_36_of_64_blocks)"), _counts(BLOCKS, "layer")
       ((36, 64), (1, 1))
     """
-    match = re.search(BLOCKS.format(r"(\d+)", r"(\d+)"), scope)
+    match = re.search(pattern.format(r"(\d+)", r"(\d+)"), scope)
     return (int(match[1]), int(match[2])) if match else (1, 1)
 
 

@@ -90,7 +90,7 @@ def build(setup: Setup, phase: int) -> Programs:
         batch = step.batch_shapes(setup, objective)
         of_step = flops.step_flops(setup, batch)
     passes = "forward × 3" if len(setup.trained) == len(jax.tree.leaves(placed.params)) else "forward and backward"
-    passes += "" if config.model.family == "encoder" else ", causal attention by half"
+    passes += "" if config.model.family == "encoder" else ", attention as masked"
     memory = train_step.memory_analysis()
     used = memory.argument_size_in_bytes + memory.temp_size_in_bytes if memory else 0
     lines.append(
@@ -98,6 +98,8 @@ def build(setup: Setup, phase: int) -> Programs:
         f"{'compiled' if saved is None else f'loaded from {saved}'} in {compiled_at - begun:.1f} s: "
         f"{number(of_step)}FLOP ({passes}), {used / 1e6:.0f} MB a device"
     )
+    if getattr(config.model, "score_cap", None) and setup.mesh.devices.flat[0].platform == "gpu":
+        lines.append("model.score_cap: no attention kernel for GPUs has a cap of scores; XLA computes it")
     with setup.use():
         check = step.make_finite_check(setup).lower(placed)
     _ = setup.to_model  # compiled now: evaluations need it

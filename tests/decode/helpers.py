@@ -26,6 +26,7 @@ MLM = MaskedLM(next_sentence=False)
 SMALL = {"embed_dim": 8, "heads": 2, "mlp_dim": 16}
 OBJECTIVES = {
     "gpt2": CausalLM(), "gpt": CausalLM(), "opt": CausalLM(), "llama": CausalLM(), "mistral": CausalLM(),
+    "decoder_only": CausalLM(),
     "t5_lm": PrefixLM(), "t5": SpanCorruption(), "umt5": UL2(), "bart": Bart(), "xlnet": PermutationLM(memory=False),
     "electra": ReplacedToken(generator=SMALL),
     **dict.fromkeys(("bert", "roberta", "albert", "distilbert", "deberta", "modernbert"), MLM),

@@ -106,7 +106,9 @@ def _pair(network):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["gpt2", "mistral", pytest.param("t5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "decoder_only", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mistral", "t5"))]
+)
 def test_greedy_takes_the_most_likely_token_without_a_cache_too(name):
     """Two rows for prompts of unequal length, with the log-probabilities of the model's distribution."""
     for (number, _), one in greedy(name).items():
@@ -127,6 +129,17 @@ def test_refilled_rows_get_what_all_prompts_at_once_get():
 def test_log_probabilities_are_the_models_before_penalties_and_temperature():
     for one in generated(engine(), prompts(), SAMPLED).values():
         rows = distributions("gpt2", prompts()[one.index], one.tokens)
+        np.testing.assert_allclose(one.logprobs, rows[np.arange(NEW), one.tokens], atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [SAMPLED, replace(GREEDY, beams=3, samples=2)], ids=["drawn", "beams"])
+def test_texts_beyond_a_window_have_the_log_probabilities_of_the_model(options):
+    """A layer with a window of 3, whose ring turns, and one that sees all."""
+    members = prompts("decoder_only")[:3]
+    for one in generated(engine("decoder_only", 2), members, options).values():
+        rows = distributions("decoder_only", members[one.index], one.tokens)
         np.testing.assert_allclose(one.logprobs, rows[np.arange(NEW), one.tokens], atol=1e-4)
 
 

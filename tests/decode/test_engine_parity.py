@@ -51,7 +51,14 @@ MODELS = {
     "umt5": ("UMT5ForConditionalGeneration", "UMT5Config", T5, 0),
     "bart": ("BartForConditionalGeneration", "BartConfig", BART, 2),
     "mbart": ("MBartForConditionalGeneration", "MBartConfig", BART | {"scale_embedding": True}, 2),
+    "olmo3, one layer with a window": ("Olmo3ForCausalLM", "Olmo3Config", ROPE | {
+        "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}, None),
+    "phi3, texts become long": ("Phi3ForCausalLM", "Phi3Config", ROPE | {
+        "original_max_position_embeddings": 12, "pad_token_id": 0, "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 100.0, "original_max_position_embeddings": 12,
+            "short_factor": [1.0, 1.5], "long_factor": [1.0, 6.0]}}, None),
 }  # fmt: skip
+LAYERS = ("olmo3, one layer with a window", "phi3, texts become long")
 SEEDS = {"mistral": 4, "t5": 8, "t5 1.1": 4, "mt5": 4, "umt5": 6, "mbart": 45}
 """Weights with which a model does not repeat one token, and never chooses between equals; 3 for the others."""
 UNTIED = ("t5 1.1", "mt5", "umt5")
@@ -172,7 +179,7 @@ def of(*kept):
     return pytest.mark.parametrize("pair", grids.cases(MODELS, *kept), indirect=True)
 
 
-@of("gpt2", "opt", "llama, rope of Llama 3", "mistral", "modernbert-decoder", "t5 1.1", "umt5", "bart")
+@of("gpt2", "opt", "llama, rope of Llama 3", *LAYERS, "modernbert-decoder", "t5 1.1", "umt5", "bart")
 def test_greedy_in_refilled_rows(pair):
     """Three rows for six prompts: short and long ones follow one another, EOS comes early and late."""
     texts = pair.check(Options(max_new_tokens=NEW, eos=pair.eos), pair.refilled)
@@ -217,7 +224,7 @@ def test_no_repeated_ngrams(pair):
         assert all(text[0] == FIRST and (len(text) < NEW or text[-1] == LAST) for row in texts for text in row)
 
 
-@of("mistral", "t5 1.1")
+@of("mistral", "phi3, texts become long", "t5 1.1")
 def test_beams(pair):
     """4 and 5 beams, several texts."""
     pair.check(Options(max_new_tokens=NEW, eos=pair.eos, **beams(pair, 0)))

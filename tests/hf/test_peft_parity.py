@@ -33,7 +33,7 @@ def assert_equal_outputs(network, params, model):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt2", "phi"])
 def test_peft_loads_ours_with_equal_outputs(family, tmp_path):
     network, params, adapter = made(family, tmp_path)
     base, library = theirs(tmp_path, network)
@@ -44,7 +44,12 @@ def test_peft_loads_ours_with_equal_outputs(family, tmp_path):
 @pytest.mark.parity
 @pytest.mark.parametrize(
     ("family", "targets"),
-    [("bert", ["query", "value"]), ("llama", ["q_proj", "v_proj"]), ("gpt2", ["c_attn", "c_fc"])],
+    [
+        ("bert", ["query", "value"]),
+        ("llama", ["q_proj", "v_proj"]),
+        ("gpt2", ["c_attn", "c_fc"]),
+        ("phi", ["qkv_proj", "gate_up_proj"]),
+    ],
 )
 def test_theirs_is_read_with_equal_outputs(family, targets, tmp_path):
     import torch
@@ -125,7 +130,7 @@ OPTIMIZERS = {
 }
 
 
-STEPS = list(itertools.product(("bert", "llama", "gpt2"), OPTIMIZERS))
+STEPS = list(itertools.product(("bert", "llama", "gpt2", "phi"), OPTIMIZERS))
 
 
 @pytest.mark.parity

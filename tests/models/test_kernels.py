@@ -41,6 +41,8 @@ MASKS = {
     "ranks": Mask(query_ranks_BxL=jnp.asarray(AT * 37 % L + 1), key_ranks_BxS=RANKS),
 }
 SHARED_HEADS = {"causal", "packed", "window"}
+CAPS = {"sliding": 0.5}
+"""c of scores z that become c · tanh(z / c); the library has none."""
 RUNS = {
     "chunked": functools.partial(kernels.chunked, chunk=50),
     "library": functools.partial(kernels.cudnn, implementation="xla"),
@@ -69,8 +71,10 @@ def test_equals_plain(name, mask):
     qkv, bias = inputs(name, mask)
     real = np.ones((B, L)) if MASKS[mask].query_segments_BxL is None else MASKS[mask].query_segments_BxL > 0
 
+    cap = None if name == "library" else CAPS.get(mask)
+
     def loss(qkv, run):
-        y = run(Inputs(*qkv, MASKS[mask], bias, 0.3))
+        y = run(Inputs(*qkv, MASKS[mask], bias, 0.3, soft_cap=cap))
         return jnp.tanh(y * real[..., None, None]).sum(), y * real[..., None, None]
 
     @jax.jit
@@ -135,7 +139,8 @@ def splash_for_a_tpu(mask, sharding=None):
     def loss(q, k, v):
         segments = np.tile(SEGMENTS, 2)
         parts = {"query_segments_BxL": segments, "key_segments_BxS": segments} if mask == "packed" else {}
-        return kernels.splash(Inputs(q, k, v, MASKS[mask].replace(**parts), scale=0.3)).astype(jnp.float32).sum()
+        inputs = Inputs(q, k, v, MASKS[mask].replace(**parts), scale=0.3, soft_cap=CAPS.get(mask))
+        return kernels.splash(inputs).astype(jnp.float32).sum()
 
     return jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(x, x, x).lower(lowering_platforms=("tpu",))
 
@@ -181,6 +186,7 @@ def test_the_choice_goes_by_need(monkeypatch):
     assert choose(mask=MASKS["prefix"]) == choose(bias="array") == choose(length=100, heads=3) == "xla"
     assert choose(length=2049, dropping=True) == "chunked"
     assert choose(implementation="chunked") == "chunked"
+    assert choose(soft_cap=2.0) == "splash" and choose(soft_cap=2.0, mask=Mask()) == "splash"
 
     @jax.jit
     @jax.checkpoint
@@ -214,3 +220,9 @@ def test_the_choice_goes_by_need(monkeypatch):
             choose(implementation="cudnn")
     assert choose(bias="learned") == choose(dropping=True) == "flash" and choose(bias="terms") == "xla"
     assert choose(mask=MASKS["prefix"], length=4095) == "chunked"
+    assert choose(soft_cap=2.0) == "xla" and choose(soft_cap=2.0, length=4096) == "chunked"
+    with pytest.raises(
+        UserError,
+        match=r"^model\.attention: cudnn requires scores without a cap \(model\.score_cap\); set model\.attention=auto",
+    ):
+        choose(soft_cap=2.0, implementation="cudnn")

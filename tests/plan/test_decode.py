@@ -54,6 +54,14 @@ def test_the_loop_of_an_encoder_decoder_is_given_no_encoder(tmp_path):
     assert 0.3 * t5.weights < t5.weights_read < 0.8 * t5.weights
 
 
+@pytest.mark.slow
+def test_layers_with_a_window_have_a_smaller_cache(tmp_path):
+    """Two layers of 8 slots and two of 32, a head of 16 on each of two devices."""
+    gemma = measured(families.config("gemma"), tmp_path, "8x32")
+    assert gemma.mesh["data"] == 4 and gemma.mesh["tensor"] == 2
+    assert gemma.cache == 4 * 2 * (2 * 8 + 2 * 32) * (8 // 4) * 16
+
+
 @pytest.mark.parametrize(
     ("family", "text", "answer"),
     [

@@ -65,12 +65,15 @@ def test_cudnn_takes_every_mask(cudnn, causal, window, segments):
     assert jax.eval_shape(lambda q: kernels.cudnn(kernels.Inputs(q, q, q, mask, scale=0.25)), q).shape == q.shape
 
 
-@pytest.mark.parametrize(("causal", "share"), [(False, 1), (True, 0.5)])
-def test_flops_of_cudnns_attention(cudnn, causal, share):
+@pytest.mark.parametrize(
+    ("causal", "window", "share"), [(False, None, 1), (True, None, 0.5), (True, 16, 1 / 8 - 1 / 128)]
+)
+def test_flops_of_cudnns_attention(cudnn, causal, window, share):
+    options = {"is_causal": causal, "local_window_size": window and (window - 1, 0), "implementation": "cudnn"}
     q, k = jnp.zeros((2, 64, 4, 16), jnp.bfloat16), jnp.zeros((2, 128, 4, 16), jnp.bfloat16)
 
     def loss(q, k, v):
-        return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation="cudnn").sum()
+        return jax.nn.dot_product_attention(q, k, v, **options).sum()
 
     product = 2 * 2 * 4 * 64 * 128 * 16 * share
     assert flops.count(jax.make_jaxpr(loss)(q, k, k).jaxpr) == 2 * product

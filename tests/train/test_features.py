@@ -65,7 +65,7 @@ def test_the_model_stays_bit_equal_and_has_no_optimizer_state():
 def test_a_layer_of_the_frozen_model_costs_its_forward_pass_alone(remat):
     def step_flops(layers):
         setup = state.setup(config(layers=layers, model={"remat": remat}), jax.devices()[:1])
-        return flops.count(step.traced(setup, setup.config.objective).jaxpr.jaxpr, causal=0.5)
+        return flops.count(step.traced(setup, setup.config.objective).jaxpr.jaxpr, needed=True)
 
     def forward(layers):
         given = config(None, layers=layers)

@@ -12,6 +12,7 @@ from jaxpt import config as configs
 from jaxpt.models import attention, kernels
 from jaxpt.models.mask import Mask
 from jaxpt.train import flops, state, step
+from tests import families
 from tests.config.helpers import ROOT
 
 
@@ -111,6 +112,31 @@ def test_of_causal_attention_half_is_needed():
     assert scores(True) == [x // 2 for x in scores(False)] and scores(False)[0] == 2 * 2 * 2 * 3 * 16 * 16 * 4
 
 
+@pytest.mark.parametrize(("causal", "window"), [(True, 5), (False, 5), (True, 40), (False, 40)])
+def test_of_a_window_its_share_is_needed(causal, window):
+    """The scores that the mask leaves, but for some of the diagonals: a causal mask counts as one half."""
+    L, H, K = 16, 3, 4
+    q, mask = jnp.ones((2, L, H, K)), Mask(causal=causal, window=window)
+    run = lambda q: attention.attend(q, q, q, mask, implementation="xla")  # noqa: E731
+    visible = np.asarray(mask.materialise(L, L)).sum()
+    narrow = min(window, L)
+    expected = visible - narrow / 2 if causal else visible + L - narrow
+    assert flops.matmul_flops(run, q) == 2 * 2 * 2 * H * K * expected
+
+
+def test_each_kind_of_layer_counts_by_its_window():
+    """Two layers with a window of 8 of 32 tokens, two that see all before them."""
+    config = families.config("gemma")
+    setup = state.setup(config, jax.devices()[:1])
+    with setup.use():
+        batch = step.batch_shapes(setup, config.objective)
+        found = flops.model_flops(setup.network, config.objective, setup.shapes.params, batch)
+    B, S, D, HK, GK, F, V = 8, 32, 32, 4 * 16, 2 * 16, 64, 256
+    matrices = 4 * (2 * D * HK + 2 * D * GK + 3 * D * F) + D * V
+    scores = 2 * (1 / 2 + (1 / 4 - 1 / 32)) * S * S
+    assert found == B * (6 * S * matrices + 12 * HK * scores)
+
+
 def t5_small(batch):
     """6·N·D of the matrices and 12·(scores) of attention, by hand."""
     D, HK, F, L, V, S, T = 512, 384, 1024, 8, 32128, 512, 114
@@ -148,7 +174,7 @@ def traced(tmp_path, name, *overrides):
     with setup.use():
         batch = step.batch_shapes(setup, objective)
         model = flops.model_flops(setup.network, objective, setup.shapes.params, batch)
-    return by_hand(16), model, flops.count(step.traced(setup, objective).jaxpr.jaxpr, causal=0.5)
+    return by_hand(16), model, flops.count(step.traced(setup, objective).jaxpr.jaxpr, needed=True)
 
 
 @pytest.mark.slow

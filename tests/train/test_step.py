@@ -22,9 +22,9 @@ MESHES = {
 # Data and fsdp alone, tensor4 and a step without accumulation: test_several_processes.py.
 CASES = [
     ("t5", "fsdp2xtensor2xsequence2"), ("t5", "sequence2"), ("t5", "data2xfsdp2xtensor2"), ("bert", "tensor4"),
-    ("bert", "data2xtensor2xsequence2"), ("gpt2", "data2xfsdp2xtensor2"),
+    ("bert", "data2xtensor2xsequence2"), ("gpt2", "data2xfsdp2xtensor2"), ("olmo", "data2xfsdp2xtensor2"),
 ]  # fmt: skip
-STAGES = {"gpt2": (1, 1, 1, 1, 2), "t5": (1, 2, 2, 1, 2)}
+STAGES = {"gpt2": (1, 1, 1, 1, 2), "t5": (1, 2, 2, 1, 2), "gemma": (1, 2, 2, 1, 2)}
 # The gradient of a key projection's bias is zero in exact arithmetic (it shifts all scores of a row alike): what is
 # left is rounding, compared absolutely against the largest gradient of all.
 ZERO_GRADIENTS = ("key/bias",)
@@ -207,6 +207,9 @@ def test_layers_that_stages_do_not_divide_are_refused():
     mesh, train = {"data": 4, "pipeline": 2}, {"grad_accum_steps": 2}
     config = families.config("gpt2", model={"layers": 3}, mesh=mesh, train=train)
     with pytest.raises(UserError, match=r"mesh\.pipeline=2 does not divide its axis 'layers' of size 3"):
+        state.setup(config, jax.devices()[:8])
+    config = families.config("gemma", model={"layers": 5}, mesh=mesh, train=train)  # the pattern twice, then a layer
+    with pytest.raises(UserError, match=r"segment_1/\S+: mesh\.pipeline=2 does not divide its axis 'layers' of size 1"):
         state.setup(config, jax.devices()[:8])
 
 

@@ -120,7 +120,7 @@ def test_frozen_layers_below_cost_no_backward_pass():
     @functools.cache
     def count(*pattern):
         setup = state.setup(config(trainable=pattern), jax.devices()[:1])
-        return flops.count(step.traced(setup, setup.config.objective).jaxpr.jaxpr, causal=0.5)
+        return flops.count(step.traced(setup, setup.config.objective).jaxpr.jaxpr, needed=True)
 
     @functools.cache
     def forward(layers):

@@ -134,7 +134,7 @@ def grounds(estimates: Sequence[CostEstimate], assumed: Assumptions) -> dict[str
         seconds += "; of a run without run.json from the first to the last line of its metrics"
     return {
         "tokens": "tokens of text that the training steps read, repetitions included, padding and special tokens not",
-        "flops": "matrix products of training steps, forward × 3, causal attention by half; evaluation not included",
+        "flops": "matrix products of training steps, forward × 3, attention as masked; evaluation not included",
         "seconds": seconds,
         "kwh": f"{power}{overhead}, drawn at {assumed.load:.0%} from start to end (--load)",
         "dollars": price,
