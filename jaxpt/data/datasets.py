@@ -98,13 +98,11 @@ def prepare(
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
         transforms = [transforms_of(part.config, vocabulary) for part in parts]
-        build = functools.partial(cache.build, say=say, workers=workers, verify=verify, beam=beam)
-        builds = dict.fromkeys(_SPLITS, build)
         order_key = _order_key(config, phase, parts, order)
+        builds = functools.partial(cache.build, say=say, workers=workers, verify=verify, beam=beam)
         if beside and order_key is not None:
-            builds["train"] = functools.partial(grow, say=say, turn=lambda n: list(chain(*groups(n, order_key))))
-        sets = list(zip(parts, known, transforms))
-        stores = {split: [_store(split, *of_part, tokenizer, builds[split]) for of_part in sets] for split in _SPLITS}
+            builds = functools.partial(grow, say=say)
+        stores = _stores(list(zip(parts, known, transforms)), tokenizer, builds, order_key)
         streams = _streams(config, phase, parts, stores, transforms, to_seqio(tokenizer), order_key)
         lines = [(f"{part.name}: {source.tier}" for part, source in zip(parts, sources)), _lines(parts, streams)]
         lines.append(warnings(objective, spec, streams["train"], vocabulary.size))
@@ -148,6 +146,20 @@ def _data(
 # ---- records --------------------------------------------------------------------------------------------------------
 
 
+def _stores(
+    sets: Sequence[tuple[Part, dict[str, Any], Transforms]], tokenizer: Tokenizer, build: Callable[..., Store],
+    order_key: int | None,
+) -> dict[str, list[Store]]:  # fmt: skip
+    """The records of all tasks, by split; the first training records are waited for before others are made."""
+    stores: dict[str, list[Store]] = {}
+    for split in _SPLITS:
+        if build.func is grow:
+            turn = range if split == "validation" else lambda shards: list(chain(*groups(shards, order_key)))
+            build = functools.partial(build, turn=turn, like=stores["train"][0] if stores else None)
+        stores[split] = [_store(split, *of_part, tokenizer, build) for of_part in sets]
+    return stores
+
+
 def _store(
     split: str, part: Part, source: dict[str, Any], transforms: Transforms, tokenizer: Tokenizer,
     build: Callable[..., Store],
@@ -179,6 +191,8 @@ def _complete(data: Data, name: str, store: Store) -> None:
 
 def _so_far(store: Growing) -> dict[str, int]:
     shards = store.ready()
+    if not shards:
+        return {"records": 0, "tokens": 0}
     return _counts(together([store.meta(n) for n in shards])) | {"shards_left": store.shards - len(shards)}
 
 

@@ -109,8 +109,8 @@ LATER = {"order": 1, "comments": False, "metric_options": {}}
 
 
 def changes(was: Any, now: Any) -> dict[str, tuple[Any, Any]]:
-    """{dotted key: (value there, value now)} of what differs in two fingerprints; a field that one of them does not have
-    has the value of `LATER` there, or None."""
+    """{dotted key: (value there, value now)} of what differs in two fingerprints; a field that one of them does not
+    have has the value of `LATER` there, or None."""
     old, new = leaves(was), leaves(now)
     for records in [key for key in old if key.startswith("records.")]:
         # Checksums are compared where both are known, else what determines the records.

@@ -8,7 +8,6 @@ import pytest
 from jaxpt.data import fingerprint
 from jaxpt.data.tasks import base
 
-
 FIRST = {
     *("answer", "answers", "choices", "context", "first_number", "group", "header", "id", "input", "inputs"),
     *("is_symmetric", "kind", "label", "labels", "messages", "metrics", "most_choices", "name", "names", "nbest"),
