@@ -23,6 +23,7 @@ def folder(tmp_path_factory):
     for name, count in FILES.items():
         lines = [f"row {n} of the cat\t{'yes' if n % 3 else 'no'}" for n in itertools.islice(number, count)]
         (folder / name).write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    (folder / "held_out.tsv").write_text("text\tlabel\nthe cat of row 1\tno\nthe cat of row 2\tyes\n")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "row", "of", "the", "cat", *map(str, range(20))]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     return folder
@@ -37,7 +38,7 @@ def config(folder):
             "task": {"kind": "classification", "labels": ["no", "yes"]},
             "data": {
                 "path": [str(folder / name) for name in FILES],
-                "validation_path": str(folder / "a.tsv"),
+                "validation_path": str(folder / "held_out.tsv"),
                 "length": 16,
                 "batch_size": 4,
                 "cache_dir": str(folder / "cache"),
