@@ -42,8 +42,9 @@ class WordPieceTokenizer(rust_tokenizers.RustTokenizer):
     ) -> Tokenizer:
         """The library numbers "##x" pieces in the order of a randomly seeded hash map: all are named beforehand."""
         rust = library.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        rust.normalizer, rust.pre_tokenizer = rust_tokenizers.bert_steps(config.lowercase)
-        alphabet, inner = _letters(texts, rust, min(1000, (vocab_size - len(BERT_TOKENS)) // 2))
+        normalizer, rust.pre_tokenizer = rust_tokenizers.bert_steps(config.lowercase)
+        texts = [normalizer.normalize_str(text) for text in texts]
+        alphabet, inner = _letters(texts, rust.pre_tokenizer, min(1000, (vocab_size - len(BERT_TOKENS)) // 2))
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size, special_tokens=[*BERT_TOKENS.values(), *(f"##{c}" for c in inner)],
             initial_alphabet=alphabet, limit_alphabet=len(alphabet), min_frequency=2, show_progress=False,
@@ -96,12 +97,12 @@ class _Kind(enum.IntEnum):
     """A word of its own: punctuation."""
 
 
-def _letters(texts: Iterable[str], rust: Any, room: int) -> tuple[list[str], list[str]]:
+def _letters(texts: Iterable[str], pre_tokenizer: Any, room: int) -> tuple[list[str], list[str]]:
     """Letters of a corpus, by whole arrays: one word after the other takes Python longer than all of the training.
 
     Args:
-      texts: the documents.
-      rust: the library's tokenizer, of which normalizer and pre-tokenizer are used.
+      texts: the documents, normalized.
+      pre_tokenizer: cuts them into words.
       room: number of letters wanted.
 
     Returns:
@@ -109,10 +110,10 @@ def _letters(texts: Iterable[str], rust: Any, room: int) -> tuple[list[str], lis
     """
     counts, inside = np.zeros(_CODES, np.int64), np.zeros(_CODES, bool)
     kinds = np.zeros(_CODES, np.uint8)
-    for text in _joined(map(rust.normalizer.normalize_str, texts)):
+    for text in _joined(texts):
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.int64)
         for code in np.flatnonzero((np.bincount(codes, minlength=_CODES) > 0) & (kinds == _Kind.UNKNOWN)).tolist():
-            kinds[code] = _kind(chr(code), rust.pre_tokenizer)
+            kinds[code] = _kind(chr(code), pre_tokenizer)
         kind = kinds[codes]
         goes_on = np.append(False, (kind[1:] == _Kind.LETTER) & (kind[:-1] == _Kind.LETTER))
         word = np.cumsum(~goes_on)

@@ -4,8 +4,6 @@ import collections
 from pydoc_data.topics import topics
 
 import pytest
-import tokenizers as library
-from tokenizers import models
 
 from jaxpt.data.tokenizers import rust_tokenizers, wordpiece
 
@@ -15,15 +13,13 @@ TEXTS = [*list(topics.values())[:30], "ab\tc  d\n\ne", "x\u3000y 你好 don't É
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_letters_are_those_that_one_word_after_the_other_gives(lowercase, monkeypatch):
     monkeypatch.setattr(wordpiece, "_BLOCK", 5000)
-    rust = library.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    rust.normalizer, rust.pre_tokenizer = rust_tokenizers.bert_steps(lowercase)
-    words = collections.Counter()
-    for text in TEXTS:
-        words.update(word for word, _ in rust.pre_tokenizer.pre_tokenize_str(rust.normalizer.normalize_str(text)))
+    normalizer, pre_tokenizer = rust_tokenizers.bert_steps(lowercase)
+    texts = [normalizer.normalize_str(text) for text in TEXTS]
+    words = collections.Counter(word for text in texts for word, _ in pre_tokenizer.pre_tokenize_str(text))
     letters = collections.Counter()
     for word, count in words.items():
         letters.update(dict.fromkeys(word, count))
     for room in (20, 1000):
         alphabet = sorted(sorted(letters, key=lambda c: (-letters[c], c))[:room])
         inner = sorted({c for word in words for c in word[1:]} & set(alphabet))
-        assert wordpiece._letters(TEXTS, rust, room) == (alphabet, inner)
+        assert wordpiece._letters(texts, pre_tokenizer, room) == (alphabet, inner)
