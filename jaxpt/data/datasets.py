@@ -25,6 +25,7 @@ from jaxpt.data.records.store import FORMAT, Store, together
 from jaxpt.data.seqio_tasks import Offline, code, key
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.opening import open_source
+from jaxpt.data.sources.rows import ROWS_PER_SHARD
 from jaxpt.data.spec import DataSpec, Features
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
@@ -98,13 +99,11 @@ def prepare(
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
         transforms = [transforms_of(part.config, vocabulary) for part in parts]
-        build = functools.partial(cache.build, say=say, workers=workers, verify=verify, beam=beam)
-        builds = dict.fromkeys(_SPLITS, build)
         order_key = _order_key(config, phase, parts, order)
+        builds = functools.partial(cache.build, say=say, workers=workers, verify=verify, beam=beam)
         if beside and order_key is not None:
-            builds["train"] = functools.partial(grow, say=say, turn=lambda n: list(chain(*groups(n, order_key))))
-        sets = list(zip(parts, known, transforms))
-        stores = {split: [_store(split, *of_part, tokenizer, builds[split]) for of_part in sets] for split in _SPLITS}
+            builds = functools.partial(grow, say=say)
+        stores = _stores(list(zip(parts, known, transforms)), tokenizer, builds, order, order_key)
         streams = _streams(config, phase, parts, stores, transforms, to_seqio(tokenizer), order_key)
         lines = [(f"{part.name}: {source.tier}" for part, source in zip(parts, sources)), _lines(parts, streams)]
         lines.append(warnings(objective, spec, streams["train"], vocabulary.size))
@@ -112,7 +111,7 @@ def prepare(
             lines.append(labelled.store_lines(parts, stores))
         for line in chain(*lines):
             say.note(line)
-        version = 1 if order_key is None else 2
+        version = order if order_key is not None or config.task is not None else 1
         return _data(config, phase, fingerprints, tokenizer, transforms, stores, streams, version)
 
 
@@ -148,9 +147,23 @@ def _data(
 # ---- records --------------------------------------------------------------------------------------------------------
 
 
+def _stores(
+    sets: Sequence[tuple[Part, dict[str, Any], Transforms]], tokenizer: Tokenizer, build: Callable[..., Store],
+    order: int, order_key: int | None,
+) -> dict[str, list[Store]]:  # fmt: skip
+    """The records of all tasks, by split; the first training records are waited for before others are made."""
+    stores: dict[str, list[Store]] = {}
+    for split in _SPLITS:
+        if build.func is grow:
+            turn = range if split == "validation" else lambda shards: list(chain(*groups(shards, order_key)))
+            build = functools.partial(build, turn=turn, like=stores["train"][0] if stores else None)
+        stores[split] = [_store(split, *of_part, tokenizer, build, order) for of_part in sets]
+    return stores
+
+
 def _store(
     split: str, part: Part, source: dict[str, Any], transforms: Transforms, tokenizer: Tokenizer,
-    build: Callable[..., Store],
+    build: Callable[..., Store], order: int,
 ) -> Store:  # fmt: skip
     """The records of a split; built where they are not there yet."""
     config = part.config
@@ -166,8 +179,11 @@ def _store(
     spec = config.objective.data_spec(config.data.length)
     if spec.uses_chat_template:
         identity["chat_templates"] = dict(tokenizer.chat_templates)
+    rows_per_shard = ROWS_PER_SHARD if order > 1 and config.task is not None else None
+    if rows_per_shard is not None:
+        identity["rows_per_shard"] = rows_per_shard
     directory = cache_root(config) / "records" / f"{digest(identity)}-{split}"
-    offline = Offline(config.data, transforms, spec.max_target_tokens, split, tokenizer, config.task)
+    offline = Offline(config.data, transforms, spec.max_target_tokens, split, tokenizer, config.task, rows_per_shard)
     return build(offline, directory, identity, mirror=config.data.mirror)
 
 
@@ -179,6 +195,8 @@ def _complete(data: Data, name: str, store: Store) -> None:
 
 def _so_far(store: Growing) -> dict[str, int]:
     shards = store.ready()
+    if not shards:
+        return {"records": 0, "tokens": 0}
     return _counts(together([store.meta(n) for n in shards])) | {"shards_left": store.shards - len(shards)}
 
 

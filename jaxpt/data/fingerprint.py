@@ -104,21 +104,13 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-LATER = {
-    "order": 1,
-    "comments": False,
-    "metric_options": {},
-    "delimiter": None,
-    "encoding": None,
-    "temperature": None,
-    "thresholds": None,
-}
-"""Fields that runs from before they came do not have, with the value that does what those runs did."""
+LATER = {"order": 1, "comments": False, "metric_options": {}}
+"""Fields that older runs do not have, with the value that does what those runs did. Other fields are None there."""
 
 
 def changes(was: Any, now: Any) -> dict[str, tuple[Any, Any]]:
-    """{dotted key: (value there, value now)} of what differs in two fingerprints; a field of `LATER` that one of them
-    does not have has its value there."""
+    """{dotted key: (value there, value now)} of what differs in two fingerprints; a field that one of them does not
+    have has the value of `LATER` there, or None."""
     old, new = leaves(was), leaves(now)
     for records in [key for key in old if key.startswith("records.")]:
         # Checksums are compared where both are known, else what determines the records.

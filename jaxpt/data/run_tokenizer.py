@@ -17,7 +17,7 @@ from jaxpt.data.sources.examples import Examples
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
-from jaxpt.runtime.progress import Progress, track
+from jaxpt.runtime.progress import Progress
 
 
 def tokenizer_of(
@@ -131,9 +131,8 @@ def _trained(
             return tokenizers.load(directory, settings.kind, languages=languages)
         say.note(f"{damage}; training the vocabulary again")
     shutil.rmtree(directory, ignore_errors=True)
-    with track(f"training a {settings.kind} vocabulary of {size:,} ids", unit="texts") as work:
-        texts = work.count(interleaved_texts(sources))
-        tokenizers.publish(tokenizers.train(texts, settings, size, languages=languages), directory)
+    tokenizer = tokenizers.train(interleaved_texts(sources), settings, size, languages=languages)
+    tokenizers.publish(tokenizer, directory)
     return tokenizers.load(directory, settings.kind, languages=languages)
 
 

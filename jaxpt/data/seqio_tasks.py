@@ -76,7 +76,12 @@ def code(calls: Iterable[Call]) -> dict[str, str]:
 
 
 def bind(
-    call: Call, vocabulary: seqio.Vocabulary, shard: int = 0, source: Source | None = None, split: str = "train"
+    call: Call,
+    vocabulary: seqio.Vocabulary,
+    shard: int = 0,
+    source: Source | None = None,
+    split: str = "train",
+    pieces: Pieces | None = None,
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     """The SeqIO preprocessor of a call: its arguments bound, and what is known of the documents where it asks for it.
 
@@ -86,12 +91,13 @@ def bind(
       shard: number of the run of documents, given to a parameter named `shard`: one more key of frozen random draws.
       source: of the documents; it, its `language`, `fields` and `sentences` are given to parameters of these names.
       split: name of the split, given to a parameter named `split_name`.
+      pieces: the run of documents, given to a parameter of this name.
 
     Returns:
       A function of a data set.
     """
     function = resolve(call.name)
-    return functools.partial(function, **arguments(function, call, vocabulary, shard, source, split))
+    return functools.partial(function, **arguments(function, call, vocabulary, shard, source, split, pieces=pieces))
 
 
 def arguments(
@@ -102,13 +108,15 @@ def arguments(
     source: Source | None = None,
     split: str = "train",
     token_counts: Callable[[], Any] | None = None,
+    pieces: Pieces | None = None,
 ) -> dict[str, Any]:
     """The arguments of a call, as `bind` gives them; `token_counts` to a parameter of this name."""
     parameters = inspect.signature(function).parameters
     unknown = [k for k in call.kwargs if k not in parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise UserError(f"preprocessor {call.name!r}: no argument {unknown[0]!r}; it takes {', '.join(parameters)}")
-    offered = {"vocabulary": vocabulary, "shard": shard, "split_name": split, "token_counts": token_counts}
+    offered = {"vocabulary": vocabulary, "shard": shard, "pieces": pieces, "split_name": split}
+    offered |= {"token_counts": token_counts}
     if source is not None:
         known = {name: getattr(source, name) for name in ("language", "fields", "sentences")}
         offered |= {"source": source, **known}
@@ -141,6 +149,8 @@ class Offline:
     tokenizer: Tokenizer
     task: TaskConfig | None = None
     """Of labelled rows."""
+    rows_per_shard: int | None = None
+    """Of labelled rows, as `open_source` takes it."""
 
     @property
     def name(self) -> str:
@@ -149,7 +159,7 @@ class Offline:
 
     def open(self) -> Documents:
         """Opens the source."""
-        return Documents(self, open_source(self.data, self.examples, self.task))
+        return Documents(self, open_source(self.data, self.examples, self.task, self.rows_per_shard))
 
 
 class Documents:
@@ -187,7 +197,7 @@ class Documents:
         ds = self._source.dataset(self._split, shard)
         with seqio.map_seed_manager(number):
             for call in self._calls:
-                ds = bind(call, self._vocabulary, number, self._source, self._split)(self._one_by_one(ds))
+                ds = bind(call, self._vocabulary, number, self._source, self._split, shard)(self._one_by_one(ds))
                 _check_records(call, ds)
         return ds
 

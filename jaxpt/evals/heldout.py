@@ -34,10 +34,11 @@ class HeldOut(Evaluator):
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         program, config, rows = compiled_step(setup, data), setup.config, rows_of(setup)
-        limit, sizes = config.train.eval_examples, [len(stream) for stream in data.validation.each().values()]
-        total = sum(size if limit is None else min(size, limit) for size in sizes)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
+            # Not before the first step: validation records may still be in the making.
+            limit, sizes = config.train.eval_examples, [len(stream) for stream in data.validation.each().values()]
+            total = sum(size if limit is None else min(size, limit) for size in sizes)
             means = validate(setup, config.objective, program, params, feeds(config, data, rows), stop, total)
             return None if means is None else Result(means)
 
@@ -50,8 +51,11 @@ def rows_of(setup: Setup) -> np.ndarray:
 
 
 def compiled_step(setup: Setup, data: Data) -> Callable[..., Any]:
-    """The compiled step that `validate` takes."""
-    first = next(next(iter(feeds(setup.config, data, rows_of(setup)).values())))
+    """The compiled step that `validate` takes; no record is read for it."""
+    config, rows = setup.config, len(rows_of(setup))
+    features = config.objective.data_spec(config.data.length).features
+    zeros = {name: np.zeros((rows, *shape), dtype) for name, (shape, dtype) in features.items()}
+    first = _with_mask(config, zeros, data)
     placed = setup.placed_shapes()
     with setup.use():
         lowered = steps.make_eval_step(setup, setup.config.objective).lower(
@@ -74,14 +78,18 @@ def feeds(config: Config, data: Data, rows: np.ndarray | None = None) -> dict[st
 
     def batches(stream: Stream) -> Iterator[dict[str, np.ndarray]]:
         for batch in stream.epoch(config.data.batch_size, limit=config.train.eval_examples, rows=rows):
-            mask = config.objective.baseline.eval_mask(batch, data.vocabulary)
-            shape, count = np.shape(mask), next(iter(batch.values())).shape[:1]
-            if mask is None or shape[:1] != count:
-                actual = f"{'None' if mask is None else f'an array {list(shape)}'} for {count[0]} rows"
-                raise UserError(f"objective.kind: {config.objective.kind}: eval_mask of the baseline returns {actual}")
-            yield batch | {"eval_mask": np.asarray(mask, np.float32)}
+            yield _with_mask(config, batch, data)
 
     return {name: batches(stream) for name, stream in data.validation.each().items()}
+
+
+def _with_mask(config: Config, batch: dict[str, np.ndarray], data: Data) -> dict[str, np.ndarray]:
+    mask = config.objective.baseline.eval_mask(batch, data.vocabulary)
+    shape, count = np.shape(mask), next(iter(batch.values())).shape[:1]
+    if mask is None or shape[:1] != count:
+        actual = f"{'None' if mask is None else f'an array {list(shape)}'} for {count[0]} rows"
+        raise UserError(f"objective.kind: {config.objective.kind}: eval_mask of the baseline returns {actual}")
+    return batch | {"eval_mask": np.asarray(mask, np.float32)}
 
 
 def batches(config: Config, data: Data) -> Iterator[dict[str, np.ndarray]]:

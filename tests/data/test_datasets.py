@@ -304,18 +304,19 @@ def test_batches_are_the_same_while_records_are_made(text, cache, byte_level, tm
     settings = {"tokenizer": byte_level, "batch_size": 4}
     whole = datasets.prepare(config("gpt2", text, tmp_path / "whole", **settings), workers=1)
     expected = list(itertools.islice(whole.train.batches(), 60))
+    held_out = list(whole.validation.epoch(4))
     gate, make_shard, asked = threading.Event(), records.make_shard, []
 
     def gated(work, number, *arguments):
-        if work._split == "train":
-            asked.append(number)
-            assert len(asked) == 1 or gate.wait(20)
+        asked.append(number) if work._split == "train" else None
+        assert (work._split == "train" and len(asked) == 1) or gate.wait(20)
         return make_shard(work, number, *arguments)
 
     monkeypatch.setattr(records, "make_shard", gated)
     data = datasets.prepare(config("gpt2", text, tmp_path / "beside", readers=1, **settings), beside=True)
     try:
         assert data.fingerprint["records"]["train"] is None and data.summary["train"]["shards_left"] == 9
+        assert data.fingerprint["records"]["validation"] is None and data.summary["validation"]["records"] == 0
         assert data.fingerprint["order"] == 2 and data.text_per_row == whole.text_per_row
         first = data.train.sample(256)
         assert len(first["decoder_target_tokens"]) > 4
@@ -328,6 +329,11 @@ def test_batches_are_the_same_while_records_are_made(text, cache, byte_level, tm
     assert len(data.train) == len(whole.train) < 60 * 4
     late = next(data.train.batches(45))
     np.testing.assert_array_equal(late["decoder_target_tokens"], expected[45]["decoder_target_tokens"])
+    for batch, expected_batch in zip(data.validation.epoch(4), held_out, strict=True):
+        for name, value in batch.items():
+            np.testing.assert_array_equal(value, expected_batch[name], name)
+    for store in data.stores.values():
+        store.manifest  # noqa: B018 (waits for it)
     assert data.fingerprint == whole.fingerprint and data.summary == whole.summary
 
 

@@ -40,12 +40,13 @@ def _check_program() -> None:
 class Growing(Store):
     """A store in the making. Its methods are those of a store; what needs shards that are not there yet waits."""
 
-    def __init__(self, directory: Path, build: Callable[[Turn], Store], turn: Turn) -> None:
+    def __init__(self, directory: Path, build: Callable[[Turn], Store], turn: Turn, like: Store | None = None) -> None:
         """Starts to make the store in a thread.
 
-        `build` makes it, with the order of its shards; `turn` gives that order.
+        `build` makes it, with the order of its shards; `turn` gives that order. A store `like` it has the same
+        features.
         """
-        self.directory, self._turn, self._damaged = directory, turn, None
+        self.directory, self._turn, self._like, self._damaged = directory, turn, like, None
         self._order: Sequence[int] | None = None
         self._store: Store | None = None
         self._failure: BaseException | None = None
@@ -59,9 +60,9 @@ class Growing(Store):
         try:
             store = build(self._begin)
             with self._lock:
-                self._store = store
                 for callback in self._callbacks:
                     callback(store)
+                self._store = store
         except BaseException as error:  # raised again in the threads that read
             self._failure = error
 
@@ -83,12 +84,13 @@ class Growing(Store):
         return self._store is not None
 
     def wait_for_first(self) -> None:
-        """Returns when the first shard is there."""
+        """Returns when the features of its records are known."""
         self._features()
 
     def ready(self) -> list[int]:
-        """Numbers of the shards that are made."""
-        return [n for n in range(self.shards) if self._is_made(n)]
+        """Numbers of the shards that are made; [] where it is not known yet how many there are."""
+        count = self._store.shards if self._store is not None else len(self._order or ())
+        return [n for n in range(count) if self._is_made(n)]
 
     # ---- what some shards are enough for
 
@@ -120,6 +122,8 @@ class Growing(Store):
         """Nothing: the checksums of the shards that were there were compared, the others have just been written."""
 
     def _features(self) -> dict[str, Any]:
+        if self._like is not None:
+            return self._like._features()
         self._wait(lambda: self._order is not None or self.is_whole)
         return self.meta(0 if self.is_whole else self._order[0])["features"]
 
@@ -164,13 +168,20 @@ class Growing(Store):
 
 
 def grow(
-    spec: Offline, directory: Path, identity: dict[str, Any], say: Progress, turn: Turn, mirror: str | None = None
+    spec: Offline,
+    directory: Path,
+    identity: dict[str, Any],
+    say: Progress,
+    turn: Turn,
+    mirror: str | None = None,
+    like: Store | None = None,
 ) -> Store:
     """Opens a store, or starts to make it and returns when the first shard is there.
 
     Args:
       spec, directory, identity, say, mirror: as `cache.build` takes them.
       turn: the order in which the shards are made.
+      like: a store of the same features, if there is one: then it returns at once.
 
     Returns:
       The store.
@@ -189,6 +200,6 @@ def grow(
     def build(begin: Turn) -> Store:
         return cache.build(spec, directory, identity, Progress(update, say.note), mirror=mirror, turn=begin)
 
-    growing = Growing(directory, build, turn)
+    growing = Growing(directory, build, turn, like)
     growing.wait_for_first()
     return growing

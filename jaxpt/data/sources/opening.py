@@ -10,19 +10,25 @@ from jaxpt.data.sources import foreign, readers
 from jaxpt.data.sources.base import Source
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.readers import is_builtin
-from jaxpt.data.sources.rows import Rows
+from jaxpt.data.sources.rows import ROWS_PER_SHARD, Rows
 from jaxpt.data.tables.files import size
 from jaxpt.errors import UserError
 from jaxpt.runtime import plugins
 
 
-def open_source(data: DataConfig, examples: int | None = None, task: TaskConfig | None = None) -> Source:
+def open_source(
+    data: DataConfig,
+    examples: int | None = None,
+    task: TaskConfig | None = None,
+    rows_per_shard: int | None = ROWS_PER_SHARD,
+) -> Source:
     """Finds the files (or the data set, or the task) that a configuration names.
 
     Args:
       data: `source`, `path`, `validation_path`, …
       examples: finished examples of a SeqIO Task are wanted, not documents, with so many tokens of targets at most.
       task: rows of labelled files are wanted.
+      rows_per_shard: of labelled files, as `Rows` takes it.
 
     Returns:
       A source with a "train" and a "validation" split; nothing but the files' existence is checked yet.
@@ -33,7 +39,7 @@ def open_source(data: DataConfig, examples: int | None = None, task: TaskConfig 
     if data.source == "batches":
         raise UserError("data.source: batches: records are made of the data itself; name the recipe as it was before")
     if task is not None:
-        return Rows(data, task)
+        return Rows(data, task, rows_per_shard)
     source = _open(data, examples)
     source.language, source.fields, source.sentences = data.language, data.fields, data.sentences
     return source

@@ -2,29 +2,53 @@
 
 Without a `validation_path` a fraction of each label's rows is held out, by a hash of their texts. With
 `data.test_fraction` a part of the others is for the test, with `data.train_rows` so many of the rest are trained on.
+
+The rows are cut into shards of 4,096, whatever their files are; in version 1 of the order of records
+(`stream/order.py`) each file is a shard.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from jaxpt.config import DataConfig
 from jaxpt.data.labelled.examples import choose, read
-from jaxpt.data.labelled.files import files
-from jaxpt.data.sources.base import Source
+from jaxpt.data.labelled.files import RowFile, files
+from jaxpt.data.records.store import MOST_SHARDS
+from jaxpt.data.sources.base import Piece, Pieces, Source
 from jaxpt.data.tables import Offset, Row, built_in, hf_datasets
+from jaxpt.data.tables.files import size
 from jaxpt.data.tasks.base import LocatedRow, Task
 
+ROWS_PER_SHARD = 4096
+
 _as_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` makes an encoder for each row
+
+
+class _Reader(NamedTuple):
+    """A file that was read up to the end of a piece."""
+
+    file: RowFile
+    rows: Iterator[tuple[int, Row]]
+    """The next one is the first row of the next piece."""
+    index: int
+    """Of that row in the file, from 0."""
 
 
 class Rows(Source):
     """The rows of a task's files."""
 
-    def __init__(self, data: DataConfig, task: Task) -> None:
-        """Finds the files, and reads those of the training set where a part of it is chosen."""
+    def __init__(self, data: DataConfig, task: Task, rows_per_shard: int | None = ROWS_PER_SHARD) -> None:
+        """Finds the files, and reads those of the training set where a part of it is chosen.
+
+        `rows_per_shard` is a minimum; None: each file is a shard.
+        """
+        self._rows_per_shard = rows_per_shard
+        self._reader: _Reader | None = None
         lines: list[str] = []
         train, held, _ = (files(data, split, lines.append) for split in ("train", "validation", "test"))
         self._task, self._chosen = task, None
@@ -49,10 +73,88 @@ class Rows(Source):
         return LocatedRow(row, self._of[split][file].where(row), (file, number))
 
     def is_of(self, split: str, text: str) -> bool:
+        return self._is_in(split, LocatedRow(Row(0, json.loads(text)), "", (0, 0)))
+
+    def _is_in(self, split: str, row: LocatedRow) -> bool:
         if self._chosen is None or (split == "validation" and self._chosen.held is None):
             return True
-        return self._chosen.split(self._task, LocatedRow(Row(0, json.loads(text)), "", (0, 0))) == split
+        return self._chosen.split(self._task, row) == split
+
+    def shards(self, split: str) -> list[Pieces]:
+        """Cuts a split into runs of rows; the files are read through for it.
+
+        Args:
+          split: "train" or "validation".
+
+        Returns:
+          Pieces by shard, in the order of the rows; a mark of a piece is the row's place in its file, from 0.
+        """
+        if self._rows_per_shard is None:
+            return super().shards(split)
+        counts = [sum(1 for _ in file.rows(self._task)) for file in self._of[split]]
+        every = max(self._rows_per_shard, -(-sum(counts) // MOST_SHARDS))
+        shards, room = [Pieces()], every
+        for number, (file, count) in enumerate(zip(self._of[split], counts)):
+            num_bytes = size(file.path) if file.split is None else 0
+            for start, stop in _runs(count, room, every):
+                if not room:
+                    shards.append(Pieces())
+                    room = every
+                end = None if stop == count else stop
+                shards[-1].append(Piece(number, Offset(number=start), end, num_bytes * (stop - start) // max(count, 1)))
+                room -= stop - start
+        return shards
+
+    def rows(self, split: str, pieces: Iterable[Piece]) -> Iterator[LocatedRow]:
+        """Reads the rows of a split, as `documents` reads their texts.
+
+        Args:
+          split: "train" or "validation".
+          pieces: which of them.
+
+        Yields:
+          The rows with their places.
+
+        Raises:
+          UserError: names the file and line that is not as it should be.
+        """
+        counts: dict[str, Any] = {"documents": 0, "empty": 0, "files": {}}
+        for piece in pieces:
+            file, in_file = self._of[split][piece.file], 0
+            for row in self._rows_of(file, piece):
+                in_file += 1
+                located = LocatedRow(row, file.where(row), (piece.file, row.number))
+                if self._is_in(split, located):
+                    counts["documents"] += 1
+                    yield located
+            counts["files"][str(piece.file)] = counts["files"].get(str(piece.file), 0) + in_file
+            self.consumed += piece.size
+        self.counts[split] = counts
+
+    def _rows_of(self, file: RowFile, piece: Piece) -> Iterator[Row]:
+        """The rows of a piece; where the last one ended before it in this file, the file is read on."""
+        start, reader = piece.start.number, self._reader
+        self._reader = None
+        if reader is None or reader.file != file or reader.index > start:
+            reader = _Reader(file, enumerate(file.rows(self._task)), 0)
+        num_skipped = start - reader.index
+        for index, row in itertools.islice(reader.rows, num_skipped, None):
+            yield row
+            if index + 1 == piece.stop:
+                self._reader = reader._replace(index=piece.stop)
+                return
 
     def _documents(self, path: str, mark: Offset) -> Iterator[tuple[int, str]]:
         for row in self._by_name[path].rows(self._task):
             yield row.number, _as_json(row.values)
+
+
+def _runs(count: int, room: int, every: int) -> Iterator[tuple[int, int]]:
+    """Cuts `count` rows, the first `room` of them and then by `every`: (start, stop); of none there is one run.
+
+    Example:
+      >>> list(_runs(10, 3, 4)), list(_runs(0, 3, 4))
+      ([(0, 3), (3, 7), (7, 10)], [(0, 0)])
+    """
+    stops = [*range(room or every, count, every), count]
+    yield from zip([0, *stops[:-1]], stops)

@@ -330,9 +330,7 @@ class TextsTask(Task):
     def texts(self, row: Row, where: str) -> tuple[str, ...]:
         """The text, or both."""
         named = [("task.text", names_of(self.text)), ("task.pair", names_of(self.pair))]
-        return tuple(
-            " ".join(tables.text(row, name, f"{where} ({key})") for name in names) for key, names in named if names
-        )
+        return tuple(" ".join(_text(row, name, where, key) for name in names) for key, names in named if names)
 
     def input_text(self, row: Row, where: str) -> str:
         """That of any task; columns may have other names than those of TFDS, which T5's code knows."""
@@ -364,6 +362,12 @@ class TextsTask(Task):
     def answer_one(self, logits: np.ndarray) -> Answer:
         """`answer` from the head's outputs: [outputs]."""
         raise NotImplementedError
+
+
+def _text(row: Row, name: str, where: str, key: str) -> str:
+    """The text of a column that `key` of the recipe names."""
+    value = row.values.get(name)
+    return value if isinstance(value, str) else tables.text(row, name, f"{where} ({key})")
 
 
 def names_of(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from jaxpt.data.tokenizers.added_tokens import AddedToken
 from jaxpt.data.tokenizers.base import SPECIALS, Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk
+from jaxpt.runtime.progress import Work, track
 
 # ---- loading --------------------------------------------------------------------------------------------------------
 
@@ -223,7 +224,8 @@ def train(
     Raises:
       UserError: too few ids for the kind, or no text.
     """
-    documents = _first(texts, config.characters)
+    with track("reading text for the vocabulary", config.characters / 1e6, "million characters") as work:
+        documents = _first(texts, config.characters, work)
     if not documents:
         raise UserError("data.tokenizer: no text to train a vocabulary on")
     cls = tokenizer_class(config.kind)
@@ -237,7 +239,9 @@ def train(
         raise UserError(
             f"data.tokenizer.vocab_size: {vocab_size} is too small, {config.kind} needs more than {min_size}"
         )
-    tokenizer = cls.train(documents, config, vocab_size, languages)
+    doing = f"training a {config.kind} vocabulary of {vocab_size:,} ids"
+    with track(doing, sum(map(len, documents)) / 1e6, "million characters") as work:
+        tokenizer = cls.train(_Counted(documents, work), config, vocab_size, languages)
     tokenizer = add(tokenizer, config.add_tokens) if config.add_tokens else tokenizer
     if out_dir is not None:
         tokenizer.save(out_dir)
@@ -263,13 +267,29 @@ def planned(config: TokenizerConfig, vocab_size: int) -> Vocabulary:
     return dataclasses.replace(vocabulary, size=vocabulary.size + len(tokens), added=added, behind=len(tokens))
 
 
-def _first(texts: Iterable[str], characters: int) -> list[str]:
+class _Counted(list[str]):
+    """Texts, of which it is shown how many were read."""
+
+    def __init__(self, texts: Iterable[str], work: Work) -> None:
+        super().__init__(texts)
+        self._work = work
+
+    def __iter__(self) -> Iterator[str]:
+        done = 0
+        for text in super().__iter__():
+            yield text
+            done += len(text)
+            self._work.at(done / 1e6)
+
+
+def _first(texts: Iterable[str], characters: int, work: Work) -> list[str]:
     documents, total = [], 0
     for text in texts:
         if total >= characters:
             break
         documents.append(text[: characters - total])
         total += len(documents[-1])
+        work.at(total / 1e6)
     return documents
 
 
