@@ -210,7 +210,7 @@ def train(
     Raises:
       UserError: too few ids for the kind, or no text.
     """
-    documents = _first(texts, config.characters)
+    documents = first(texts, config.characters)
     if not documents:
         raise UserError("data.tokenizer: no text to train a vocabulary on")
     cls = tokenizer_class(config.kind)
@@ -250,7 +250,8 @@ def planned(config: TokenizerConfig, vocab_size: int) -> Vocabulary:
     return dataclasses.replace(vocabulary, size=vocabulary.size + len(tokens), added=added, behind=len(tokens))
 
 
-def _first(texts: Iterable[str], characters: int) -> list[str]:
+def first(texts: Iterable[str], characters: int) -> list[str]:
+    """Texts up to about so many characters."""
     documents, total = [], 0
     for text in texts:
         if total >= characters:
