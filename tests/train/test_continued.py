@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from jaxpt.cli import main
-from jaxpt.config import TokenizerConfig, model_at
+from jaxpt.config import TokenizerConfig, at_phase, model_at
 from jaxpt.data import builtin, datasets, tokenizers
 from jaxpt.data.tokenizers import extension
 from jaxpt.errors import UserError
+from jaxpt.evals import heldout
 from jaxpt.hf import revisions
 from jaxpt.inference import opening
 from jaxpt.study import recipes
@@ -72,11 +73,11 @@ def trained(base):
     return path / "run", recipes.load(path / "recipe.yaml", [f"run_dir={path / 'run'}"])
 
 
-def losses(model, data):
+def loss_of(model, config, data):
     """Mean loss of a model of transformers on the validation split."""
     torch = pytest.importorskip("torch")
     total = count = 0.0
-    for batch in data.validation.batches(4):
+    for batch in next(iter(heldout.feeds(config, data).values())):
         ids, targets, weights = (
             torch.tensor(np.asarray(batch[f"decoder_{name}"]))
             for name in ("input_tokens", "target_tokens", "loss_weights")
@@ -93,9 +94,11 @@ def losses(model, data):
 def test_the_loss_before_the_first_step_is_that_of_transformers(base, trained):
     path, config = trained
     records, _ = run_dir.records(path)
-    (measured,) = [record["validation/loss"] for record in records if record["step"] == 0 and "validation/loss" in record]
+    (measured,) = [
+        record["validation/loss"] for record in records if record["step"] == 0 and "validation/loss" in record
+    ]
     data = datasets.prepare(config, report=lambda line: None)
-    np.testing.assert_allclose(measured, losses(base[1], data), rtol=1e-5)
+    np.testing.assert_allclose(measured, loss_of(base[1], at_phase(config, 0), data), rtol=1e-5)
     assert config.model.kind == "decoder_only" and config.model.norm_position == "after"
 
 
@@ -186,10 +189,7 @@ def test_rows_of_new_tokens_are_means_of_old_ones(base, tmp_path):
 
 
 def test_a_vocabulary_that_is_no_extension_is_refused(tmp_path):
-    one, other = (
-        tokenizers.train([text for _, text in builtin.documents("train")][:9], TokenizerConfig(kind="bpe"), size)
-        for size in (270, 260)
-    )
+    one, other = (tokenizers.train(builtin.documents()[:9], TokenizerConfig(kind="bpe"), size) for size in (270, 260))
     assert extension.old_pieces(extension.extend(other, ["go went go went"], 1), other)
     with pytest.raises(UserError, match="does not begin with the 260 ids of the one that it is to extend"):
         extension.old_pieces(one, other)
