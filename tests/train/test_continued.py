@@ -1,4 +1,4 @@
-"""Continued pretraining of a model of transformers: longer texts on the way, an extended vocabulary, every checkpoint."""
+"""Continued pretraining of a model of transformers: longer texts, an extended vocabulary, every checkpoint."""
 
 import json
 
@@ -20,7 +20,7 @@ from tests import fine_tuning
 
 RECIPE = """
 objective: {kind: causal_lm}
-data: {length: 16, batch_size: 4, cache_dir: CACHE, validation_fraction: 0.3, path: TEXT, documents: line}
+data: {length: 16, batch_size: 8, cache_dir: CACHE, validation_fraction: 0.3, path: TEXT, documents: line}
 init_from: {path: BASE}
 optimizer: {kind: adamw, learning_rate: 1e-3, schedule: {kind: cosine, warmup_steps: 2}}
 train:
@@ -128,7 +128,7 @@ def test_a_phase_scales_the_positions_of_longer_texts(trained, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parity
 def test_every_checkpoint_has_the_facts_of_its_training_state(base, trained, tmp_path):
-    path, config = trained
+    path, _ = trained
     lines = []
     revisions.export_every(path, tmp_path, report=lines.append, dtype="float32")
     states = {n: json.loads((tmp_path / f"step{n}" / revisions.FILE).read_text()) for n in (0, 2, 4)}
