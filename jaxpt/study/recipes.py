@@ -132,7 +132,7 @@ def _origin(path: Path) -> tuple[Tree, Tree]:
     run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
     if (run_dir / "config.yaml").is_file():
         tree, _, _ = read(run_dir / "config.yaml")
-        if any(key.startswith("model.") for phase in tree["train"]["phases"] for key, _ in phase["set"]):
+        if (tree.get("train") or {}).get("phases"):  # the last one may have other positions
             from jaxpt.train import checkpoint
 
             tree["model"] = configs.model_at(configs.load(run_dir), checkpoint.find(path)[1]).model_dump(mode="json")

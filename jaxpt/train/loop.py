@@ -211,7 +211,7 @@ class Run:
 
         if self.begins and phase.config.train.eval_on_start:
             self._evaluate(current, done, display, metrics, stop)
-        if self.begins and phase.config.checkpoint.save_initial_state and not self.stopped:
+        if self.begins and (self.stopped or phase.config.checkpoint.save_initial_state):
             self._save(current, ready.check)
         self.begins = False
         if self.pending_evaluators:
