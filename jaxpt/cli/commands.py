@@ -105,8 +105,8 @@ def parser() -> Parser:
     for name, command in COMMANDS.items():
         group, _, last = name.rpartition(" ")
         if group not in subparsers:
-            parent = subparsers[""].add_parser(group, help="train or inspect a vocabulary", description="Vocabularies.")
-            subparsers[group] = parent.add_subparsers(dest="action", metavar="train|inspect", required=True)
+            parent = subparsers[""].add_parser(group, help="train, extend or inspect a vocabulary", description="Vocabularies.")
+            subparsers[group] = parent.add_subparsers(dest="action", metavar="train|extend|inspect", required=True)
         add_command(subparsers[group], last, command)
     return parser
 
@@ -215,14 +215,18 @@ def neighbours(
         draw(nearest, html, png)
 
 
-def export(run: str, out: str, adapter: bool = False, shard_gb: float | None = None, **options: Any) -> None:
-    """`jaxpt export`: a model, or its adapter alone."""
-    from jaxpt.hf import convert
+def export(
+    run: str, out: str, adapter: bool = False, every: bool = False, shard_gb: float | None = None, **options: Any
+) -> None:
+    """`jaxpt export`: a model, each checkpoint of a run, or an adapter alone."""
+    from jaxpt.hf import convert, revisions
 
     if shard_gb is not None:
         options["shard_bytes"] = max(1, int(shard_gb * 1e9))
+    if adapter and every:
+        raise UserError("--adapter: --every is of whole models; leave one of them out")
     if not adapter:
-        convert.export(run, out, **options)
+        (revisions.export_every if every else convert.export)(run, out, **options)
     elif options:
         raise UserError("--adapter: --dtype, --verify, --shard-gb and --task are of whole models; leave them out")
     else:

@@ -168,12 +168,14 @@ COMMANDS: dict[str, Command] = {
         arg("out", "OUT", "the directory to create"),
         arg("--dtype", None, "dtype of the tensors (checkpoint's)", choices=("float32", "bfloat16", "float16")),
         flag("--adapter", "only the low-rank adapter, in peft's layout"),
+        flag("--every", "each checkpoint, with the facts of its training state, as OUT/stepN"),
         arg("--task", "NAME", "of a run with several tasks, the one whose head is converted"),
         arg("--shard-gb", "GB", "maximum size of a file (5)", type=positive),
         _VERIFY,
     ), (
         "runs/bert_tiny out/bert_tiny",
         "runs/bert_tiny/checkpoints/500 out/bert_tiny_500 --dtype bfloat16 --verify",
+        "runs/bert_tiny out/bert_tiny_steps --every",
     ), "OUT: config.json, model.safetensors, and the tokenizer's files"),
     "tokenizer train": Command("jaxpt.report.tokenizers:train", "train a vocabulary on a recipe's training split", (
         *RECIPE, arg("--out", "DIR", "directory to write the vocabulary to", required=True),
@@ -181,6 +183,12 @@ COMMANDS: dict[str, Command] = {
         "configs/smoke/bert_tiny.yaml --out vocabularies/tiny",
         "configs/smoke/bert_tiny.yaml data.tokenizer.vocab_size=8000 --out words/8k",
     ), "DIR: the vocabulary's files, for data.tokenizer.path"),
+    "tokenizer extend": Command("jaxpt.report.tokenizers:extend", "extend a byte-level BPE by pieces of other text", (
+        *RECIPE, arg("--out", "DIR", "directory to write the vocabulary to", required=True),
+        arg("--tokens", "N", "how many pieces are added", type=count, required=True),
+    ), (
+        "configs/pretrain/continue_olmo2_1b.yaml --tokens 2000 --out words/law data.path=law.jsonl data.mixture=[]",
+    ), "DIR: the vocabulary's files, for data.tokenizer.path with init_from.vocabulary: mean"),
     "tokenizer inspect": Command("jaxpt.report.tokenizers:inspect", "show a vocabulary, and the tokens of a text", (
         arg("path", "PATH", "vocabulary file or directory"),
         arg("text", "TEXT", "text to tokenize", nargs="?"),

@@ -43,8 +43,8 @@ def load(
       overrides: such as `optimizer.learning_rate=3e-4`; the value is read as YAML.
       where: where the overrides stand, for messages.
       report: is given a line for values of a base with another `kind`, and for phases that the run does not reach.
-      complete: is given the plain tree of a recipe with a task or with `data.tokenizer.add_tokens`, before it is
-        checked, to fill in what the recipe leaves out.
+      complete: is given the plain tree of a recipe with a task, with `data.tokenizer.add_tokens` or with
+        `init_from.path`, before it is checked, to fill in what the recipe leaves out.
 
     Returns:
       The frozen configuration; `run_dir` is filled in.
@@ -64,7 +64,8 @@ def load(
     for assignment in overrides:
         dropped += override(tree, origin, assignment, where)
     try:
-        if tree.get("task") is not None or get(tree, ("data", "tokenizer", "add_tokens")):
+        wanted = (("task",), ("data", "tokenizer", "add_tokens"), ("init_from", "path"))
+        if any(get(tree, keys) is not None for keys in wanted):
             tree = complete(tree)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error

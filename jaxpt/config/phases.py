@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from jaxpt.config.explain import explain
 from jaxpt.config.fields import Frozen
 from jaxpt.config.kinds import kind_of, strictly
+from jaxpt.config.parts import ModelConfig
 from jaxpt.config.plain import put
 from jaxpt.config.tree import Config, Phase
 from jaxpt.errors import UserError
@@ -127,6 +128,11 @@ def at_phase(config: Config, index: int) -> Config:
     return of_phase(config, stages[index].phase if config.train.phases else 0)
 
 
+def model_at(config: Config, step: int) -> ModelConfig:
+    """The model's configuration in the phase whose update number `step` is, see `phase_of`."""
+    return at_phase(config, phase_of(config, step)).model
+
+
 def phase_configs(config: Config) -> list[Config]:
     """The configuration in each stage of `phase_starts`, see `at_phase`."""
     return [of_phase(config, stage.phase) for stage in train_stages(config) if stage.start < config.train.steps]
@@ -135,12 +141,17 @@ def phase_configs(config: Config) -> list[Config]:
 def of_phase(config: Config, phase: int) -> Config:
     """The configuration in one of `train.phases`: only blocks that the phase sets are validated again."""
     train, where = config.train.model_copy(update={"phases": (), "unfreeze": None}), f"train.phases.{phase}.set"
-    blocks: dict[str, Any] = {"data": config.data, "objective": config.objective, "train": train}
+    blocks: dict[str, Any] = {
+        "data": config.data, "objective": config.objective, "train": train, "model": config.model
+    }  # fmt: skip
     changed: dict[str, Any] = {}
     for key, value in config.train.phases[phase].set if config.train.phases else ():
         block, _, name = key.partition(".")
-        if not name or block not in blocks or (block == "train" and name != "trainable"):
-            raise UserError(f"{where}: {key}: a phase may set keys of data and objective, and train.trainable, alone")
+        if not name or block not in blocks or not _may_set(config, block, name):
+            raise UserError(
+                f"{where}: {key}: a phase may set keys of data and objective, train.trainable, and of a model with "
+                "rotary positions model.max_positions and model.rope_*, alone"
+            )
         if block not in changed:
             changed[block] = _plain(blocks[block])
         put(changed, key, value, where)
@@ -155,6 +166,14 @@ def of_phase(config: Config, phase: int) -> Config:
         raise UserError(f"{where}: {explain(error, changed, above=(block,))[1]}") from None
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
+
+
+def _may_set(config: Config, block: str, name: str) -> bool:
+    """Whether a phase may set a key: it leaves the shapes of all parameters as they are."""
+    if block == "model":
+        is_rotary = "rope_theta" in type(config.model).model_fields
+        return is_rotary and (name == "max_positions" or name.startswith("rope_"))
+    return block != "train" or name == "trainable"
 
 
 def _plain(block: Any) -> dict[str, Any]:

@@ -32,8 +32,9 @@ class Phase(Frozen):
     steps: PositiveInt | None = None
     """Length in steps; the last phase may leave it out and takes the rest."""
     set: Overrides = ()
-    """Overrides in this phase: keys of `data.*` (length, batch_size), `objective.*` and `train.trainable`. On a command
-    line `train.phases.0.set.data.length=48` is the first phase's; a plain `data.length=48`, lost to it, is refused."""
+    """Overrides in this phase: keys of `data.*` (length, batch_size), `objective.*`, `train.trainable`, and for longer
+    texts `model.max_positions` and `model.rope_*`. On a command line `train.phases.0.set.data.length=48` is the first
+    phase's; a plain `data.length=48`, lost to it, is refused."""
 
 
 class LoraConfig(Frozen):
@@ -87,6 +88,8 @@ class TrainConfig(Frozen):
     phases: tuple[Phase, ...] = ()
     eval_every: Annotated[PositiveInt | None, unaffected("program")] = execution(None)
     """Steps between evaluations; a tenth of the run by default."""
+    eval_on_start: Annotated[bool, unaffected("program")] = execution(False)
+    """Evaluate before the first step, too: what the model of `init_from` reaches."""
     eval_examples: Annotated[PositiveInt | None, unaffected("program")] = None
     """Use only the first so many validation examples; all by default."""
     patience: Annotated[PositiveInt | None, unaffected("program")] = execution(None)
@@ -119,6 +122,8 @@ class CheckpointConfig(Frozen):
     """`min` if low values of `best_metric` are better, `max` if high ones are; by default that of the metric."""
     keep_every: PositiveInt | None = execution(None)
     """Keep checkpoints at multiples of this step forever."""
+    save_initial_state: bool = execution(False)
+    """Save the state before the first step, too, and keep it."""
     verify: Literal["contents", "sizes"] = execution("contents")
     """What is compared with a checkpoint's checksums before it is read: all bytes, or the files' names and sizes."""
 
@@ -149,8 +154,9 @@ class InitConfig(Frozen):
     layers: tuple[NonNegativeInt, ...] | None = None
     """Layers of the source that fill this model's stack, in this order (DistilBERT: [0, 2, 4, 7, 9, 11]); all by
     default."""
-    vocabulary: Literal["same", "first", "new"] = "same"
-    """Another vocabulary: `first` takes the rows of the ids that both have, `new` draws all rows."""
+    vocabulary: Literal["same", "first", "mean", "new"] = "same"
+    """Another vocabulary: `first` takes the rows of the ids that both have, `new` draws all rows. `mean` is for one
+    that extends the source's: a new token's row is the mean of the rows of the pieces that it had before."""
 
     @model_validator(mode="after")
     def _random_takes_nothing(self) -> Self:

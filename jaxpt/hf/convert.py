@@ -128,7 +128,9 @@ def export(
     """
     out = _new(out)
     run_dir, step = checkpoint.find(run)
-    config, renamed = _of_task(configs.load(run_dir), task)
+    config = configs.load(run_dir)
+    config = config.model_copy(update={"model": configs.model_at(config, step)})
+    config, renamed = _of_task(config, task)
     _check_features(config)
     saved = weights.Saved(run_dir, step)
     network, summands, left_out = exported(config.objective.network(config.model))

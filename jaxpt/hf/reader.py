@@ -98,6 +98,7 @@ def carry(config: Config, vocabulary: Vocabulary) -> None:
         return
     run_dir = source.parents[1] if source.parent.name == "checkpoints" else source
     is_theirs = path is not None and hub.local(path).absolute().is_relative_to(run_dir)
+    is_theirs = is_theirs or config.init_from.vocabulary == "mean"  # which extends theirs: their ids stay
     family, languages, objective = config.model.family, vocabulary.languages, config.objective
     writes = family == "encoder_decoder" and objective.predicts_tokens
     if writes and languages and len(languages) > 1:  # which one begins a text is a matter of the example

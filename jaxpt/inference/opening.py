@@ -77,7 +77,7 @@ def open_model(
         )
     run_dir, step = checkpoint.find(path)
     config = configs.load(run_dir)
-    network = config.objective.network(config.model)
+    network = config.objective.network(configs.model_at(config, step))
     opened = _tokenizer(tokenizer, run_dir, config)
     model_objective = _objective(objective) or configs.at_phase(config, configs.phase_of(config, step)).objective
     return _complete(path, network, weights.read(run_dir, step), model_objective, opened, _folder(run_dir, tokenizer))

@@ -41,6 +41,7 @@ class RunPredictor:
           step: its checkpoint.
           task: the value of `task`.
         """
+        config = config.model_copy(update={"model": configs.model_at(config, step)})
         setup = state.setup(config).for_evaluation()
         reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
         self._params: Any = reader.restore_params(setup, step)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import SPECIALS
-from jaxpt.errors import escaped
+from jaxpt.errors import UserError, escaped
 from jaxpt.runtime.terminal import print_table
 
 if TYPE_CHECKING:
@@ -34,6 +34,36 @@ def train(config: Config, out: str) -> None:
     size, languages = trained_size(config), languages_of(sources)
     tokenizer = tokenizers.train(interleaved_texts(sources), settings, size, out, languages)
     print(f"wrote {out}: {tokenizer.kind}, {tokenizer.vocabulary.size:,} ids")
+
+
+def extend(config: Config, out: str, tokens: int) -> None:
+    """Extends a recipe's vocabulary by pieces that its training split has often.
+
+    Args:
+      config: the recipe; `data.tokenizer.path`, or the model of `init_from.path`, has the vocabulary.
+      out: directory to write the extended one to.
+      tokens: how many pieces it is to have more.
+
+    Raises:
+      UserError: no vocabulary is named, it is no byte-level BPE, or the text cannot be read.
+    """
+    from jaxpt.data import parts
+    from jaxpt.data.sources.base import interleaved_texts
+    from jaxpt.data.sources.opening import open_source
+    from jaxpt.data.tokenizers import extension
+
+    settings = config.data.tokenizer
+    if settings.path is None:
+        raise UserError("data.tokenizer.path is missing: the vocabulary to extend")
+    tokenizer = tokenizers.load(settings.path, settings.kind, extra_ids=settings.extra_ids)
+    sources = [open_source(part.config.data) for part in parts.parts(config)]
+    texts = tokenizers.first(interleaved_texts(sources), settings.characters)
+    extended = extension.extend(tokenizer, texts, tokens)
+    extended.save(out)
+    more, sample = extended.vocabulary.size - tokenizer.vocabulary.size, texts[:1000]
+    before, after = (sum(map(len, t.encode_batch(sample))) for t in (tokenizer, extended))
+    print(f"wrote {out}: {extended.kind}, {extended.vocabulary.size:,} ids, {more:,} of them new")
+    print(f"{len(sample):,} texts have {before:,} tokens without them, {after:,} with them")
 
 
 def inspect(path: str, text: str | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Recipes of fine-tuning as files: what a recipe leaves out is taken from the model it starts from, and from its data.
+"""Recipes as files: what a recipe leaves out is taken from the model it starts from, and from its data.
 
 model, data.tokenizer         of `init_from.path`, where the recipe names no kind
-model.vocab_size              grows to what data.tokenizer.add_tokens need
+model.vocab_size              grows to what data.tokenizer.add_tokens, or a vocabulary that extends the model's, need
 task.labels                   of the training set, in a stable order; a run of the same files and columns keeps its own
 task.most_choices             of the training set; likewise
 objective.class_weights       `balanced`: from the counts of the training set
@@ -97,11 +97,11 @@ def inherit(tree: Tree) -> Tree:
       tree: plain values of a recipe.
 
     Returns:
-      A changed copy; the tree itself where it has no task, names its model, or starts from nothing.
+      A changed copy; the tree itself where it names its model, or has no task and starts from nothing.
     """
     _check_mappings(tree)
     source, model = (tree.get("init_from") or {}).get("path"), tree.get("model") or {}
-    if tree.get("task") is None or "kind" in model:
+    if "kind" in model or (tree.get("task") is None and source is None):
         return tree
     if source is None:
         raise UserError(
@@ -132,6 +132,10 @@ def _origin(path: Path) -> tuple[Tree, Tree]:
     run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
     if (run_dir / "config.yaml").is_file():
         tree, _, _ = read(run_dir / "config.yaml")
+        if (tree.get("train") or {}).get("phases"):  # the last one may have other positions
+            from jaxpt.train import checkpoint
+
+            tree["model"] = configs.model_at(configs.load(run_dir), checkpoint.find(path)[1]).model_dump(mode="json")
         tokenizer = dict(tree["data"]["tokenizer"])
         if (run_dir / "tokenizer").is_dir():  # which has the run's add_tokens
             tokenizer |= {"path": str(run_dir / "tokenizer"), "add_tokens": []}
@@ -152,7 +156,8 @@ def _origin(path: Path) -> tuple[Tree, Tree]:
 
 
 def with_room(tree: Tree) -> Tree:
-    """The recipe with a `model.vocab_size` that has room for `data.tokenizer.add_tokens`.
+    """The recipe with a `model.vocab_size` that has room for `data.tokenizer.add_tokens`, and with
+    `init_from.vocabulary: mean` for all of the vocabulary.
 
     New tokens follow the tokenizer's ids: where the model's table was padded beyond these, they are in the padding, as
     in transformers, and the table grows by the others alone. A vocabulary that is still to be trained leaves room for
@@ -167,8 +172,10 @@ def with_room(tree: Tree) -> Tree:
     _check_mappings(tree)
     settings, model = (tree.get("data") or {}).get("tokenizer") or {}, tree.get("model") or {}
     tokens, size, path = settings.get("add_tokens"), model.get("vocab_size"), settings.get("path")
+    extends = (tree.get("init_from") or {}).get("vocabulary") == "mean"
+    tokens = [] if extends and tokens is None else tokens
     is_list = isinstance(tokens, list) and all(isinstance(token, str) and token for token in tokens)
-    if not tokens or not is_list or not isinstance(size, int) or not isinstance(path, str):
+    if not (tokens or extends) or not is_list or not isinstance(size, int) or not isinstance(path, str):
         return tree  # nothing to do, or its validation says what is wrong
     if isinstance(tree.get("run_dir"), str) and (Path(tree["run_dir"]) / "tokenizer").is_dir():
         path = str(Path(tree["run_dir"]) / "tokenizer")

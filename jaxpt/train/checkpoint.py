@@ -57,6 +57,8 @@ class Checkpoints:
             keep.append(policies.BestN(n=config.keep_best, **best))
         if config.keep_every:
             keep.append(policies.EveryNSteps(config.keep_every))
+        if config.save_initial_state:
+            keep.append(policies.CustomSteps([0]))
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(keep),
             best_fn=rank,

@@ -21,7 +21,7 @@ from jaxpt.models.layers import stored_rows
 from jaxpt.models.network import Network
 from jaxpt.models.stored import StoredParam, stored_params
 from jaxpt.parallel import rules
-from jaxpt.train import checkpoint, foreign, lora, teachers, trainable, weights
+from jaxpt.train import checkpoint, foreign, lora, teachers, trainable, vocabularies, weights
 from jaxpt.train.display import say
 from jaxpt.train.run_dir import changes, edited
 from jaxpt.train.state import Setup, State, per_device_size
@@ -170,10 +170,11 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     """
     arrays, theirs, name = weights.open_weights(source.path, source.step, True, setup.config.checkpoint)
     source, grows = _vocabulary_rule(setup.config, source, theirs.config.vocab_size)
+    old_pieces = vocabularies.old_pieces(setup.config, source) if source.vocabulary == "mean" else {}
     expected, state = stored_params(setup.network), setup.init()
     drawn = _drawn(setup.config, source, expected)
     flat = traverse_util.flatten_dict(state.params, sep="/")
-    taken, fitted, unused = _take(setup, source, arrays, theirs, drawn, flat)
+    taken, fitted, unused = _take(setup, source, arrays, theirs, drawn, flat, old_pieces)
     new = [path for path in expected if path not in taken and path not in fitted]
     _check_taken(setup.config, source, [path for path in new if path not in drawn], unused, bool(taken or fitted))
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
@@ -182,6 +183,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         say(f"  vocabulary: rows 0 to {old - 1} as they are, {old} to {size - 1} new (add_tokens)")
         if not trains_vocabulary(setup.layout):
             say("  the new rows stay as they are drawn: train.trainable or train.lora leaves the table out")
+    if old_pieces:
+        say(f"  vocabulary: {len(old_pieces)} new tokens, the row of each the mean of its old pieces' rows")
     if source.layers is not None:
         say(f"  layers: {', '.join(f'{mine} ← {source_layer}' for mine, source_layer in enumerate(source.layers))}")
     for status, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
@@ -197,6 +200,7 @@ def _take(
     theirs: Network,
     drawn: set[str],
     flat: dict[str, jax.Array],
+    old_pieces: Mapping[int, list[int]],
 ) -> tuple[list[str], list[str], list[str]]:
     """Puts parameters of the source into `flat`; the paths of those taken as they are, fitted, and not used."""
     expected, taken, fitted, unused = stored_params(setup.network), [], [], []
@@ -213,6 +217,8 @@ def _take(
             array = _chosen(array, source, theirs, path)
         fresh = flat.get(path)  # None in a stack that is split
         fit = None if place is None else _fit(array, fresh, place, common, source.vocabulary)
+        if fit is not None and old_pieces and "vocab" in place.axes:
+            fit = _with_means(fit, array, place.axes.index("vocab"), old_pieces)
         if fit is None:
             unused.append(path)
             continue
@@ -231,7 +237,8 @@ def _vocabulary_rule(config: Config, source: InitConfig, their_size: int) -> tup
         return source.model_copy(update={"vocabulary": "first"}), True
     raise UserError(
         f"init_from.path: {source.path}: its vocabulary has {their_size} ids, model.vocab_size is {vocab_size}; "
-        "init_from.vocabulary=first takes the rows of the ids that both have, =new draws all rows"
+        "init_from.vocabulary=first takes the rows of the ids that both have, =mean for an extended vocabulary besides "
+        "means of old rows, =new draws all rows"
     )
 
 
@@ -322,6 +329,14 @@ def _fit(
         if _without(array.shape, axis) == _without(place.shape, axis):
             return np.take(array, np.arange(place.shape[axis]) % array.shape[axis], axis)
     return None
+
+
+def _with_means(fit: np.ndarray, array: np.ndarray, axis: int, old_pieces: Mapping[int, list[int]]) -> np.ndarray:
+    """A table, or a bias, in which the row of each new token is the mean of the source's rows of its old pieces."""
+    table, rows = np.moveaxis(np.array(fit), axis, 0), np.moveaxis(array, axis, 0)
+    for token, pieces in old_pieces.items():
+        table[token] = rows[pieces].mean(axis=0, dtype=np.float32)
+    return np.moveaxis(table, 0, axis)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -138,6 +138,8 @@ class Run:
     skipped: int = 0
     """Steps in a row, up to the last one logged, whose update was skipped."""
     last_loss: float | None = None
+    begins: bool = False
+    """Before its first step, and not resumed from a checkpoint."""
     pending_evaluators: tuple[str, ...] = ()
     """Evaluators that were due when a signal came: they run before the next step."""
 
@@ -145,7 +147,7 @@ class Run:
         """Trains from `current` to the end, phase by phase."""
         done = first = int(current.step)
         self.pending_evaluators = tuple((meta or {}).get("missed", ()))
-        self.skipped = int(current.skipped)
+        self.skipped, self.begins = int(current.skipped), not done and meta is None
         metrics = Metrics(self.run_dir, self.config, done)
         try:
             for index, (start, end) in enumerate(itertools.pairwise((*self.starts, self.config.train.steps))):
@@ -207,6 +209,11 @@ class Run:
             self.stopped = self.stopped or any_process(signals.received() is not None)
             return self.stopped
 
+        if self.begins and phase.config.train.eval_on_start:
+            self._evaluate(current, done, display, metrics, stop)
+        if self.begins and (self.stopped or phase.config.checkpoint.save_initial_state):
+            self._save(current, ready.check)
+        self.begins = False
         if self.pending_evaluators:
             self._evaluate(current, done, display, metrics, stop)
             self.checkpoints.add_figures(done, evaluation.figures(self.phase.evaluators.found))

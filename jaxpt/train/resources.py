@@ -82,12 +82,14 @@ def device_memory() -> dict[str, float | None]:
 
 def disk_need(setup: Setup, config: CheckpointConfig) -> int:
     """Bytes that the checkpoints of a run take at most, those kept by `keep_every` not counted."""
-    return size(setup.shapes) * (config.keep_last + config.keep_best + 1)  # + 1: the one being written
+    rolling = config.keep_last + config.keep_best + config.save_initial_state
+    return size(setup.shapes) * (rolling + 1)  # + 1: the one being written
 
 
 def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
     """Raises UserError where the disk cannot hold the run's checkpoints, besides those that are there and will go."""
-    rolling, checkpoint_bytes = config.keep_last + config.keep_best, size(setup.shapes)
+    rolling = config.keep_last + config.keep_best + config.save_initial_state
+    checkpoint_bytes = size(setup.shapes)
     checkpoint_dirs = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit()]
     if config.keep_every:
         checkpoint_dirs = [path for path in checkpoint_dirs if int(path.name) % config.keep_every]

@@ -124,6 +124,8 @@ class Setup:
           index: its number.
         """
         setup = self if self.trained == self.layout.since[index] else self._training(index)
+        if config.model != self.config.model:  # other rotary positions
+            setup = dataclasses.replace(setup, network=config.objective.network(config.model))
         carry = config.objective.carry_shapes(self.network, config.data.batch_size)
         axes = jax.tree.map(lambda x: ("batch", *[None] * (len(x.shape) - 1)), carry)
         placed = rules.shardings({"carry": axes}, {"carry": carry}, self.mesh, self.table)["carry"]

@@ -64,6 +64,11 @@ DECODERS = {
     "fill_in_the_middle": FillInTheMiddle(),
 }
 OBJECTIVES = ENCODER_DECODERS | DECODERS
+PATTERN = {
+    "layers": 2, "pattern": ("other", "main"), "other_window": 3, "other_rope": "none", "norm_position": "after",
+    "qk_norm": "heads",
+}  # fmt: skip
+"""A window in the first layer; all that came before in the second."""
 
 
 def documents():
@@ -137,8 +142,9 @@ def test_loss_falls_on_real_targets_and_the_probe_on_text(name):
 
 def seen(family, objective, batch, targets):
     """How strongly the loss of each target depends on what the decoder reads at each place: [targets, rows, places]."""
-    of = "t5" if family == "t5_lm" else family
-    model = families.config(of, model={"kind": family, "vocab_size": SIZE, "layers": 1}).model.build()
+    of = {"t5_lm": "t5", "decoder_only": "llama"}.get(family, family)
+    options = PATTERN if family == "decoder_only" else {"layers": 1}
+    model = families.config(of, model={"kind": family, "vocab_size": SIZE, **options}).model.build()
     params = drawn(model)
     width, sides = model.config.embed_dim, ["encoder", "decoder"] if family == "t5" else ["decoder"]
 
@@ -221,7 +227,7 @@ def test_what_is_asked_is_not_in_the_inputs(name):
     assert gone > 200
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5_lm"])
+@pytest.mark.parametrize("family", ["gpt2", "t5_lm", "decoder_only"])
 def test_a_target_sees_the_prefix_and_the_tokens_before_it(family):
     """Prefix LM, and the other objectives with a prefix of no tokens, so that one program serves all."""
     batches = [{"decoder_prefix": np.zeros_like(b["decoder_positions"])} | b for b in (made(n)[1] for n in DECODERS)]

@@ -224,8 +224,7 @@ def train(
     Raises:
       UserError: too few ids for the kind, or no text.
     """
-    with track("reading text for the vocabulary", config.characters / 1e6, "million characters") as work:
-        documents = _first(texts, config.characters, work)
+    documents = first(texts, config.characters)
     if not documents:
         raise UserError("data.tokenizer: no text to train a vocabulary on")
     cls = tokenizer_class(config.kind)
@@ -282,14 +281,16 @@ class _Counted(list[str]):
             self._work.at(done / 1e6)
 
 
-def _first(texts: Iterable[str], characters: int, work: Work) -> list[str]:
+def first(texts: Iterable[str], characters: int) -> list[str]:
+    """Texts up to about so many characters, while they are counted."""
     documents, total = [], 0
-    for text in texts:
-        if total >= characters:
-            break
-        documents.append(text[: characters - total])
-        total += len(documents[-1])
-        work.at(total / 1e6)
+    with track("reading text for the vocabulary", characters / 1e6, "million characters") as work:
+        for text in texts:
+            if total >= characters:
+                break
+            documents.append(text[: characters - total])
+            total += len(documents[-1])
+            work.at(total / 1e6)
     return documents
 
 

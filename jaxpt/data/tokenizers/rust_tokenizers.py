@@ -89,6 +89,11 @@ class RustTokenizer(Tokenizer):
         all_added = tuple(dict.fromkeys((*self.added, *added)))
         return RustTokenizer(rust, self.kind, v.sentinels, v.sentinel_ids.stop, all_added)
 
+    @property
+    def library(self) -> Any:
+        """The library's tokenizer."""
+        return self._tokenizer
+
     def token_id(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
 
