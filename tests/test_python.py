@@ -95,7 +95,7 @@ def test_a_classifier_predicts_as_the_command(run, tmp_path):
     written = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [{"id": row["id"], **answer} for row, answer in zip(rows, answers)] == written
     assert model("a good film", attentions=True).attentions.shape[:2] == (2, 4)
-    with pytest.raises(UserError, match=r"inputs: wants a list with an entry for each row, got 'a film'"):
+    with pytest.raises(UserError, match=r"inputs: expected a list with an entry for each row, got 'a film'"):
         model.predict("a film")
     with pytest.raises(UserError, match="row 0"):
         model.predict([{"texts": "a film"}])

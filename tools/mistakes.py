@@ -2,7 +2,7 @@
 
     python tools/mistakes.py [--only 3,17] [--surface cli|python] [--results FILE]
 
-`mistakes.jsonl` lists them: what is wrong, the command (or the Python expression), and the names that the answer must
+`mistakes.jsonl` lists them: what is wrong, the command (or the line of Python), and the names that the answer must
 contain: the file, key or value, and what would be right. A command must end with exit code 2 and one line `error: …`,
 without a traceback; Python must raise an exception whose message is one line, and never end the process. The time is
 that from the start of the process to the answer, imports included. A table lists all; the exit code is 1 if one of them
@@ -103,7 +103,7 @@ PYTHON = """
 import sys
 import jaxpt
 try:
-    eval(sys.argv[1])
+    exec(sys.argv[1])
 except Exception as e:
     text = str(e)
     assert "\\n" not in text.strip(), f"several lines: {text}"

@@ -112,6 +112,8 @@ LATER = {
     "encoding": None,
     "temperature": None,
     "thresholds": None,
+    "windows": None,
+    "stride": None,
 }
 """Fields that runs from before they came do not have, with the value that does what those runs did."""
 

@@ -17,7 +17,8 @@ from jaxpt.cli import main
 from jaxpt.data import chat_template
 from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.errors import UserError
-from jaxpt.inference.chat import Chat, end_of_answer
+from jaxpt.inference.chat import Chat
+from jaxpt.inference.dialogue import end_of_answer
 from tests.inference.helpers import made
 
 ROOT = Path(__file__).parents[2]
