@@ -72,6 +72,13 @@ def test_the_history_is_part_of_the_prompt(talk, tmp_path):
     assert talk("", *argv) == (0, "", "")
 
 
+def test_an_answer_in_python_is_that_of_the_command(model, folder, talk):
+    answer = model.chat([{"role": "user", "content": "a"}], max_new_tokens=5)
+    assert talk("a\n", folder, "--max-new-tokens", 5) == (0, f"{answer}\n", "")
+    with pytest.raises(UserError, match="temprature: is no option of generation"):
+        model.chat([{"role": "user", "content": "a"}], temprature=1)
+
+
 def test_sampled_answers_differ_from_turn_to_turn_and_not_from_run_to_run(model):
     def said(seed):
         session = Chat(model, ChatTemplate("x"), {"max_new_tokens": 6, "temperature": 1.0, "seed": seed}, None)
