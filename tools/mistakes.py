@@ -4,7 +4,7 @@
 
 `mistakes.jsonl` lists them: what is wrong, the command (or the line of Python), and the names that the answer must
 contain: the file, key or value, and what would be right. A command must end with exit code 2 and one line `error: …`,
-without a traceback; Python must raise an exception whose message is one line, and never end the process. The time is
+without a traceback (with `exit: 0` the mistake is mended and noted instead); Python must raise an exception whose message is one line, and never end the process. The time is
 that from the start of the process to the answer, imports included. A table lists all; the exit code is 1 if one of them
 was not answered so. Three small runs are trained first, in a temporary directory (two minutes on 2 cores).
 """
@@ -101,8 +101,8 @@ def _cpu_seconds() -> float:
 
 def problem(mistake: dict, process: subprocess.CompletedProcess, last: str) -> str:
     """Says what is wrong with an answer; empty if nothing is."""
-    wanted_code = 0 if mistake["surface"] == "python" else 2
-    if process.returncode != wanted_code:
+    expected = mistake.get("exit", 0 if mistake["surface"] == "python" else 2)
+    if process.returncode != expected:
         return f"exit code {process.returncode}"
     if "Traceback" in process.stdout + process.stderr:
         return "traceback"

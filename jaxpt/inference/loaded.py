@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxpt.config import MeshConfig
+from jaxpt.config.kinds import nearest
 from jaxpt.data.calls import Vocabulary
 from jaxpt.decode import likelihood
 from jaxpt.decode.embed import Layer, Pooling
@@ -121,7 +122,7 @@ class Loaded:
         known = [field.name for field in dataclasses.fields(Options)]
         for key in keys:
             if key not in known:
-                raise UserError(f"{key}: is no option of generation; {', '.join(known)} are")
+                raise UserError(f"{key}: is no option of generation{nearest(key, known)}")
         return Options(**({"eos": self._opened.eos} | self._opened.forced | keys))
 
     @property

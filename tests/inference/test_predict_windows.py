@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxpt.cli import main
+from jaxpt.inference import inspecting
 from jaxpt.inference.predictor import RunPredictor
 from jaxpt.train.loop import train
 from tests import fine_tuning
@@ -14,14 +15,14 @@ pytestmark = pytest.mark.slow
 
 
 def rows(count, seed=0):
-    """The word that tells the label stands anywhere in a text of up to 90 words."""
+    """Texts of up to 90 words; the word that tells a label stands in each window of them."""
     rng = np.random.default_rng(seed)
     made = []
     for number in range(count):
         labels = [name for name in ("praise", "blame") if rng.integers(2)]
-        words = list(rng.choice(fine_tuning.WORDS[:4], rng.integers(2, 88)))
-        for name in labels:
-            words.insert(int(rng.integers(len(words))), "good" if name == "praise" else "bad")
+        words = list(rng.choice(fine_tuning.WORDS[:4], rng.integers(2, 60)))
+        for at in range(0, 90 if len(words) > 20 else 1, 9):
+            words[at:at] = ["good" if name == "praise" else "bad" for name in labels]
         made.append({"text": f"{' '.join(words)} {number}", "label": "|".join(labels)})
     return made
 
@@ -32,7 +33,7 @@ def run(tmp_path_factory):
     sections = {
         "task": {"kind": "multi_label", "windows": "max"},
         "objective": {"class_weights": "balanced"},
-        "train": {"steps": 90, "eval_every": 45, "log_every": 45},
+        "train": {"steps": 80, "eval_every": 40, "log_every": 40},
     }
     config = fine_tuning.recipe(directory, made=rows(120), **sections)
     assert train(config) == 0
@@ -45,8 +46,6 @@ def test_a_text_has_the_largest_output_of_its_windows(run):
     predictor = RunPredictor.of(run / "run")
     long = "bad " + "film " * 70
     parts = [" ".join(long.split()[start : start + 30]) for start in range(0, len(long.split()), 15)]
-    from jaxpt.inference import inspecting
-
     whole, *pieces = inspecting.predict(predictor, [long, *parts])
     assert whole["labels"] == ["blame"]
     for label in ("praise", "blame"):
