@@ -3,10 +3,11 @@
     python tools/mistakes.py [--only 3,17] [--surface cli|python] [--results FILE]
 
 `mistakes.jsonl` lists them: what is wrong, the command (or the line of Python), and the names that the answer must
-contain: the file, key or value, and what would be right. A command must end with exit code 2 and one line `error: …`,
-without a traceback (with `exit: 0` the mistake is mended and noted instead); Python must raise an exception whose message is one line, and never end the process. The time is
-that from the start of the process to the answer, imports included. A table lists all; the exit code is 1 if one of them
-was not answered so. Three small runs are trained first, in a temporary directory (two minutes on 2 cores).
+contain: the file, key or value, and what would be right. A command must end with exit code 2 and one line, without a
+traceback; with `"exit": 0` it mends the mistake and says so. Python must raise an exception whose message is one line,
+and never end the process. The time is that from the start of the process to its end, imports included. A table lists
+all; the exit code is 1 if one of them was not answered so. Three small runs are trained first, in a temporary directory
+(two minutes on 2 cores).
 """
 
 import argparse
