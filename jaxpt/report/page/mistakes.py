@@ -116,7 +116,7 @@ def worst(rows: Sequence[Mapping[str, Any]], texts: Sequence[Mapping[str, Any]])
 def _said(value: Any) -> str:
     """A target or prediction as HTML."""
     if isinstance(value, list):
-        words = " · ".join(map(str, value))
+        words = " · ".join(map(str, value)) or "(none)"
     else:
         words = "—" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     return escape(words if len(words) <= _MOST_LETTERS else f"{words[: _MOST_LETTERS - 1]}…")

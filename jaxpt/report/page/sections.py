@@ -144,7 +144,11 @@ def _breakable(text: str) -> str:
 def final_figures(runs: Sequence[RunData]) -> str:
     """All figures at the end."""
     metrics = reports.compare([str(run.path) for run in runs])[1]
-    rows = [[escape(run_charts.shown(name)), *map(_figure, values)] for name, values in metrics.items()]
+    rows = [
+        [escape(run_charts.shown(name)), *map(_figure, values)]
+        for name, values in metrics.items()
+        if not run_charts.is_threshold(name)
+    ]
     return table(["", *named(runs)], rows, range(1, len(runs) + 1))
 
 
