@@ -47,6 +47,16 @@ def test_a_wrong_name_gets_the_nearest():
         jaxpt.fit(jaxpt.Config.load(RECIPE), seed=3)
 
 
+def test_a_configuration_is_frozen():
+    with pytest.raises(AttributeError, match=r"^TrainConfig\.steps: a configuration is frozen; [^\n]*$"):
+        jaxpt.Config.load(RECIPE).train.steps = 3
+
+
+def test_a_model_is_a_directory():
+    with pytest.raises(UserError, match="path: expected a run or a Hugging Face directory, got 3"):
+        jaxpt.load(3)
+
+
 def test_an_interruption_is_a_keyboard_interrupt(monkeypatch):
     def interrupted(config):
         raise SystemExit(130)
@@ -97,7 +107,9 @@ def test_a_classifier_predicts_as_the_command(run, tmp_path):
         assert {name: record[name] for name in row} == row and record["predicted_label"] == answer["label"]
         assert record["probabilities"] == pytest.approx(answer["probabilities"], rel=1e-5)
     assert model("a good film", attentions=True).attentions.shape[:2] == (2, 4)
-    with pytest.raises(UserError, match=r"inputs: wants a list with an entry for each row, got 'a film'"):
+    with pytest.raises(UserError, match=r"inputs: expected a list with an entry for each row, got 'a film'"):
         model.predict("a film")
+    with pytest.raises(UserError, match="inputs: has no texts"):
+        model.predict([])
     with pytest.raises(UserError, match="row 0"):
         model.predict([{"texts": "a film"}])

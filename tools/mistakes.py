@@ -2,17 +2,19 @@
 
     python tools/mistakes.py [--only 3,17] [--surface cli|python] [--results FILE]
 
-`mistakes.jsonl` lists them: what is wrong, the command (or the Python expression), and the names that the answer must
-contain: the file, key or value, and what would be right. A command must end with exit code 2 and one line `error: …`,
-without a traceback; Python must raise an exception whose message is one line, and never end the process. The time is
-that from the start of the process to the answer, imports included. A table lists all; the exit code is 1 if one of them
-was not answered so. Three small runs are trained first, in a temporary directory (two minutes on 2 cores).
+`mistakes.jsonl` lists them: what is wrong, the command (or the line of Python), and the names that the answer must
+contain: the file, key or value, and what would be right. A command must end with exit code 2 and one line, without a
+traceback; with `"exit": 0` it mends the mistake and says so. Python must raise an exception whose message is one line,
+and never end the process. The time is that from the start of the process to its end, imports included. A table lists
+all; the exit code is 1 if one of them was not answered so. Three small runs are trained first, in a temporary directory
+(two minutes on 2 cores).
 """
 
 import argparse
 import gzip
 import json
 import os
+import resource
 import shlex
 import shutil
 import subprocess
@@ -25,6 +27,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MISTAKES = Path(__file__).with_suffix(".jsonl")
+LATE = 5
+"""Seconds within which a mistake is answered that can be known from files."""
 SECONDS = 120
 """A command that has not ended by then did not notice its mistake."""
 
@@ -37,6 +41,8 @@ class Answer(NamedTuple):
     problem: str
     """Empty if the answer is right."""
     seconds: float
+    """From the start of the process to its end."""
+    cpu_seconds: float
     line: str
 
 
@@ -69,7 +75,7 @@ def answer(mistake: dict, work: Path) -> Answer:
         variables = dict(words.pop(1).split("=") for _ in range(words[0] == "env"))
         command = [sys.executable, "-m", "jaxpt", *words[words[0] == "env" :]]
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
-    start = time.monotonic()
+    start, cpu_start = time.monotonic(), _cpu_seconds()
     try:
         process = subprocess.run(
             command,
@@ -81,17 +87,23 @@ def answer(mistake: dict, work: Path) -> Answer:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        return Answer(mistake["number"], mistake["mistake"], "not noticed", SECONDS, "")
-    seconds = time.monotonic() - start
+        return Answer(mistake["number"], mistake["mistake"], "not noticed", SECONDS, _cpu_seconds() - cpu_start, "")
+    seconds, cpu_seconds = time.monotonic() - start, _cpu_seconds() - cpu_start
     lines = (process.stdout + process.stderr).strip().splitlines()
     last = lines[-1] if lines else ""
-    return Answer(mistake["number"], mistake["mistake"], problem(mistake, process, last), seconds, last)
+    return Answer(mistake["number"], mistake["mistake"], problem(mistake, process, last), seconds, cpu_seconds, last)
+
+
+def _cpu_seconds() -> float:
+    """Of all processes that were started here and have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def problem(mistake: dict, process: subprocess.CompletedProcess, last: str) -> str:
     """Says what is wrong with an answer; empty if nothing is."""
-    wanted_code = 0 if mistake["surface"] == "python" else 2
-    if process.returncode != wanted_code:
+    expected = mistake.get("exit", 0 if mistake["surface"] == "python" else 2)
+    if process.returncode != expected:
         return f"exit code {process.returncode}"
     if "Traceback" in process.stdout + process.stderr:
         return "traceback"
@@ -103,7 +115,7 @@ PYTHON = """
 import sys
 import jaxpt
 try:
-    eval(sys.argv[1])
+    exec(sys.argv[1])
 except Exception as e:
     text = str(e)
     assert "\\n" not in text.strip(), f"several lines: {text}"
@@ -150,22 +162,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="numbers of mistakes, with commas")
     parser.add_argument("--surface", choices=("cli", "python"))
+    parser.add_argument(
+        "--prepared", type=Path, help="a folder for the small runs, which are trained if it is not there"
+    )
     parser.add_argument("--results", type=Path, help="append each answer to this file, as JSON")
     arguments = parser.parse_args()
     only = {int(number) for number in arguments.only.split(",") if number}
-    wrong = count = 0
-    with tempfile.TemporaryDirectory() as folder:
-        prepare(Path(folder))
-        for row in answers(Path(folder), arguments.surface, only):
-            count, wrong = count + 1, wrong + bool(row.problem)
-            print(
-                f"{row.number:3d} {row.seconds:6.1f} s  {row.problem or 'ok':40.40} {row.mistake}\n        {row.line}",
-                flush=True,
-            )
+    wrong = count = late = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.prepared or Path(temporary)
+        if folder == Path(temporary) or not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            prepare(folder)
+        for row in answers(folder, arguments.surface, only):
+            count, wrong, late = count + 1, wrong + bool(row.problem), late + (row.seconds > LATE)
+            times = f"{row.seconds:6.1f} s {row.cpu_seconds:6.1f} s CPU"
+            print(f"{row.number:3d} {times}  {row.problem or 'ok':30.30} {row.mistake}\n        {row.line}", flush=True)
             if arguments.results:
                 with arguments.results.open("a") as file:
                     file.write(json.dumps(row._asdict()) + "\n")
-    print(f"{count} mistakes, {wrong} not answered as they should be")
+    print(f"{count} mistakes, {wrong} not answered as they should be, {late} later than after {LATE} s")
     sys.exit(wrong > 0)
 
 

@@ -22,7 +22,9 @@ def script(shell: str) -> str:
     try:
         import shtab
     except ModuleNotFoundError:
-        raise UserError("completion needs shtab: pip install shtab (the extra jaxpt[completion])") from None
+        from jaxpt.runtime import install
+
+        raise UserError(f"completion: shtab is not installed: {install.command('completion')}") from None
     whole = parser()
     for action in _actions(whole):
         if action.nargs != 0 and action.choices is None and action.type is None:  # all others may be files

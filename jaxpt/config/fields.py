@@ -91,6 +91,13 @@ class Frozen(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, protected_namespaces=()
     )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raises AttributeError in one line; pydantic's error has several."""
+        raise AttributeError(
+            f"{type(self).__name__}.{name}: a configuration is frozen; load it with other values: "
+            f"jaxpt.Config.load(path, **{{'….{name}': {value!r}}})"
+        )
+
 
 def plugin_modules(part: Any) -> set[str]:
     """Names of the modules, other than jaxpt's, that define parts of a recipe, at any depth."""

@@ -26,6 +26,7 @@ from jaxpt.decode import batching
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
+from jaxpt.models.output import Output
 from jaxpt.objectives.base import Objective
 
 Pooling = Literal["mean", "cls", "last", "none"]
@@ -54,13 +55,34 @@ def states(
     Raises:
       UserError: the model has no such layer.
     """
-    options: dict[str, Any] = {"segment_ids": (jnp.arange(tokens_BxL.shape[1]) < lengths_B[:, None]).astype(jnp.int32)}
+    options: dict[str, Any] = {"segment_ids": segments_of(tokens_BxL, lengths_B)}
     if bound.config.family == "encoder":
         options["token_types"] = jnp.zeros_like(tokens_BxL) if token_types_BxL is None else token_types_BxL
     run = bound.decode if bound.config.family == "decoder" else bound.encode
+    return choose_layer(run(tokens_BxL, **options, layers=layer != -1), layer)
+
+
+def segments_of(tokens_BxL: jax.Array, lengths_B: jax.Array) -> jax.Array:
+    """Segment ids of rows with one text each: 1, and 0 on padding."""
+    return (jnp.arange(tokens_BxL.shape[1]) < lengths_B[:, None]).astype(jnp.int32)
+
+
+def choose_layer(output: Output, layer: Layer) -> jax.Array:
+    """Hidden states of a layer, or of several, from what a stack returned.
+
+    Args:
+      output: of a stack, with all layers unless `layer` is −1.
+      layer: which, see `Layer`.
+
+    Returns:
+      float32 [B, L, D], of several layers [K, B, L, D].
+
+    Raises:
+      UserError: the model has no such layer.
+    """
     if layer == -1:
-        return run(tokens_BxL, **options).hidden.astype(jnp.float32)
-    layers = run(tokens_BxL, **options, layers=True).layers
+        return output.hidden.astype(jnp.float32)
+    layers = output.layers
     if layer == "all":
         return layers.astype(jnp.float32)
     if layer == "mix":

@@ -125,8 +125,11 @@ class PromptEncoder:
         layout, blank = self.format(), []
         if layout.modes and not self.is_mode(ids):
             layout, blank = self.format("NLU" if has_sentinel else "S2S"), [] if has_sentinel else [v.first_sentinel]
-        start = layout.decoder_start if self.start is None else [self.start]
-        return Prompt([*start, *blank], layout.wrap([*ids, *blank]))
+        return Prompt([*self.decoder_start(), *blank], layout.wrap([*ids, *blank]))
+
+    def decoder_start(self) -> list[int]:
+        """What the decoder of an encoder-decoder reads first."""
+        return list(self.format().decoder_start) if self.start is None else [self.start]
 
 
 def of_run(config: Config, tokenizer: Tokenizer) -> PromptEncoder:

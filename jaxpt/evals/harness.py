@@ -13,7 +13,7 @@ from jaxpt.decode import prompts
 from jaxpt.decode.engine import Prompt
 from jaxpt.decode.options import Options
 from jaxpt.decode.stop_strings import StopStrings
-from jaxpt.evals import predictors
+from jaxpt.evals import generation
 from jaxpt.evals.few_shot import baselines, measures, scoring, task
 from jaxpt.evals.few_shot.examples import examples
 from jaxpt.evals.few_shot.model import Complete, NetworkModel
@@ -61,7 +61,7 @@ class Harness(Evaluator):
         reader = prompts.of_run(config, data.tokenizer)
         run_dir, size = Path(config.run_dir), config.model.vocab_size
         named = next((eos for reader in foreign.readers() if (eos := reader.eos(run_dir, size))), ())
-        texts = predictors.Generation(setup)
+        texts = generation.Generation(setup)
         ends = prompts.eos_of(data.tokenizer, prompts.tokenizer_folder(run_dir), named)
 
         def build_model(params: Any) -> NetworkModel:
@@ -109,7 +109,7 @@ def line_of(one: task.HarnessTask, values: Values, constant: Mapping[str, Values
 
 
 def _complete(
-    texts: predictors.Generation, params: Any, reader: prompts.PromptEncoder, ends: tuple[int, ...]
+    texts: generation.Generation, params: Any, reader: prompts.PromptEncoder, ends: tuple[int, ...]
 ) -> Complete:
     """Writes answers by the run's own programs; what follows a stop string is cut off."""
 

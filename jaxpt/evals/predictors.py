@@ -15,16 +15,16 @@ import numpy as np
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode import batching
-from jaxpt.decode.engine import Engine, Prompt
+from jaxpt.decode.engine import Prompt
 from jaxpt.decode.options import Options
 from jaxpt.decode.packed import Row, score_rows
-from jaxpt.decode.programs import Place
 from jaxpt.errors import UserError
+from jaxpt.evals import generation
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.objectives.formats import Format
-from jaxpt.objectives.text_to_text import Decoding, TextToText
+from jaxpt.objectives.text_to_text import TextToText
 from jaxpt.runtime import progress
 from jaxpt.train.state import Setup
 
@@ -50,10 +50,6 @@ def build(setup: Setup, tokenizer: Tokenizer, others: Sequence[Any] = ()) -> Any
 Record = Mapping[str, np.ndarray]
 ROWS = 32
 """Examples in a batch, rounded up to what the mesh divides."""
-_GENERATED = 64
-"""Texts that are generated together."""
-ASK = 16
-"""Texts between two questions whether to stop."""
 
 
 class Predictor:
@@ -163,7 +159,7 @@ class TextPredictor:
         self._setup, self._tokenizer = setup, tokenizer
         self._objective: TextToText = setup.config.objective
         self._words = self._label_words() if self._objective.decide_by == "likelihood" else []
-        self._texts = Generation(setup) if other is None else other._texts
+        self._texts = generation.Generation(setup) if other is None else other._texts
 
     def compile(self, records: Sequence[Record]) -> None:
         """Compiles what these examples need: for generation all but what depends on how long the answers are."""
@@ -248,7 +244,7 @@ class TextPredictor:
 
     def _options(self) -> Options:
         decoding, eos = self._objective.decoding, self._tokenizer.vocabulary.eos
-        return search_options(decoding, decoding.max_new_tokens or self._objective.targets_length, eos)
+        return generation.search_options(decoding, decoding.max_new_tokens or self._objective.targets_length, eos)
 
     def _prompt(self, record: Record) -> Prompt:
         if "tokens" in record:
@@ -277,7 +273,7 @@ def target_log_probs(
       For each row float32 [targets], in nats; None if stopped.
     """
     network, objective = setup.network.with_model(remat="none"), setup.config.objective
-    layout = Format(prefix_lm=_has_prefix(setup))
+    layout = Format(prefix_lm=generation.has_prefix(setup))
     with setup.use(), progress.track("scoring", len(rows), "rows") as work:
 
         def at(share: float) -> bool:
@@ -286,76 +282,3 @@ def target_log_probs(
 
         scores = score_rows(network, params, objective, layout, rows, progress=at)
     return None if scores is None else [log_probs for log_probs, _ in scores]
-
-
-def _has_prefix(setup: Setup) -> bool:
-    """True if a decoder reads the prompt in both directions."""
-    return "decoder_prefix" in setup.config.objective.data_spec(setup.config.data.length).features
-
-
-class Generation:
-    """Generates on a run's mesh. Programs are kept; parameters are not, between two calls."""
-
-    def __init__(self, setup: Setup) -> None:
-        """For the network of a run.
-
-        Args:
-          setup: the run, for evaluation.
-        """
-        self._setup = setup
-        self._engine: Engine | None = None
-
-    def compile(self, prompts: Sequence[Prompt], options: Options) -> None:
-        """Compiles what these prompts need, before there are parameters."""
-        if prompts:
-            self._made().compile(prompts, options)
-
-    def __call__(
-        self, params: Any, prompts: Sequence[Prompt], options: Options, stop: Callable[[], bool] = lambda: False
-    ) -> list[list[int]] | None:
-        """The most likely ids after each prompt.
-
-        Args:
-          params: the run's parameters.
-          prompts: the same in all processes.
-          options: search; one sample.
-          stop: asked after every few prompts, in all processes after the same ones.
-
-        Returns:
-          For each prompt its ids, with EOS if there is one; None if stopped.
-        """
-        engine = self._made()
-        engine.load(params)
-        answer_ids: list[list[int]] = [[] for _ in prompts]  # beam search may find none
-        try:
-            # Rows end after the same step in all processes, so results come in the same order.
-            texts = progress.counted(engine.generate(prompts, options), "generating", len(prompts), "texts")
-            for done, generated in enumerate(texts, 1):
-                answer_ids[generated.index] = generated.tokens
-                if done % ASK == 0 and stop():
-                    return None
-        finally:
-            engine.load(self._setup.placed_shapes().params)  # lets go of the copy
-        return answer_ids
-
-    def _made(self) -> Engine:
-        if self._engine is None:
-            place = Place(self._setup.mesh, tuple(self._setup.table.items()))
-            shapes = self._setup.placed_shapes().params
-            prefix = _has_prefix(self._setup)
-            self._engine = Engine(self._setup.network, shapes, place, batch_size=_GENERATED, prefix=prefix)
-        return self._engine
-
-
-def search_options(decoding: Decoding, max_new_tokens: int, eos: int) -> Options:
-    """The settings of the engine.
-
-    Args:
-      decoding: as the recipe has them.
-      max_new_tokens: most tokens of an answer.
-      eos: the id that ends one.
-    """
-    settings = decoding.model_dump() | {"max_new_tokens": max_new_tokens}
-    if decoding.beams == 1:
-        settings = {name: value for name, value in settings.items() if name not in ("length_penalty", "early_stopping")}
-    return Options(**settings, eos=(eos,))

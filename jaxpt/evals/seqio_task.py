@@ -9,7 +9,7 @@ from jaxpt.config import PositiveInt
 from jaxpt.decode.engine import Prompt
 from jaxpt.decode.packed import Row
 from jaxpt.errors import UserError
-from jaxpt.evals import predictors
+from jaxpt.evals import generation, predictors
 from jaxpt.objectives.seq2seq import Seq2Seq
 from jaxpt.objectives.text_to_text import Decoding
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
@@ -42,10 +42,10 @@ class SeqioTask(Evaluator):
         targets_length = objective.targets_length or config.data.length
         tasks = {part.name: TaskMetrics(part.config.data, targets_length, self.split, self.examples) for part in mixed}
         vocabulary = data.vocabulary
-        options = predictors.search_options(
+        options = generation.search_options(
             self.decoding, self.decoding.max_new_tokens or targets_length, vocabulary.eos
         )
-        texts = predictors.Generation(setup)
+        texts = generation.Generation(setup)
         for task in tasks.values():
             if task.wants_predictions:
                 texts.compile(_prompts(task, vocabulary.pad), options)

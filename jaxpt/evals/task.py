@@ -118,7 +118,9 @@ class _OneTask:
             task = with_measured(self._config, measured).task
             confidences = [task.confidence(of_row) if has_outputs else None for of_row in of_rows]
             task_details = error_analysis.details(task, rows, self._targets, predictions, losses, confidences)
-            return task_details._replace(parts=tuple({"labels": self._labels, **part} for part in task_details.parts))
+            reliability = task.reliability(of_rows, self._targets) if has_outputs else {}
+            common = {"labels": self._labels, **({"reliability": reliability} if reliability else {})}
+            return task_details._replace(parts=tuple(common | part for part in task_details.parts))
 
         return {**measured(config, predictions, self._targets), **fitted}, details
 

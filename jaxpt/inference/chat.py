@@ -8,24 +8,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxpt import errors
-from jaxpt.data import chat_template
 from jaxpt.data.chat_template import ChatTemplate
-from jaxpt.decode.engine import Prompt
 from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
-from jaxpt.inference import loading
+from jaxpt.inference import dialogue, loading
 from jaxpt.inference.loaded import Loaded
-from jaxpt.runtime import hub, signals
+from jaxpt.runtime import signals
 
-MAX_NEW_TOKENS = 512
-"""Of an answer."""
 EXIT = "/exit"
-_ANSWER, _NEXT = "8d1f answer", "8d1f next"  # texts that no template has
 
 Dialogue = list[dict[str, str]]
 
@@ -44,10 +37,8 @@ def chat(path: str, *, system: str | None = None, template: str | None = None, *
     """
     Options(**settings)  # before a model is loaded
     model = loading.load(path, batch_size=1)
-    if model.family == "encoder":
-        raise UserError(f"{path}: is an encoder, which does not generate; wants a dialogue model")
-    dialogue_template = chat_template.load(_folder(hub.local(path)), model.tokenizer, template)
-    session = Chat(model, dialogue_template, {"max_new_tokens": MAX_NEW_TOKENS, **settings}, system)
+    settings = {"max_new_tokens": dialogue.MAX_NEW_TOKENS, **settings}
+    session = Chat(model, dialogue.template_of(model, template), settings, system)
     for line in _lines():
         try:
             session.answer(line)
@@ -107,15 +98,7 @@ class Chat:
         self._model, self._template = model, template
         self.messages: Dialogue = [] if system is None else [{"role": "system", "content": system}]
         self._turns = 0
-        options = model.options(**settings)
-        eos, stop = end_of_answer(model, template)
-        if new := [i for i in eos if i not in options.eos]:
-            errors.note(f"an answer ends with {model.tokenizer.tokens(new)[0]} (id {new[0]}) of the chat template, too")
-        self._options = dataclasses.replace(
-            options,
-            eos=tuple(dict.fromkeys((*options.eos, *eos))),
-            stop=tuple(dict.fromkeys((*options.stop, *stop))),
-        )
+        self._options = dialogue.answer_options(model, template, settings)
 
     def answer(self, text: str) -> str:
         """Answers a message, on stdout while it comes.
@@ -136,7 +119,8 @@ class Chat:
         def show(prompt: int, sample: int, piece: str) -> None:
             print(piece, end="", flush=True)
 
-        ((_, (completion, *_)),) = self._model.generate_iter([self._ids(messages)], options, on_text=show, every=1)
+        prompt = dialogue.prompt(self._model, self._template, messages)
+        ((_, (completion, *_)),) = self._model.generate_iter([prompt], options, on_text=show, every=1)
         print(flush=True)
         self.messages = [*messages, {"role": "assistant", "content": completion.text}]
         self._turns += 1
@@ -160,51 +144,6 @@ class Chat:
             print(f"jaxpt: note: the oldest {phrase} forgotten: the model has {limit} positions", file=sys.stderr)
         return [*head, *turns]
 
-    def _ids(self, messages: Dialogue) -> Prompt:
-        """The prompt of a dialogue. Templates write BOS themselves."""
-        prompt = self._model.prompt_ids(self._template.render(messages))
-        bos = self._model.vocabulary.bos
-        if prompt.encoder is None and bos is not None and list(prompt.tokens[:2]) == [bos, bos]:
-            return prompt._replace(tokens=prompt.tokens[1:])
-        return prompt
-
     def _size(self, messages: Dialogue) -> int:
-        prompt = self._ids(messages)
+        prompt = dialogue.prompt(self._model, self._template, messages)
         return len(prompt.tokens if prompt.encoder is None else prompt.encoder)
-
-
-def end_of_answer(model: Loaded, template: ChatTemplate) -> tuple[Sequence[int], Sequence[str]]:
-    """What a template writes after the assistant's message: where an answer ends.
-
-    Args:
-      model: the model.
-      template: its chat template.
-
-    Returns:
-      (ids that end it, strings that end it): one of them, or none if the template says nothing.
-    """
-    before = [{"role": "user", "content": "8d1f"}, {"role": "assistant", "content": _ANSWER}]
-    try:
-        text = template.render([*before, {"role": "user", "content": _NEXT}], add_generation_prompt=False)
-    except UserError:
-        return (), ()
-    between = text.partition(_ANSWER)[2].partition(_NEXT)[0].rstrip()
-    mark = between.lstrip()
-    ids = model.tokenizer.encode(mark, special=True) if mark else []
-    if not ids:
-        return (), ()
-    if model.tokenizer.spelled(ids[0]) == b"" or _is_special(model, ids[0]):
-        return (ids[0],), ()
-    return (), (between[: len(between) - len(mark)] + mark.splitlines()[0],)
-
-
-def _is_special(model: Loaded, i: int) -> bool:
-    """Whether an id is a token of its own, whatever text surrounds it, such as <|im_end|>."""
-    (piece,) = model.tokenizer.tokens([i])
-    is_marked = len(piece) > 2 and piece[0] in "<[" and piece[-1] in ">]"
-    return is_marked and model.tokenizer.encode(f"a{piece}b", special=True).count(i) == 1
-
-
-def _folder(path: Path) -> Path:
-    """Where the tokenizer is: of RUN_DIR/checkpoints/STEP, in RUN_DIR."""
-    return path.parents[1] if path.parent.name == "checkpoints" else path

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from jaxpt.inference.loaded import Loaded
 
 
-def call(model: Loaded, inputs: Any, layer: Layer | None, attentions: bool) -> Forward | list[Forward]:
+def call(
+    model: Loaded, inputs: Any, targets: Any, decoder_inputs: Any, layer: Layer | None, attentions: bool
+) -> Forward | list[Forward]:
     """One forward pass; see `Loaded.__call__`.
 
     Args:
       model: the model.
       inputs: a text, or several; or ids.
+      targets: of an encoder-decoder, for each input a text or ids.
+      decoder_inputs: of an encoder-decoder, in place of `targets`: for each input the ids that its decoder reads.
       layer: whose hidden states are returned.
       attentions: also return the attention weights.
 
@@ -34,27 +38,74 @@ def call(model: Loaded, inputs: Any, layer: Layer | None, attentions: bool) -> F
       What was computed of the text; of several a list.
 
     Raises:
-      UserError: inputs of another type, no such layer, or a model without attention.
+      UserError: inputs of another type or too long, no such layer, or a model without attention.
     """
     inputs = inputs.tolist() if isinstance(inputs, np.ndarray | jax.Array) else inputs
     if not isinstance(inputs, str | Sequence):
-        raise UserError(f"inputs: wants a text, ids, or a list of these, got {shown(inputs)}")
+        raise UserError(f"inputs: expected a text, ids, or a list of these, got {shown(inputs)}")
     is_single = isinstance(inputs, str) or (len(inputs) > 0 and isinstance(inputs[0], int | np.integer))
     texts = [inputs] if is_single else inputs
+    ids = [_ids(model, text, f"inputs[{number}]") for number, text in enumerate(texts)]
+    decoder_rows = _decoder_rows(model, len(texts), is_single, targets, decoder_inputs)
     with model.current():
-        rows = model.reader.lay(model.network, [_ids(model, text) for text in texts])
-        outputs = forward(model.network, model.params, rows, layer, attentions)
-    outputs = [dataclasses.replace(output, tokens=model.tokenizer.tokens(output.ids)) for output in outputs]
+        rows = model.reader.lay(model.network, ids)
+        if any(rows.is_cut):
+            number = rows.is_cut.index(True)
+            raise _too_long(model, len(ids[number]), f"inputs[{number}]")
+        outputs = forward(model.network, model.params, rows, layer, attentions, decoder_rows)
+    outputs = [_with_tokens(model, output) for output in outputs]
     return outputs[0] if is_single else outputs
 
 
-def _ids(model: Loaded, text: Any) -> list[int]:
+def _with_tokens(model: Loaded, output: Forward) -> Forward:
+    """A result with the names of its tokens."""
+    decoder = output.decoder
+    if decoder is not None:
+        decoder = dataclasses.replace(decoder, tokens=model.tokenizer.tokens(decoder.ids))
+    return dataclasses.replace(output, tokens=model.tokenizer.tokens(output.ids), decoder=decoder)
+
+
+def _decoder_rows(
+    model: Loaded, count: int, is_single: bool, targets: Any, decoder_inputs: Any
+) -> Sequence[Sequence[int]]:
+    """What the decoder of an encoder-decoder reads for each input: by default its start tokens alone."""
+    name, given = ("targets", targets) if decoder_inputs is None else ("decoder_inputs", decoder_inputs)
+    if model.family != "encoder_decoder":
+        if given is not None:
+            raise UserError(f"{name}: are for encoder-decoders; {model.network.config.kind} has one stack")
+        return ()
+    if targets is not None and decoder_inputs is not None:
+        raise UserError("targets and decoder_inputs: give one of them; targets follow the decoder's start tokens")
+    given = given.tolist() if isinstance(given, np.ndarray | jax.Array) else given
+    each = [()] * count if given is None else [given] if is_single else given
+    if isinstance(each, str) or not isinstance(each, Sequence) or len(each) != count:
+        raise UserError(f"{name}: expected one for each of {count} inputs, got {shown(each)}")
+    start = model.reader.decoder_start() if decoder_inputs is None else []
+    rows = [
+        [*start, *(_ids(model, one, f"{name}[{number}]") if given is not None else ())]
+        for number, one in enumerate(each)
+    ]
+    limit = model.network.config.position_limit
+    for number, row in enumerate(rows):
+        if limit is not None and len(row) > limit:
+            raise _too_long(model, len(row), f"{name}[{number}]")
+    return rows
+
+
+def _too_long(model: Loaded, length: int, where: str) -> UserError:
+    limit = model.network.config.position_limit
+    return UserError(f"{where}: {length} tokens, the model's length is {limit} with its special tokens; cut the text")
+
+
+def _ids(model: Loaded, text: Any, where: str) -> list[int]:
     """The ids of a text, or ids as they are."""
     if isinstance(text, str):
         return model.tokenizer.encode(text, special=True)
     ids = text.tolist() if isinstance(text, np.ndarray | jax.Array) else text
     if not isinstance(ids, Sequence) or not all(isinstance(i, int | np.integer) for i in ids):
-        raise UserError(f"inputs: wants texts or lists of ids, got {shown(text)}")
+        raise UserError(f"{where}: expected a text or a list of ids, got {shown(text)}")
+    if not len(ids):
+        raise UserError(f"{where}: is empty, expected at least one id")
     return [int(i) for i in ids]
 
 
@@ -72,7 +123,9 @@ def predict(predictor: RunPredictor, inputs: Sequence[Any]) -> list[dict[str, An
       UserError: a row is not as it must be.
     """
     if isinstance(inputs, str) or not isinstance(inputs, Sequence):
-        raise UserError(f"inputs: wants a list with an entry for each row, got {shown(inputs)}")
+        raise UserError(f"inputs: expected a list with an entry for each row, got {shown(inputs)}")
+    if not inputs:
+        raise UserError("inputs: has no texts, expected at least one row")
     task = predictor.config.task
     rows = [
         LocatedRow(Row(number, columns_of(task, row, f"row {number}")), f"row {number}", (0, number))
@@ -100,7 +153,7 @@ def columns_of(task: Task, row: Any, where: str) -> dict[str, Any]:
         values = tuple(value.split() if isinstance(value, str) else value for value in values)
     if len(values) != len(names):
         kind = "text" if len(names) == 1 else f"tuple ({', '.join(names)})"
-        raise UserError(f"{where}: wants a {kind} or a dict of columns, got {shown(row)}")
+        raise UserError(f"{where}: expected a {kind} or a dict of columns, got {shown(row)}")
     return dict(zip(names, values))
 
 

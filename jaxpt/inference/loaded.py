@@ -7,17 +7,18 @@ model("Once upon", attentions=True).attentions[0]
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxpt.config import MeshConfig
+from jaxpt.config.kinds import nearest
 from jaxpt.data.calls import Vocabulary
 from jaxpt.decode import likelihood
 from jaxpt.decode.embed import Layer, Pooling
@@ -27,10 +28,10 @@ from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place
 from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.errors import UserError
-from jaxpt.inference import filling, inspecting, opening, words
+from jaxpt.inference import dialogue, filling, generating, inspecting, opening, scoring, words
 from jaxpt.inference.opening import Opened
 from jaxpt.inference.predictor import RunPredictor
-from jaxpt.inference.text import Completion, OnText, TextStreams
+from jaxpt.inference.text import Completion, OnText
 from jaxpt.inference.words import Spans, Words
 from jaxpt.parallel import mesh as meshes
 
@@ -121,7 +122,7 @@ class Loaded:
         known = [field.name for field in dataclasses.fields(Options)]
         for key in keys:
             if key not in known:
-                raise UserError(f"{key}: is no option of generation; {', '.join(known)} are")
+                raise UserError(f"{key}: is no option of generation{nearest(key, known)}")
         return Options(**({"eos": self._opened.eos} | self._opened.forced | keys))
 
     @property
@@ -182,18 +183,20 @@ class Loaded:
           UserError: as `generate`.
         """
         self._check_writes()
-        options = self.options() if options is None else options
-        read = [self.prompt_ids(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-        texts = TextStreams(self.tokenizer, read, options, on_text)
-        watch = texts.watch if on_text is not None or options.stop else None
-        waiting: dict[int, dict[int, Completion]] = collections.defaultdict(dict)
-        for generated in self._engine.generate(read, options, watch=watch, every=every):
-            samples = waiting[generated.index]
-            samples[generated.sample] = texts.completed(generated)
-            if len(samples) == options.samples:
-                yield generated.index, [samples[n] for n in sorted(waiting.pop(generated.index))]
-        for index, samples in waiting.items():  # beam search may find fewer than are wanted
-            yield index, [samples[n] for n in sorted(samples)]
+        return generating.completions(self, self._engine, prompts, options or self.options(), on_text, every)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, template: str | Path | None = None, **keys: Any) -> str:
+        """The answer to a dialogue, by the chat template of the tokenizer.
+
+        Args:
+          messages: [{"role": "user", "content": "…"}, …], the oldest first.
+          template: a file with another chat template.
+          **keys: fields of `Options`.
+
+        Raises:
+          UserError: the model does not generate or has no chat template, or a message is not as it must be.
+        """
+        return dialogue.answer(self, messages, template, keys)
 
     # ---- what the model computes ----------------------------------------------------------------------------------
 
@@ -201,20 +204,26 @@ class Loaded:
         self,
         inputs: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
         *,
+        targets: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None = None,
+        decoder_inputs: Sequence[int] | Sequence[Sequence[int]] | None = None,
         layer: Layer | None = -1,
         attentions: bool = False,
     ) -> Forward | list[Forward]:
-        """One forward pass: logits, hidden states and attention weights; of an encoder-decoder by its encoder.
+        """One forward pass: logits, hidden states and attention weights.
 
         Args:
           inputs: a text, or several; or ids, which get the special tokens of a text. Several give a list.
+          targets: of an encoder-decoder, for each input a text or ids, which its decoder reads after its start tokens;
+            by default it reads these alone.
+          decoder_inputs: the same in place of `targets`, as ids that are read as they are.
           layer: whose hidden states are returned, as in `embed`; None for none.
           attentions: also return the attention weights of all layers.
 
         Raises:
-          UserError: inputs of another type, no such layer, or a model without attention.
+          UserError: inputs of another type or longer than the model's positions, no such layer, or a model without
+            attention.
         """
-        return inspecting.call(self, inputs, layer, attentions)
+        return inspecting.call(self, inputs, targets, decoder_inputs, layer, attentions)
 
     def predict(self, inputs: Sequence[Any], task: str | None = None) -> list[dict[str, Any]]:
         """A fine-tuned model's answers: labels with probabilities, values, spans, tags, or text.
@@ -258,17 +267,7 @@ class Loaded:
         Raises:
           UserError: an empty continuation, one that is too long, or an encoder without a masked-LM head.
         """
-        if len(contexts) != len(continuations):
-            raise UserError(f"{len(contexts)} contexts and {len(continuations)} continuations: there must be as many")
-        self.objective.check_writes(self.path)
-        if self.family == "encoder":
-            filling.check(self)
-        pairs = [self.reader.pair(*pair) for pair in zip(contexts, continuations)]
-        with self.current():
-            likelihoods = likelihood.loglikelihood(
-                self.network, self.params, self.objective, self.vocabulary, *map(list, zip(*pairs)), form=form,
-                unit=unit, word_starts=self.tokenizer.word_starts() if unit == "word" else None, language=self.language,
-            ) if pairs else likelihood.Likelihoods([], 0)  # fmt: skip
+        likelihoods = scoring.loglikelihood(self, contexts, continuations, unit, form)
         _warn_of_truncated(likelihoods.truncated, "contexts were truncated from the left")
         return likelihoods.items
 

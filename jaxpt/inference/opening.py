@@ -17,7 +17,7 @@ from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode import prompts
 from jaxpt.decode.programs import Place
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.hf import directory as hf
 from jaxpt.hf import generation, imported, origin, reader
 from jaxpt.models.network import Network
@@ -68,6 +68,8 @@ def open_model(
     Raises:
       UserError: the directory is neither, is damaged, or has no tokenizer.
     """
+    if not isinstance(path, str | Path):
+        raise UserError(f"path: expected a run or a Hugging Face directory, got {shown(path)}")
     path = hub.local(path)
     if _is_hf(path):
         return _of_hf(path, tokenizer, objective)

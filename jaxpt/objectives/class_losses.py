@@ -65,11 +65,39 @@ def balanced_class_weights(counts: Sequence[int], labels: Sequence[str] = ()) ->
       >>> print(balanced_class_weights([1, 3]))
       [2.        0.6666667]
     """
+    n = _occurring(counts, labels)
+    return (n.sum() / (len(n) * n)).astype(np.float32)
+
+
+def balanced_label_weights(counts: Sequence[int], rows: int, labels: Sequence[str] = ()) -> np.ndarray:
+    """Weights of labels where a row has them, under which rows with a label count as much as those without it.
+
+    Args:
+      counts: n_k, training rows that have each label.
+      rows: n, all training rows.
+      labels: their names, for the message.
+
+    Returns:
+      float32 [K]: (n − n_k) / n_k, with at least 1 row in place of n − n_k.
+
+    Raises:
+      UserError: no row has a label.
+
+    Example:
+      >>> print(balanced_label_weights([1, 2], 4))
+      [3. 1.]
+    """
+    n = _occurring(counts, labels)
+    return (np.maximum(rows - n, 1) / n).astype(np.float32)
+
+
+def _occurring(counts: Sequence[int], labels: Sequence[str]) -> np.ndarray:
+    """The counts as floats; raises UserError where one is 0."""
     n = np.asarray(counts, np.float64)
     if not n.all():
         missing = [str(labels[k]) if labels else f"number {k}" for k in np.flatnonzero(n == 0)]
         raise UserError(f"class_weights: balanced: no training example has the class {', '.join(missing)}")
-    return (n.sum() / (len(n) * n)).astype(np.float32)
+    return n
 
 
 def r_drop(logits_1: jax.Array, logits_2: jax.Array) -> jax.Array:

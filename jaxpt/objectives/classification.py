@@ -22,7 +22,7 @@ import numpy as np
 import optax
 from pydantic import Field
 
-from jaxpt.config import HeadName, ModelConfig
+from jaxpt.config import HeadName, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
 from jaxpt.data.labelled import rows
 from jaxpt.data.labelled.texts import TextsEncoder
@@ -43,10 +43,13 @@ class Classification(TextHead):
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """ε: the target distribution is (1 − ε) · label + ε / K."""
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
-    """Weight of each label's examples; `balanced`: rows / (K · rows of the label) of the training set."""
+    """Weight of each label's examples; `balanced`: rows / (K · rows of the label) of the training set. Of multi_label
+    the weight of each label where a row has it (PyTorch's `pos_weight`); `balanced`: rows without it / rows with it."""
     r_drop: Annotated[float, Field(ge=0)] = 0.0
     """α of R-Drop: each text is read twice with other dropout; the loss is the mean of both, plus α · the symmetric KL
     divergence of the two predictions. Paper: https://arxiv.org/abs/2106.14448"""
+    stride: PositiveInt | None = None
+    """With `task.windows`, tokens from one window of a long text to the next; half of a window by default."""
     head: ClassVar[HeadName] = "classes"
 
     @property
@@ -65,8 +68,10 @@ class Classification(TextHead):
         return {"label_positions": (positions, "int32"), "labels": (shape, dtype), "label_weights": ((n,), "float32")}
 
     def encoder(self, length: int, vocabulary: Vocabulary) -> TextsEncoder:
-        layout, both_orders = self.layout(vocabulary), self.sequences > 1
-        return TextsEncoder(self.task, layout, length, self.truncate, both_orders)
+        layout, stride = self.layout(vocabulary), None
+        if self.task.windows is not None:
+            stride = self.stride or max(layout.room(length, 1) // 2, 1)
+        return TextsEncoder(self.task, layout, length, self.truncate, self.sequences > 1, stride)
 
     def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
         options = self.row_options(self.row_length(length), self.most_examples(length), vocabulary)
@@ -134,7 +139,10 @@ class Classification(TextHead):
             return None, ones
         if kind == "regression":
             return jnp.square(outputs[..., 0] - labels), ones
-        return optax.sigmoid_binary_cross_entropy(outputs, labels).mean(-1), ones
+        losses = optax.sigmoid_binary_cross_entropy(outputs, labels)
+        if self.class_weights is not None:
+            losses *= jnp.where(labels > 0, jnp.array(self.class_weights, jnp.float32), 1.0)
+        return losses.mean(-1), ones
 
     @property
     def baseline(self) -> Baseline:
@@ -154,9 +162,11 @@ class Classification(TextHead):
         super().check(model, length, vocabulary)
         if self.task.kind not in ("classification", "regression", "multi_label"):
             raise UserError(f"objective.kind: classification does not fit task.kind: {self.task.kind}")
-        keys = ("label_smoothing", "class_weights", "r_drop")
+        keys = ("label_smoothing", "r_drop", *["class_weights"] * (self.task.kind == "regression"))
         if self.task.kind != "classification" and (key := next((key for key in keys if getattr(self, key)), None)):
             raise UserError(f"objective.{key} is for task.kind: classification, not {self.task.kind}")
+        if self.stride is not None and self.task.windows is None:
+            raise UserError("objective.stride: is of the windows of long texts; set task.windows to mean or max")
         if isinstance(self.class_weights, tuple) and len(self.class_weights) != self.task.outputs:
             raise UserError(f"objective.class_weights: wants one for each of {self.task.outputs} labels")
         if self.layout(vocabulary).room(length, 1 if self.task.pair is None else 2) < 1:

@@ -128,6 +128,8 @@ class TextToText(NextToken, Labelled):
             self.check_tasks(model, length, vocabulary)
             return
         super().check(model, length, vocabulary)
+        if getattr(self.task, "windows", None) is not None:
+            raise UserError("task.windows: is for objective.kind: classification, whose outputs can be pooled")
         if self.decide_by == "likelihood" and not self.task.candidates():
             raise UserError(f"objective.decide_by: likelihood needs labels, which task.kind: {self.task.kind} has not")
         if self.normalize and self.decide_by != "likelihood":

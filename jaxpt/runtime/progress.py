@@ -10,6 +10,7 @@ done sooner. Lines that must be seen (`note`) stand above the live ones.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import threading
 import time
@@ -83,6 +84,11 @@ class Work:
         return f"{self.doing}:{count} {_clock(seconds)}{self._more}"
 
 
+def shows_live(console: Console) -> bool:
+    """True if lines on a console can replace each other: on a terminal, and in a notebook that has ipywidgets."""
+    return console.is_terminal or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None)
+
+
 class Display:
     """Shows the work of this process, on a console that may change."""
 
@@ -132,7 +138,7 @@ class Display:
         return self._works[-1] if self._works else None
 
     def _start(self) -> None:
-        if self.console.is_terminal or self.console.is_jupyter:
+        if shows_live(self.console):
             from rich.live import Live
 
             at_once = sys.stdout.isatty()  # results that go to a file are no lines of the terminal

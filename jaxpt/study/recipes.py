@@ -220,11 +220,19 @@ def with_task_values(config: Config) -> Config:
                 if wants_labels:
                     settings["labels"] = list(counts)
                 if wants_weights:
-                    from jaxpt.objectives.class_losses import balanced_class_weights
-
-                    of_labels = [counts.get(label, 0) for label in settings["labels"]]
-                    weights[key] = balanced_class_weights(of_labels, settings["labels"]).tolist()
+                    weights[key] = _balanced_weights(task_config, counts, settings["labels"])
     return config if tree == configs.dump(config) else configs.build(tree)
+
+
+def _balanced_weights(config: Config, counts: Mapping[str, int], labels: Sequence[str]) -> list[float]:
+    """Class weights from the counts of the training set."""
+    from jaxpt.objectives import class_losses
+
+    in_order = [counts.get(label, 0) for label in labels]
+    if config.task.kind != "multi_label":
+        return class_losses.balanced_class_weights(in_order, labels).tolist()
+    rows = sum(1 for file in files(config.data, "train") for _ in file.rows(config.task))
+    return class_losses.balanced_label_weights(in_order, rows, labels).tolist()
 
 
 def _max_choices(config: Config, name: str) -> int:

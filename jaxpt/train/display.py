@@ -69,9 +69,7 @@ class Display:
         self._from, self._begun = start, time.perf_counter()
         self._last_step, self._last_time = start, self._begun
         self._paused = 0.0
-        self._work = (
-            progress.Work("training", total, "steps", start) if console.is_terminal or console.is_jupyter else None
-        )
+        self._work = progress.Work("training", total, "steps", start) if progress.shows_live(console) else None
 
     def __enter__(self) -> Display:
         if self._work:

@@ -32,4 +32,4 @@ def test_bash_offers_commands(tmp_path, capsys):
 def test_without_the_package_it_says_which(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert cli.main(["completion", "zsh"]) == 2
-    assert "completion needs shtab" in capsys.readouterr().err
+    assert "completion: shtab is not installed: pip install" in capsys.readouterr().err

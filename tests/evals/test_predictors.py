@@ -14,7 +14,7 @@ from jaxpt.decode.engine import Engine, Prompt
 from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place
 from jaxpt.errors import UserError
-from jaxpt.evals import predictors
+from jaxpt.evals import generation, predictors
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.opening import Opened
 from jaxpt.objectives.text_to_text import Decoding
@@ -180,7 +180,7 @@ def test_generation_compiles_before_there_are_parameters():
 def test_predictions_end_when_they_are_told_to(monkeypatch):
     setup, params, predictor = made("t5", "texts")
     of_rows = records(setup.config, WORDS, SPOKEN, has_targets=False)
-    monkeypatch.setattr(predictors, "ASK", 2)
+    monkeypatch.setattr(generation, "ASK", 2)
     asked = []
     assert predictor(params, of_rows, lambda: asked.append(1) or len(asked) == 2) is None
     assert len(asked) == 2
@@ -227,4 +227,4 @@ def test_a_prefix_lm_reads_a_prompt_in_both_directions():
         engine = Engine(setup.network, params, Place(setup.mesh), prefix=prefix)
         answers[prefix] = {one.index: one.tokens for one in engine.generate(prompts, options)}
     assert answers[True] != answers[False]
-    assert predictors.Generation(setup)(params, prompts, options) == [answers[True][0], answers[True][1]]
+    assert generation.Generation(setup)(params, prompts, options) == [answers[True][0], answers[True][1]]

@@ -17,7 +17,8 @@ from jaxpt.cli import main
 from jaxpt.data import chat_template
 from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.errors import UserError
-from jaxpt.inference.chat import Chat, end_of_answer
+from jaxpt.inference.chat import Chat
+from jaxpt.inference.dialogue import end_of_answer
 from tests.inference.helpers import made
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,13 @@ def test_the_history_is_part_of_the_prompt(talk, tmp_path):
     assert talk("a\n\ndog\n", *argv) == (0, "".join(f"{text}\n" for text in wanted), "")
     assert talk("a\n/exit\ndog\n", *argv) == (0, f"{wanted[0]}\n", "")
     assert talk("", *argv) == (0, "", "")
+
+
+def test_an_answer_in_python_is_that_of_the_command(model, folder, talk):
+    answer = model.chat([{"role": "user", "content": "a"}], max_new_tokens=5)
+    assert talk("a\n", folder, "--max-new-tokens", 5) == (0, f"{answer}\n", "")
+    with pytest.raises(UserError, match="temprature: is no option of generation"):
+        model.chat([{"role": "user", "content": "a"}], temprature=1)
 
 
 def test_sampled_answers_differ_from_turn_to_turn_and_not_from_run_to_run(model):

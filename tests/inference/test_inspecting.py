@@ -24,9 +24,8 @@ def test_one_pass_gives_all(family):
             assert not np.triu(output.attentions, 1).any()
         (states,) = model.embed([text], pooling="none")
         np.testing.assert_allclose(output.hidden[-1], states, atol=1e-5)
-        assert (output.logits is None) == (family == "t5")
-        if family != "t5":
-            assert output.logits.shape == (length, config.vocab_size)
+        assert output.logits.shape == (length if family != "t5" else 1, config.vocab_size)
+        assert (output.decoder is None) == (family != "t5")
 
 
 def test_ids_are_as_their_text():
@@ -41,9 +40,51 @@ def test_ids_are_as_their_text():
     assert total == pytest.approx(model.loglikelihood(["the"], [" cat"])[0].total, abs=1e-4)
 
 
+def test_a_decoder_reads_its_targets_after_its_start():
+    """Of unequal texts in one batch each has what it has alone; the logits are those of the log-likelihood."""
+    model = loaded("t5")
+    targets = ["the cat ran", "a dog"]
+    together = model(TEXTS[:2], targets=targets, layer="all", attentions=True)
+    for text, target, output in zip(TEXTS, targets, together):
+        ids, config = model.tokenizer.encode(target), model.network.config
+        decoder, length = output.decoder, len(output.ids)
+        assert decoder.ids == [model.vocabulary.pad, *ids] and decoder.tokens == model.tokenizer.tokens(decoder.ids)
+        assert decoder.hidden.shape == (config.layers + 1, len(decoder.ids), config.embed_dim)
+        assert decoder.attentions.shape == (config.layers, config.heads, len(decoder.ids), len(decoder.ids))
+        assert decoder.cross_attentions.shape == (config.layers, config.heads, len(decoder.ids), length)
+        np.testing.assert_allclose(decoder.cross_attentions.sum(-1), 1, atol=1e-5)
+        assert not np.triu(decoder.attentions, 1).any()
+        of_ids = model(text, decoder_inputs=decoder.ids, layer=None)
+        np.testing.assert_allclose(of_ids.logits, output.logits, atol=1e-5)
+        total = jax.nn.log_softmax(output.logits)[np.arange(len(ids)), ids].sum()
+        assert total == pytest.approx(model.loglikelihood([text], [target], form="plain")[0].total, abs=1e-4)
+    assert "; DecoderForward(" in repr(output) and "cross_attentions=[" in repr(output)
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "words"),
+    [
+        ("gpt2", {"targets": "a"}, "targets: are for encoder-decoders; gpt2 has one stack"),
+        ("t5", {"targets": ["a", "b"]}, r"targets\[0\]: expected a text or a list of ids"),
+        ("t5", {"targets": "a", "decoder_inputs": [1]}, "give one of them"),
+        ("t5", {"decoder_inputs": [99999]}, "decoder input 0: id 99999 is not in the vocabulary"),
+        ("t5", {"decoder_inputs": []}, r"decoder_inputs\[0\]: is empty"),
+        ("gpt2", {"layer": 99}, "layer: 99 is not one of the model's"),
+    ],
+)
+def test_wrong_options_of_a_call_are_named(family, options, words):
+    with pytest.raises(UserError, match=words):
+        loaded(family)("the cat", **options)
+
+
+def test_a_text_beyond_the_positions_is_named():
+    with pytest.raises(UserError, match=r"inputs\[1\]: 4\d\d tokens.*the model's length is"):
+        loaded("bert")(["a", "the " * 400])
+
+
 @pytest.mark.parametrize("inputs", [3, ["a", 3], [[1.5]], [None]])
 def test_other_inputs_are_refused(inputs):
-    with pytest.raises(UserError, match="inputs: wants"):
+    with pytest.raises(UserError, match=r"inputs.*: expected"):
         loaded("gpt2")(inputs)
 
 
@@ -72,7 +113,7 @@ def test_a_row_may_be_a_text_a_tuple_or_a_dict(kind, row, columns):
 
 def test_a_row_of_another_size_is_named():
     task = labelled.objective_of("question_answering", loaded("bert").network.config).task
-    with pytest.raises(UserError, match=r"row 3: wants a tuple \(a, b\) or a dict of columns, got 'who'"):
+    with pytest.raises(UserError, match=r"row 3: expected a tuple \(a, b\) or a dict of columns, got 'who'"):
         inspecting.columns_of(task, "who", "row 3")
 
 

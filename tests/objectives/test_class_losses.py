@@ -102,5 +102,12 @@ def test_balanced_weights():
         class_losses.balanced_class_weights([3, 0, 0], ["yes", "no", "maybe"])
 
 
+def test_balanced_weights_of_label_sets():
+    counts = [5, 1, 20]
+    np.testing.assert_allclose(class_losses.balanced_label_weights(counts, 20), [3, 19, 1 / 20])
+    with pytest.raises(UserError, match="balanced: no training example has the class no"):
+        class_losses.balanced_label_weights([3, 0], 9, ["yes", "no"])
+
+
 def test_examples_in_the_docstrings():
     assert doctest.testmod(class_losses)[0] == 0

@@ -92,7 +92,10 @@ def test_labels_are_in_a_stable_order_and_stay_the_runs(tmp_path):
 def test_other_targets(kind, tmp_path):
     label = {"regression": "score", "multi_label": "topics"}[kind]
     train = [{**row, "topics": ["film"] * (row["label"] == "good") + ["plot"]} for row in fine_tuning.rows(40)]
-    config = fine_tuning.recipe(tmp_path, task={"kind": kind, "label": label}, made=train, model={"layers": 1})
+    objective = {"class_weights": "balanced"} if kind == "multi_label" else {}
+    config = fine_tuning.recipe(
+        tmp_path, task={"kind": kind, "label": label}, made=train, model={"layers": 1}, objective=objective
+    )
     network, params, records, vocabulary = prepared(config)
     batch = config.objective.collate_fn(vocabulary)(records[:4], 32)
 
@@ -107,7 +110,10 @@ def test_other_targets(kind, tmp_path):
         expected = ((outputs[:, 0] - targets) ** 2).mean()
     else:
         p = 1 / (1 + np.exp(-outputs))
-        expected = -(targets * np.log(p) + (1 - targets) * np.log(1 - p)).mean()
+        films = sum(row["label"] == "good" for row in train)
+        weights = np.array([(40 - films) / films, 1 / 40])  # each row has "plot"
+        np.testing.assert_allclose(config.objective.class_weights, weights, rtol=1e-6)
+        expected = -(weights * targets * np.log(p) + (1 - targets) * np.log(1 - p)).mean()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
@@ -130,6 +136,9 @@ def test_balanced_weights_make_labels_count_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
+        ({"task": {"kind": "classification", "windows": "mean", "pair": "other"}}, "windows: are of a single text"),
+        ({"objective": {"stride": 4}}, "objective.stride: is of the windows of long texts; set task.windows"),
+        ({"task": {"kind": "regression", "label": "score"}, "objective": {"class_weights": [1.0]}}, "class_weights is"),
         ({"task": {"kind": "classification", "labels": ["bad", "good", "so"]}}, "no row has the label 'so'"),
         ({"task": {"kind": "classification", "labels": ["bad"]}}, "labels: wants two or more, got 1"),
         ({"task": {"kind": "classification", "metrics": ["squad"]}}, "task.metrics: squad: a task of kind classific"),

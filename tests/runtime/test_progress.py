@@ -25,6 +25,14 @@ def _work():
             time.sleep(0.03)
 
 
+def test_a_notebook_without_widgets_has_plain_lines(monkeypatch):
+    console = Console(file=io.StringIO(), force_jupyter=True)
+    for has_widgets in (True, False):
+        monkeypatch.setattr(progress.importlib.util, "find_spec", lambda name, found=has_widgets: found or None)
+        assert progress.shows_live(console) == has_widgets
+    assert progress.shows_live(Console(force_terminal=True))
+
+
 def test_examples_in_docstrings():
     assert doctest.testmod(progress).failed == 0
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from jaxpt.data import tables
 from jaxpt.data.labelled.layout import Record, TextLayout, Truncate, cut, lay, record, record_like
-from jaxpt.data.tasks.base import LocatedRow, TextsTask
+from jaxpt.data.labelled.windows import windows
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.texts import TextsTask
 from jaxpt.data.tokenizers.base import Tokenizer
 
 
@@ -24,6 +26,8 @@ class TextsEncoder:
     truncate: Truncate = "longest_first"
     both_orders: bool = False
     """A record of a pair is a b and b a, end to end, with the pooled token of each."""
+    stride: int | None = None
+    """A long text is several records, windows: tokens from one window's start to the next. None: it is cut."""
 
     def __call__(
         self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool
@@ -55,8 +59,18 @@ class TextsEncoder:
                 if self.both_orders:
                     yield _joined(self._record(ids, row), self._record(ids[::-1], row)) | {"target": target}
                     continue
-                for order in [ids, ids[::-1]] if train and self.task.is_symmetric and len(ids) == 2 else [ids]:
+                for order in self._orders(ids, train):
                     yield self._record(order, row) | {"target": target}
+
+    def _orders(self, ids: Sequence[Sequence[int]], train: bool) -> list[Sequence[Sequence[int]]]:
+        """What becomes a record each: both orders of a symmetric pair, the windows of a text, or the texts."""
+        if len(ids) == 2:
+            return [ids, ids[::-1]] if train and self.task.is_symmetric else [ids]
+        if self.stride is None:
+            return [ids]
+        (text,) = ids
+        spans = windows([1] * len(text), self.layout.room(self.length, 1), self.stride)
+        return [[text[start:end]] for start, end in spans]
 
     def _record(self, ids: Sequence[Sequence[int]], row: LocatedRow) -> Record:
         cut_ids, is_cut = cut(ids, self.layout.room(self.length, len(ids)), self.truncate, row.where)

@@ -238,6 +238,15 @@ class Task(TaskConfig):
         """The probability of what is predicted of a row; None of a task without one."""
         return None
 
+    def reliability(self, outputs: Sequence[Sequence[np.ndarray]], targets: Sequence[Any]) -> dict[str, Any]:
+        """How far probabilities of labels can be trusted, where `confidence` does not say it: values ready for JSON.
+
+        Args:
+          outputs: the head's, of each row those of its records.
+          targets: of each row.
+        """
+        return {}
+
     # ---- text to text -----------------------------------------------------------------------------------------------
 
     def input_text(self, row: Row, where: str) -> str:
@@ -299,75 +308,6 @@ class ComparedTexts(Task):
         references = max((len(target) for target in targets if isinstance(target, list | tuple)), default=1)
         resolved = metrics.resolve(metric, targets, **self.options(metric))
         return metrics.find(metric).signature(max(references, 1), **resolved)
-
-
-class TextsTask(Task):
-    """Base of tasks over a text, or a pair of texts."""
-
-    text: str | tuple[str, ...] = "text"
-    """Column of the text, or of the first of two; several columns are joined by spaces."""
-    pair: str | tuple[str, ...] | None = None
-    """Column of the second text, or several."""
-    label: str = "label"
-    """Column of the label."""
-    is_symmetric: bool = False
-    """The order of a pair means nothing: training sees both orders (ELECTRA); with `objective.extract` the head sees
-    both at once (GPT-1)."""
-
-    objective: ClassVar[str] = "classification"
-    head: ClassVar[str] = "classes"
-
-    target_dtype: ClassVar[type] = np.float32
-
-    @property
-    def target_shape(self) -> tuple[int, ...]:
-        """Shape of a target as the loss wants it."""
-        return ()
-
-    def columns(self) -> tuple[str, ...]:
-        return (*names_of(self.text), *names_of(self.pair))
-
-    def texts(self, row: Row, where: str) -> tuple[str, ...]:
-        """The text, or both."""
-        named = [("task.text", names_of(self.text)), ("task.pair", names_of(self.pair))]
-        return tuple(" ".join(_text(row, name, where, key) for name in names) for key, names in named if names)
-
-    def input_text(self, row: Row, where: str) -> str:
-        """That of any task; columns may have other names than those of TFDS, which T5's code knows."""
-        known = TASKS[self.name].columns if self.name in TASKS else ()
-        texts = self.texts(row, where)
-        if len(known) == len(texts) == len(self.columns()):
-            row = Row(row.number, {**row.values, **dict(zip(known, texts))})
-        return super().input_text(row, where)
-
-    def content(self, row: Row, where: str) -> tuple[str, ...]:
-        return self.texts(row, where)
-
-    def decide(self, outputs: Sequence[np.ndarray]) -> Any:
-        """The prediction of a row, comparable with `target`.
-
-        Args:
-          outputs: the head's, of each of the row's records: here one, [1, outputs].
-        """
-        return self.decide_one(outputs[0][0])
-
-    def decide_one(self, logits: np.ndarray) -> Any:
-        """`decide` from the head's outputs: [outputs]."""
-        raise NotImplementedError
-
-    def answer(self, outputs: Sequence[np.ndarray]) -> Answer:
-        """The prediction of a row for people, from the same."""
-        return self.answer_one(outputs[0][0])
-
-    def answer_one(self, logits: np.ndarray) -> Answer:
-        """`answer` from the head's outputs: [outputs]."""
-        raise NotImplementedError
-
-
-def _text(row: Row, name: str, where: str, key: str) -> str:
-    """The text of a column that `key` of the recipe names."""
-    value = row.values.get(name)
-    return value if isinstance(value, str) else tables.text(row, name, f"{where} ({key})")
 
 
 def names_of(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:

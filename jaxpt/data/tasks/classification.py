@@ -14,7 +14,8 @@ from jaxpt.config.kinds import nearest
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label, check_labels, label_of
-from jaxpt.data.tasks.base import Answer, LocatedRow, TextsTask, names_of
+from jaxpt.data.tasks.base import Answer, LocatedRow, names_of
+from jaxpt.data.tasks.texts import TextsTask
 from jaxpt.errors import UserError
 from jaxpt.metrics import Targets, calibration
 from jaxpt.metrics.text_tasks import TASKS
@@ -154,7 +155,7 @@ class ClassificationTask(TextsTask):
 
     def loss(self, outputs: Sequence[np.ndarray], target: int) -> float:
         """−log softmax(outputs)[label]."""
-        return float(metrics.negative_log_softmax(outputs[0][0])[target])
+        return float(metrics.negative_log_softmax(self.pooled(outputs))[target])
 
     def named(self, value: int, row: Row, where: str) -> str | None:
         """The name of a label; None of text that is no label's word."""
@@ -197,7 +198,7 @@ class ClassificationTask(TextsTask):
         """Temperature, and the expected calibration error with it and without."""
         if len(targets) < calibration.MIN_ROWS:
             return {}
-        logits = np.stack([of_row[0][0] for of_row in outputs]).astype(np.float64)
+        logits = np.stack([self.pooled(of_row) for of_row in outputs]).astype(np.float64)
         labels = [target.label if isinstance(target, GroupedLabel) else target for target in targets]
         temperature = self.temperature or calibration.fit_temperature(logits, labels)
         is_correct = logits.argmax(-1) == np.asarray(labels)
@@ -215,7 +216,7 @@ class ClassificationTask(TextsTask):
         return self.model_copy(update={"temperature": float(fitted)})
 
     def confidence(self, outputs: Sequence[np.ndarray]) -> float:
-        return float(_softmax(outputs[0][0].astype(np.float64) / (self.temperature or 1.0)).max())
+        return float(_softmax(self.pooled(outputs).astype(np.float64) / (self.temperature or 1.0)).max())
 
     def answer_one(self, logits: np.ndarray) -> Answer:
         p = _softmax(logits / (self.temperature or 1.0)).tolist()

@@ -14,7 +14,8 @@ from jaxpt.config import unaffected
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
 from jaxpt.data.tables.rows import check_label
-from jaxpt.data.tasks.base import Answer, TextsTask, names_of
+from jaxpt.data.tasks.base import Answer, names_of
+from jaxpt.data.tasks.texts import TextsTask
 from jaxpt.errors import UserError, shown
 from jaxpt.metrics import Targets, calibration
 
@@ -106,7 +107,7 @@ class MultiLabelTask(TextsTask):
 
     def loss(self, outputs: Sequence[np.ndarray], target: tuple[int, ...]) -> float:
         """Mean over the labels of −log p(label is there, or not)."""
-        logits = outputs[0][0].astype(np.float64)
+        logits = self.pooled(outputs).astype(np.float64)
         return float(np.logaddexp(0, np.where(np.array(target) > 0, -logits, logits)).mean())
 
     def named(self, value: tuple[int, ...], row: Row, where: str) -> list[str]:
@@ -123,9 +124,24 @@ class MultiLabelTask(TextsTask):
         """The threshold of each label that has enough rows, as `threshold_<number>`."""
         if self.thresholds is not None:
             return {}
-        p = _sigmoid(np.stack([of_row[0][0] for of_row in outputs]).astype(np.float64))
+        p = self._probabilities(outputs)
         fitted = [calibration.fit_threshold(*columns) for columns in zip(p.T, np.asarray(targets).T, strict=True)]
         return {f"{_THRESHOLD}{n}": value for n, value in enumerate(fitted) if value is not None}
+
+    def reliability(self, outputs: Sequence[Sequence[np.ndarray]], targets: Sequence[Any]) -> dict[str, Any]:
+        """Share of rows with a label against its probability, of all labels together; its error and the threshold of
+        each label."""
+        p_NxK, is_labelled_NxK = self._probabilities(outputs), np.asarray(targets, bool)
+        columns = zip(self.labels, p_NxK.T, is_labelled_NxK.T, strict=True)
+        return {
+            "bins": [list(bin) for bin in calibration.reliability(p_NxK.ravel(), is_labelled_NxK.ravel(), 10)],
+            "errors": {label: calibration.expected_calibration_error(*values) for label, *values in columns},
+            "thresholds": dict(zip(self.labels, self.thresholds or (self.threshold,) * self.outputs)),
+        }
+
+    def _probabilities(self, outputs: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+        """Of each label in each row: float64 [rows, labels]."""
+        return _sigmoid(np.stack([self.pooled(of_row) for of_row in outputs]).astype(np.float64))
 
     def with_measured(self, metrics: Mapping[str, float]) -> MultiLabelTask:
         """The task with the thresholds of the validation set, where the recipe gives none."""

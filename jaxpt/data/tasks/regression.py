@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
-from jaxpt.data.tasks.base import Answer, TextsTask
+from jaxpt.data.tasks.base import Answer
+from jaxpt.data.tasks.texts import TextsTask
 from jaxpt.errors import UserError, shown
 from jaxpt.metrics import Targets
 from jaxpt.metrics.text_tasks import parse_number
@@ -47,7 +48,7 @@ class RegressionTask(TextsTask):
 
     def loss(self, outputs: Sequence[np.ndarray], target: float) -> float:
         """(output − target)²."""
-        return float((np.float64(outputs[0][0][0]) - target) ** 2)
+        return float((np.float64(self.pooled(outputs)[0]) - target) ** 2)
 
     def target_text(self, row: Row, where: str) -> str:
         """The number rounded to the nearest 0.2, with one decimal (T5's STS-B)."""

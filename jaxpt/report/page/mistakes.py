@@ -30,6 +30,12 @@ def splits(run: RunData) -> list[str]:
     return [split for split in ("test", "validation") if (run.path / f"evaluations/predictions_{split}.jsonl").exists()]
 
 
+def reliability(run: RunData, split: str) -> Mapping[str, Any]:
+    """What a run of one task has kept of `Task.reliability`; {} of others."""
+    parts = run.rows(f"mistakes_{split}.jsonl")
+    return parts[0].get("reliability", {}) if len(parts) == 1 else {}
+
+
 def confusion(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
     """The confusion matrix of predictions; "" where targets are no labels.
 
@@ -110,7 +116,7 @@ def worst(rows: Sequence[Mapping[str, Any]], texts: Sequence[Mapping[str, Any]])
 def _said(value: Any) -> str:
     """A target or prediction as HTML."""
     if isinstance(value, list):
-        words = " · ".join(map(str, value))
+        words = " · ".join(map(str, value)) or "(none)"
     else:
         words = "—" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     return escape(words if len(words) <= _MOST_LETTERS else f"{words[: _MOST_LETTERS - 1]}…")
@@ -143,6 +149,11 @@ def balance(labels: Mapping[str, Mapping[str, int]]) -> str:
     heads = ["label"] + [part for split in labels for part in (escape(split), "", "")]
     more = f"<p>and {len(every) - MOST_LABELS} more labels</p>" if len(every) > MOST_LABELS else ""
     return table(heads, rows, [n for n in range(1, len(heads)) if n % 3]) + more
+
+
+def has_label_sets(run: RunData) -> bool:
+    """True if rows have any number of labels."""
+    return run.config.task is not None and run.config.task.kind == "multi_label"
 
 
 def label_names(run: RunData) -> Sequence[str]:

@@ -132,7 +132,7 @@ def metric_names(runs: Sequence[RunData]) -> list[str]:
     """What evaluators have measured besides the loss and its parts: of a task first."""
     parts = {f"validation/{part}" for run in runs for part in run.losses}
     known = {name for run in runs for line, _, _ in run.lines for name in line}
-    known = {name for name in known if "/" in name and not name.startswith(_NO_METRIC)}
+    known = {name for name in known if "/" in name and not name.startswith(_NO_METRIC) and not is_threshold(name)}
     names = known - parts - set(_SAME_AS_LOSS)
     names -= {name for name in names if _is_of_task(name, names, runs)}
     return sorted(names, key=lambda name: (name.startswith("validation/"), name.count("/"), name))
@@ -165,6 +165,11 @@ def _metrics(runs: Sequence[RunData], kind: str, count: int) -> Iterator[Chart]:
             title = shown(f"{evaluator}/{together[0].name}") if len(together) == 1 else shown(f"{evaluator}/metrics")
             named = len(together) > 1
             yield Chart(title, x, [Series(curve.name * named, curve.x, curve.y, n) for n, curve in enumerate(together)])
+
+
+def is_threshold(name: str) -> bool:
+    """True of the threshold of a label, which stands beside its scores."""
+    return name.rpartition("/")[2].startswith("threshold_")
 
 
 def shown(name: str) -> str:

@@ -49,6 +49,7 @@ def sections(runs: Sequence[RunData], assumed: costs.Assumptions) -> Iterator[Se
         "Baselines": baselines,
         "Samples": samples,
         "Confusion matrix": confusions,
+        "Scores of each label": label_scores,
         "Calibration": calibration,
         "Worst examples": worst,
         "Data": data,
@@ -143,7 +144,11 @@ def _breakable(text: str) -> str:
 def final_figures(runs: Sequence[RunData]) -> str:
     """All figures at the end."""
     metrics = reports.compare([str(run.path) for run in runs])[1]
-    rows = [[escape(run_charts.shown(name)), *map(_figure, values)] for name, values in metrics.items()]
+    rows = [
+        [escape(run_charts.shown(name)), *map(_figure, values)]
+        for name, values in metrics.items()
+        if not run_charts.is_threshold(name)
+    ]
     return table(["", *named(runs)], rows, range(1, len(runs) + 1))
 
 
@@ -219,13 +224,23 @@ def _of_predictions(
 
 
 def confusions(runs: Sequence[RunData]) -> str:
-    """The confusion matrix of each run with labels."""
+    """The confusion matrix of each run whose rows have one label."""
+    runs = [run for run in runs if not mistakes.has_label_sets(run)]
     return _of_predictions(runs, lambda run, split, rows: mistakes.confusion(rows, mistakes.label_names(run)))
+
+
+def label_scores(runs: Sequence[RunData]) -> str:
+    """Scores, threshold and calibration error of each label of each run whose rows have any number of labels."""
+
+    def make(run: RunData, split: str, rows: list[dict[str, Any]]) -> str:
+        return trust.label_sets(rows, mistakes.label_names(run), mistakes.reliability(run, split))
+
+    return _of_predictions([run for run in runs if mistakes.has_label_sets(run)], make)
 
 
 def calibration(runs: Sequence[RunData]) -> str:
     """Accuracy against confidence of each run with labels."""
-    return _of_predictions(runs, lambda run, split, rows: trust.reliability(rows))
+    return _of_predictions(runs, lambda run, split, rows: trust.reliability(rows, mistakes.reliability(run, split)))
 
 
 def worst(runs: Sequence[RunData]) -> str:

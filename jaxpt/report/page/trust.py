@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -63,6 +64,38 @@ def scores(counts: Counts, labels: Sequence[str]) -> str:
     )
 
 
+def label_sets(rows: Sequence[Mapping[str, Any]], labels: Sequence[str], reliability: Mapping[str, Any]) -> str:
+    """Precision, recall and F1 of each label of rows that have any number of labels, the lowest F1 first; its threshold
+    and calibration error, where they are known.
+
+    Args:
+      rows: {"target", "prediction"}: lists of labels.
+      labels: in the order of the task.
+      reliability: as `Task.reliability` gives it; {} of earlier runs.
+
+    Returns:
+      HTML; "" where no label occurs.
+    """
+    thresholds, errors = reliability.get("thresholds", {}), reliability.get("errors", {})
+    entries = []
+    for label in labels:
+        is_target = [label in row["target"] for row in rows]
+        is_predicted = [label in row["prediction"] for row in rows]
+        targets, predicted = sum(is_target), sum(is_predicted)
+        right = sum(map(operator.and_, is_target, is_predicted))
+        if targets or predicted:
+            shares = right / predicted if predicted else 0.0, right / targets if targets else 0.0
+            entries.append((2 * right / (targets + predicted), label, *shares, targets, predicted))
+    lines = [
+        [escape(label), *(f"{share:.3f}" for share in (f1, *shares)), f"{targets:,}", f"{predicted:,}"]
+        + [f"{values[label]:.3f}" for values in (thresholds, errors) if label in values]
+        for f1, label, *shares, targets, predicted in sorted(entries)[:_MOST_SCORES]
+    ]
+    heads = ["label", "F1", "precision", "recall", "rows", "predicted"]
+    heads += ["threshold"] * bool(thresholds) + ["calibration error"] * bool(errors)
+    return table(heads, lines, [*range(1, len(heads))]) if lines else ""
+
+
 def heat_map(counts: Counts, labels: Sequence[str]) -> str:
     """All labels as a picture: a row for each target, a column for each prediction, shaded by the share of the row."""
     place = {label: number for number, label in enumerate(labels)}
@@ -91,20 +124,33 @@ def download(counts: Counts, labels: Sequence[str]) -> str:
     return f'<p><a download="confusion.csv" href="data:text/csv;base64,{data}">confusion.csv</a>: the whole matrix</p>'
 
 
-def reliability(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Accuracy against confidence, and the expected calibration error; "" where no probability is known."""
+def reliability(rows: Sequence[Mapping[str, Any]], of_labels: Mapping[str, Any]) -> str:
+    """Accuracy against confidence, and the expected calibration error; "" where no probability is known.
+
+    Args:
+      rows: {"target", "prediction", "probability"}.
+      of_labels: of rows with any number of labels, as `Task.reliability` gives it; else {}.
+    """
+    if of_labels.get("bins"):
+        bins = [calibration.ReliabilityBin(*bin) for bin in of_labels["bins"]]
+        labels = len(of_labels["errors"])
+        names = "Rows with a label by its probability", "probability of the label"
+        note = f"{sum(bin.count for bin in bins):,} probabilities of {labels} labels"
+        return _reliability_chart(bins, *names, "share of rows", note)
     known = [row for row in rows if isinstance(row.get("probability"), float)]
     if not known:
         return ""
-    confidences, is_correct = (
-        [row["probability"] for row in known],
-        [row["target"] == row["prediction"] for row in known],
-    )
+    confidences = [row["probability"] for row in known]
+    is_correct = [row["target"] == row["prediction"] for row in known]
     bins = calibration.reliability(confidences, is_correct, 10)
     error = calibration.expected_calibration_error(confidences, is_correct)
+    note = f"expected calibration error {error:.3f}, of {len(known):,} rows"
+    return _reliability_chart(bins, "Accuracy by confidence", "probability of the predicted label", "accuracy", note)
+
+
+def _reliability_chart(bins: Sequence[calibration.ReliabilityBin], title: str, x: str, y: str, note: str) -> str:
     series = [
-        Series("accuracy", [bin.confidence for bin in bins], [bin.accuracy for bin in bins]),
+        Series(y, [bin.confidence for bin in bins], [bin.accuracy for bin in bins]),
         Series("calibrated", [0.0, 1.0], [0.0, 1.0], is_reference=True),
     ]
-    note = f"expected calibration error {error:.3f}, of {len(known):,} rows"
-    return svg.figure(Chart("Accuracy by confidence", "probability of the predicted label", series, note))
+    return svg.figure(Chart(title, x, series, note))

@@ -5,7 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
+from jaxpt.data.labelled.layout import TextLayout
+from jaxpt.data.labelled.texts import TextsEncoder
 from jaxpt.data.labelled.windows import most_context, windows
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.classification import ClassificationTask
+from tests.labelled import Numbers
 
 SIZES = [(tokens, room, stride) for tokens in (0, 1, 7, 20, 41) for room in (1, 5, 12) for stride in (1, 4, 12, 50)]
 
@@ -45,3 +51,19 @@ def test_every_token_has_its_window_of_most_context():
         got = most_context(found, np.arange(tokens))
         assert got.tolist() == [by_hand(found, place) for place in range(tokens)]
         assert (np.diff(got) >= 0).all()
+
+
+def test_a_long_text_is_a_record_for_each_window():
+    """All with the label of the text; a short one is one record, as it is without windows."""
+    texts = [" ".join(map(str, range(10, 10 + length))) for length in (3, 11, 0)]
+    rows = [LocatedRow(Row(n, {"text": text, "label": "b"}), "f", (0, n)) for n, text in enumerate(texts)]
+    task = ClassificationTask(labels=("a", "b"), windows="mean")
+    layout = TextLayout(before=(2,), after=(3,))
+    records = list(TextsEncoder(task, layout, 8, stride=4)(rows, Numbers(), has_targets=True, train=True))
+    assert [tuple(record["origin"]) for record in records] == [(0, 0), (0, 1), (0, 1), (0, 1), (0, 2)]
+    assert [record["tokens"].tolist()[1:-1] for record in records[1:4]] == [
+        [*range(10, 16)], [*range(14, 20)], [*range(18, 21)],
+    ]  # fmt: skip
+    assert all(record["target"] == 1 and not record["truncated"] for record in records)
+    (plain, cut, _) = TextsEncoder(task, layout, 8)(rows, Numbers(), has_targets=True, train=True)
+    assert plain["tokens"].tolist() == records[0]["tokens"].tolist() and cut["truncated"]

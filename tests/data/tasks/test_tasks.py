@@ -17,7 +17,8 @@ LABELS = ("no", "yes")
 
 
 @pytest.mark.parametrize(
-    "module", ["classification", "regression", "multi_label", "generation", "tagging", "question_answering"]
+    "module",
+    ["texts", "classification", "regression", "multi_label", "generation", "tagging", "question_answering"],
 )
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(importlib.import_module(f"jaxpt.data.tasks.{module}"))
@@ -223,3 +224,12 @@ def test_each_label_has_the_threshold_of_its_best_f1():
     after = task.with_measured({f"task/{name}": value for name, value in fitted.items()})
     assert [task.decide(of_row) for of_row in outputs[9:11]] == [(0, 1), (0, 1)]
     assert [after.decide(of_row) for of_row in outputs[9:11]] == [(0, 1), (1, 1)] and after.thresholds[1] == 0.5
+
+
+def test_reliability_of_label_sets():
+    task = MultiLabelTask(labels=("a", "b"), thresholds=(0.3, 0.5))
+    logits = np.log([[0.2 / 0.8, 0.9 / 0.1], [0.4 / 0.6, 0.9 / 0.1]])
+    found = task.reliability([[row[None]] for row in logits], [(0, 1), (1, 1)])
+    assert found["thresholds"] == {"a": 0.3, "b": 0.5}
+    assert found["errors"] == pytest.approx({"a": (0.2 + 0.6) / 2, "b": 0.1})
+    assert [count for _, _, count in found["bins"]] == [1, 1, 2] and found["bins"][2] == pytest.approx([0.9, 1.0, 2])

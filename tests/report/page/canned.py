@@ -78,3 +78,23 @@ def tuned(path, **more):
         task=task, objective={"kind": "classification"}, data={"path": "x.tsv"},
         checkpoint={"best_metric": "task/accuracy"},
     )  # fmt: skip
+
+
+def label_sets(path):
+    """A finished fine-tuning whose rows have any number of labels."""
+    sets = [["good"], ["good", "bad"], [], ["bad"]]
+    rows = [
+        {"id": n, "target": sets[n % 4], "prediction": sets[n % 4] if n else ["bad"], "loss": n / 10} for n in range(40)
+    ]
+    reliability = {
+        "bins": [[0.1, 0.2, 30], [0.9, 0.8, 50]], "errors": {"good": 0.0625, "bad": 0.125},
+        "thresholds": {"good": 0.375, "bad": 0.4375},
+    }  # fmt: skip
+    part = {"labels": {"train": {"good": 30, "bad": 10}}, "reliability": reliability, "task": ""}
+    part["worst"] = [row | {"text": f"row {row['id']}: {EVIL}"} for row in rows[:-21:-1]]
+    receipt = {"finished": True, "step": 40, "parameters": 12345, "wall_seconds": 140.0, "best_step": 30}
+    task = {"kind": "multi_label", "labels": ["good", "bad"]}
+    return write(
+        path, "bert", lines(), receipt, {"predictions_validation.jsonl": rows, "mistakes_validation.jsonl": [part]},
+        task=task, objective={"kind": "classification"}, data={"path": "x.tsv"},
+    )  # fmt: skip

@@ -66,6 +66,7 @@ def runs(tmp_path_factory):
     canned.write(root / "no_validation", "bert", trained, {"finished": False, "step": 40, "wall_seconds": 90.0})
     canned.tuned(root / "tuned")
     canned.write(root / "empty", "t5")
+    canned.label_sets(root / "sets")
     return root
 
 
@@ -77,8 +78,9 @@ def test_a_page_loads_nothing_and_escapes_all(runs, tmp_path, names):
     page = make(tmp_path, *(runs / name for name in names))
     assert page.tags.isdisjoint({"script", "link", "img", "iframe", "object", "base", "b" * ("tuned" not in names)})
     assert all(not name.startswith("on") and name not in ("src", "srcset", "xlink:href") for name, _ in page.attributes)
-    targets = {value for name, value in page.attributes if name == "href" and not value.startswith("data:text/csv")}
-    assert all(value.startswith("#") for value in targets)
+    links = {value for name, value in page.attributes if name == "href"}
+    targets = {value for value in links if not value.startswith("data:text/csv;base64,")}  # a matrix to download
+    assert all(value.startswith("#") for value in targets) and len(links - targets) == ("tuned" in names)
     raw = (tmp_path / "page.html").read_text(encoding="utf-8")
     style = raw.partition("<style>")[2].partition("</style>")[0]
     assert "url(" not in style and "@import" not in style and "\x1b" not in raw
@@ -102,6 +104,17 @@ def test_sections_without_content_are_left_out(runs, tmp_path):
     page = make(tmp_path, runs / "empty")
     assert {"Curves", "Samples", "Baselines", "Worst examples", "What differs"}.isdisjoint(page.texts)
     assert "Configuration" in page.texts
+
+
+def test_rows_with_sets_of_labels_have_scores_of_each_label(runs, tmp_path):
+    page = make(tmp_path, runs / "sets")
+    assert "Confusion matrix" not in page.texts and "Scores of each label" in page.texts
+    first = page.texts.index("calibration error")
+    rows = [text for text in page.texts[first + 1 :] if text.strip()][:16]
+    assert rows[:8] == ["good", "0.974", "1.000", "0.950", "20", "19", "0.375", "0.062"]
+    assert rows[8:] == ["bad", "0.976", "0.952", "1.000", "20", "21", "0.438", "0.125"]
+    assert "Rows with a label by its probability" in page.text and "80 probabilities of 2 labels" in page.text
+    assert page.text.count("row 39: <script>") == 1 and page.text.count(": <script>") == 20, "the twenty worst"
 
 
 def test_receipts_say_what_they_rest_on(runs, tmp_path):

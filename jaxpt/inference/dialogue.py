@@ -1,0 +1,113 @@
+"""Answers to dialogues by the chat template of a model's tokenizer: its prompt, and where an answer ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxpt import errors
+from jaxpt.data import chat_template
+from jaxpt.data.chat_template import ChatTemplate
+from jaxpt.decode.engine import Prompt
+from jaxpt.decode.options import Options
+from jaxpt.errors import UserError
+from jaxpt.runtime import hub
+
+if TYPE_CHECKING:
+    from jaxpt.inference.loaded import Loaded
+
+MAX_NEW_TOKENS = 512
+"""Of an answer."""
+_ANSWER, _NEXT = "8d1f answer", "8d1f next"  # texts that no template has
+
+
+def answer(
+    model: Loaded, messages: Sequence[Mapping[str, Any]], template: str | Path | None, settings: Mapping[str, Any]
+) -> str:
+    """The answer to a dialogue; see `Loaded.chat`."""
+    chosen = template_of(model, template)
+    options = answer_options(model, chosen, {"max_new_tokens": MAX_NEW_TOKENS, **settings})
+    ((_, (completion, *_)),) = model.generate_iter([prompt(model, chosen, messages)], options)
+    return completion.text
+
+
+def template_of(model: Loaded, file: str | Path | None = None) -> ChatTemplate:
+    """The chat template of a model.
+
+    Args:
+      model: the model.
+      file: one with a template; by default the tokenizer's.
+
+    Raises:
+      UserError: the model is an encoder, or has no template.
+    """
+    if model.family == "encoder":
+        raise UserError(f"{model.path}: is an encoder, which does not generate; wants a dialogue model")
+    path = hub.local(str(model.path))
+    folder = path.parents[1] if path.parent.name == "checkpoints" else path  # of RUN_DIR/checkpoints/STEP, in RUN_DIR
+    return chat_template.load(folder, model.tokenizer, file)
+
+
+def answer_options(model: Loaded, template: ChatTemplate, settings: Mapping[str, Any]) -> Options:
+    """The settings of an answer, which ends where the template says.
+
+    Args:
+      model: the model.
+      template: its chat template.
+      settings: of `Options`.
+
+    Raises:
+      UserError: a setting is not known or out of range.
+    """
+    options = model.options(**settings)
+    eos, stop = end_of_answer(model, template)
+    if new := [i for i in eos if i not in options.eos]:
+        errors.note(f"an answer ends with {model.tokenizer.tokens(new)[0]} (id {new[0]}) of the chat template, too")
+    return dataclasses.replace(
+        options,
+        eos=tuple(dict.fromkeys((*options.eos, *eos))),
+        stop=tuple(dict.fromkeys((*options.stop, *stop))),
+    )
+
+
+def prompt(model: Loaded, template: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> Prompt:
+    """The prompt of a dialogue. Templates write BOS themselves."""
+    encoded = model.prompt_ids(template.render(messages))
+    bos = model.vocabulary.bos
+    if encoded.encoder is None and bos is not None and list(encoded.tokens[:2]) == [bos, bos]:
+        return encoded._replace(tokens=encoded.tokens[1:])
+    return encoded
+
+
+def end_of_answer(model: Loaded, template: ChatTemplate) -> tuple[Sequence[int], Sequence[str]]:
+    """What a template writes after the assistant's message: where an answer ends.
+
+    Args:
+      model: the model.
+      template: its chat template.
+
+    Returns:
+      (ids that end it, strings that end it): one of them, or none if the template says nothing.
+    """
+    before = [{"role": "user", "content": "8d1f"}, {"role": "assistant", "content": _ANSWER}]
+    try:
+        text = template.render([*before, {"role": "user", "content": _NEXT}], add_generation_prompt=False)
+    except UserError:
+        return (), ()
+    between = text.partition(_ANSWER)[2].partition(_NEXT)[0].rstrip()
+    mark = between.lstrip()
+    ids = model.tokenizer.encode(mark, special=True) if mark else []
+    if not ids:
+        return (), ()
+    if model.tokenizer.spelled(ids[0]) == b"" or _is_special(model, ids[0]):
+        return (ids[0],), ()
+    return (), (between[: len(between) - len(mark)] + mark.splitlines()[0],)
+
+
+def _is_special(model: Loaded, i: int) -> bool:
+    """Whether an id is a token of its own, whatever text surrounds it, such as <|im_end|>."""
+    (piece,) = model.tokenizer.tokens([i])
+    is_marked = len(piece) > 2 and piece[0] in "<[" and piece[-1] in ">]"
+    return is_marked and model.tokenizer.encode(f"a{piece}b", special=True).count(i) == 1
