@@ -28,7 +28,7 @@ MODELS = {
 }  # fmt: skip
 DECODERS = ("gpt2", "llama", "phi", "gemma", "olmo")
 OBJECTIVES = {"t5": "span_corruption", "bert": "masked_lm", **dict.fromkeys(DECODERS, "causal_lm")}
-TOKENIZERS = {"t5": "sentencepiece", "bert": "wordpiece", "llama": "sentencepiece"}
+TOKENIZERS = {**dict.fromkeys(DECODERS, "bpe"), "t5": "sentencepiece", "bert": "wordpiece", "llama": "sentencepiece"}
 FAMILIES = ("t5", "bert", "gpt2")
 EVALUATED = [{"kind": "heldout"}, {"kind": "baseline"}, {"kind": "samples"}]
 """What a recipe without `evals` has."""
@@ -42,7 +42,7 @@ def tree(family, **sections):
     base = {
         "model": {**MODELS[family], "dtype": "float32"},
         "objective": {"kind": OBJECTIVES[family]},
-        "data": {"tokenizer": {"kind": TOKENIZERS.get(family, "bpe")}, "length": 32, "batch_size": 8},
+        "data": {"tokenizer": {"kind": TOKENIZERS[family]}, "length": 32, "batch_size": 8},
         "optimizer": {"kind": "adamw", "learning_rate": 1e-3},
         "train": {"steps": 10},
     }

@@ -301,7 +301,9 @@ def test_wrong_factors_are_named():
         config(optimizer={"rate_multipliers": {"*": -1.0}})
     with pytest.raises(UserError, match=r"optimizer\.rate_multipliers"):
         config(optimizer={"rate_multipliers": ["*"]})
-    with pytest.raises(UserError, match=r"a phase may set keys of data and objective, and train\.trainable, alone"):
+    with pytest.raises(
+        UserError, match=r"a phase may set keys of data and objective, train\.trainable, and of a model"
+    ):
         config(train={"phases": [{"steps": 5}, {"set": {"train.log_every": 3}}]})
 
 
