@@ -181,6 +181,9 @@ def test_the_choice_goes_by_need(monkeypatch):
     assert choose(mask=MASKS["prefix"]) == choose(bias="array") == choose(length=100, heads=3) == "xla"
     assert choose(length=2049, dropping=True) == "chunked"
     assert choose(implementation="chunked") == "chunked"
+    assert choose(soft_cap=5.0) == "xla"
+    with pytest.raises(UserError, match=r"model\.attention: fused requires scores without a cap; set model\.attention"):
+        choose(implementation="fused", soft_cap=5.0)
 
     @jax.jit
     @jax.checkpoint
