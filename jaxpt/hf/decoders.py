@@ -13,8 +13,8 @@ from jaxpt.hf.table import Row, Table, dense, norm
 from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.decoder_only import DecoderOnlyConfig
 
-ATTENTION = ("attention/query", "attention/key", "attention/value")
 MAX_LAYERS = 10_000
+ATTENTION = ("attention/query", "attention/key", "attention/value")
 FEED_FORWARD = ("feed_forward/gate", "feed_forward/up", "feed_forward/down")
 LLAMA = {
     "token_embed": "model.embed_tokens", "layer": "model.layers.{layer}", "final_norm": "model.norm", "head": "lm_head",
@@ -222,6 +222,8 @@ def family(
 
 
 def _with_defaults(config: DecoderOnlyConfig) -> DecoderOnlyConfig:
-    """The configuration without sizes that are those that follow from the others."""
-    plain = {"kv_heads": config.heads, "head_dim": config.embed_dim / config.heads}
-    return config.model_copy(update={name: None for name, size in plain.items() if getattr(config, name) == size})
+    """The configuration without fields that are what follows from the others."""
+    plain = {
+        "kv_heads": config.heads, "head_dim": config.embed_dim / config.heads, "qkv_bias": config.attention_bias,
+    }  # fmt: skip
+    return config.model_copy(update={name: None for name, value in plain.items() if getattr(config, name) == value})

@@ -187,6 +187,8 @@ def test_the_choice_goes_by_need(monkeypatch):
     assert choose(length=2049, dropping=True) == "chunked"
     assert choose(implementation="chunked") == "chunked"
     assert choose(soft_cap=2.0) == "splash" and choose(soft_cap=2.0, mask=Mask()) == "splash"
+    with pytest.raises(UserError, match=r"model\.attention: fused requires scores without a cap; set model\.attention"):
+        choose(implementation="fused", soft_cap=5.0)
 
     @jax.jit
     @jax.checkpoint

@@ -302,7 +302,7 @@ def test_wrong_factors_are_named():
     with pytest.raises(UserError, match=r"optimizer\.rate_multipliers"):
         config(optimizer={"rate_multipliers": ["*"]})
     with pytest.raises(
-        UserError, match=r"a phase may set keys of data and objective, train\.trainable, and of a model"
+        UserError, match=r"a phase may set keys of data and objective, train\.trainable, and of"
     ):
         config(train={"phases": [{"steps": 5}, {"set": {"train.log_every": 3}}]})
 

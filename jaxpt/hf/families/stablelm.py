@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from jaxpt.hf import rope
 from jaxpt.hf.decoders import LLAMA, family, options, table
 from jaxpt.hf.options import Option
 from jaxpt.hf.tasks import tasks
@@ -26,7 +27,8 @@ FAMILIES = (
             Option("qk_layernorm", "qk_norm", False, {False: "none", True: "per_head"}),
             Option("use_parallel_residual", "parallel", False, {False: "no", True: "one_norm"}),
         ),
-        table=functools.partial(table, names=NAMES), dropouts=("hidden_dropout",),
-        tasks=tasks("StableLm", classes="score", tags="score", span=None),
+        table=functools.partial(table, names=NAMES),
+        write=lambda keys, config: rope.write(keys, config) | {"use_qkv_bias": bool(config.qkv_bias)},
+        dropouts=("hidden_dropout",), tasks=tasks("StableLm", classes="score", tags="score", span=None),
     ),
 )  # fmt: skip
