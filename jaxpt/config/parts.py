@@ -105,6 +105,11 @@ class ModelConfig(Frozen):
         """Longest sequence: `max_positions` of a model that has such a field; None: any length."""
         return getattr(self, "max_positions", None)
 
+    @property
+    def cache_window(self) -> int | None:
+        """How many of the last tokens all layers of a decoder attend to at most: its window; None: all tokens."""
+        return getattr(self, "window", None)
+
     def check_length(self, length: int) -> None:
         """Raises UserError if sequences of this length have no place in the position table."""
         if self.position_limit is not None and length > self.position_limit:

@@ -211,7 +211,7 @@ class Engine:
         encoder = 0 if batch.encoder_tokens_BxM is None else batch.encoder_tokens_BxM.shape[1]
         key = (options.static, slots, *batch.tokens_BxP.shape, encoder)
         if key not in self._kept:
-            window = getattr(self._network.config, "window", None)
+            window = self._network.config.cache_window
             needed = slots if window is None else min(slots, bucket(window))
             decoder = Decoder(self._network, options.static, needed, slots + 1, self._prefix)
             self._kept[key] = Programs(decoder, self._place, self.params, batch)

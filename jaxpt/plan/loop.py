@@ -163,7 +163,7 @@ def _programs(config: Config, shape: Shape, devices: list[Any], axes: dict[str, 
     params = jax.tree.map(placed, stored_shapes, names)
     encoder = (None, None) if shape.encoder is None else (ids(shape.encoder), ids())
     prompts = Prompts(ids(1), ids(), ids(), ids(), ids(), *encoder)
-    window = getattr(model, "window", None)
+    window = model.cache_window
     slots = shape.length if window is None else min(shape.length, bucket(window))
     return Programs(Decoder(network, Options(), slots, shape.length), place, params, prompts), place, params
 
