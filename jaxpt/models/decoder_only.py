@@ -145,6 +145,8 @@ class DecoderOnlyConfig(ModelConfig):
             raise ValueError("pattern: wants at least one kind of layer")
         if self.window is not None and (self.other_window or 0) > self.window:
             raise ValueError(f"other_window: {self.other_window} is wider than window {self.window}; swap the two")
+        if self.positions.startswith("alibi") and (self.window or self.other_window):
+            raise ValueError(f"positions: {self.positions} goes with no window; remove window and other_window")
         if self.parallel != "no" and self.norm_position != "before":
             raise ValueError(f"parallel: {self.parallel} wants norm_position before")
         return self
@@ -168,7 +170,8 @@ class DecoderOnlyConfig(ModelConfig):
     @property
     def position_switch(self) -> int | None:
         """With longrope the length of the original training."""
-        return self.rope_original_positions if self.rope_scaling == "longrope" else None
+        is_longrope = self.positions == "rotary" and self.rope_scaling == "longrope"
+        return self.rope_original_positions if is_longrope else None
 
     def window_of(self, kind: LayerKind) -> int | None:
         """The window of a kind of layer."""
