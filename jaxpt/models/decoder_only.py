@@ -308,7 +308,7 @@ class DecoderOnly(Decoder):
         c, positions, mask = self.config, step.positions, step.mask(prefix)
         positions = positions_from(step.length) if positions is None else positions
         ropes = {kind: c.rope_of(kind) for kind in dict.fromkeys(c.layer_kinds())}
-        rotations = {kind: rope and rope.rotation(positions, c.width) for kind, rope in ropes.items()}
+        rotations = {kind: rope and rope.rotation(positions, c.width, step.segment_ids) for kind, rope in ropes.items()}
         return Shared(mask, self._alibi(mask, positions), positional=rotations)
 
     def _alibi(self, mask: Mask, positions_BxL: jax.Array) -> Alibi | jax.Array | None:

@@ -13,14 +13,10 @@ from jaxpt.models.network import Network
 from tests import grids
 from tests.models.helpers import ALL, OTHERS, V, drawn, t5
 
-MODELS = (
-    ALL
-    | OTHERS
-    | {
-        "umt5": functools.partial(t5, bias_per_layer=True),
-        "windows": functools.partial(OTHERS["decoder_only"], layers=5),  # (of 3, whole) twice, then one more of 3
-    }
-)
+MODELS = ALL | OTHERS | {
+    "umt5": functools.partial(t5, bias_per_layer=True),
+    "windows": functools.partial(OTHERS["decoder_only"], layers=5),  # (of 3, whole) twice, then one more of 3
+}  # fmt: skip
 DECODERS = ("gpt", "gpt2", "opt", "llama", "mistral", "windows", "t5_lm")
 PAIRS = ("t5", "t5_old", "t5_shared", "umt5", "bart", "mbart")
 B, T = 3, 20
