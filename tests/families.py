@@ -14,19 +14,27 @@ MODELS = {
     },
     "gpt2": {"kind": "gpt2", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "max_positions": 32},
     "llama": {"kind": "llama", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 8, "mlp_dim": 64},
-    "phi": {"kind": "decoder_only", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64},
+    "phi": {
+        "kind": "decoder_only", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64,
+        "rotary_share": 0.75,
+    },
     "gemma": {
         "kind": "decoder_only", "vocab_size": 200, "layers": 4, "embed_dim": 32, "heads": 4, "kv_heads": 2,
         "head_dim": 16, "mlp_dim": 64, "pattern": ["other", "main"], "other_window": 8, "norm": "rms_plus_one",
         "norm_position": "both", "qk_norm": "head", "score_cap": 2.0, "logit_cap": 3.0, "scale_embeddings": True,
         "tie_embeddings": True,
     },
+    "neox": {
+        "kind": "decoder_only", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64,
+        "norm": "layer", "parallel": "two_norms", "gated": False, "activation": "gelu", "attention_bias": True,
+        "mlp_bias": True, "rotary_share": 0.25,
+    },
     "olmo": {
         "kind": "decoder_only", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64,
         "norm_position": "after", "qk_norm": "heads", "attention_bias": True,
     },
 }  # fmt: skip
-DECODERS = ("gpt2", "llama", "phi", "gemma", "olmo")
+DECODERS = ("gpt2", "llama", "phi", "gemma", "neox", "olmo")
 OBJECTIVES = {"t5": "span_corruption", "bert": "masked_lm", **dict.fromkeys(DECODERS, "causal_lm")}
 TOKENIZERS = {**dict.fromkeys(DECODERS, "bpe"), "t5": "sentencepiece", "bert": "wordpiece", "llama": "sentencepiece"}
 FAMILIES = ("t5", "bert", "gpt2")

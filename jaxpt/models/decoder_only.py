@@ -145,6 +145,8 @@ class DecoderOnlyConfig(ModelConfig):
             raise ValueError("pattern: wants at least one kind of layer")
         if self.window is not None and (self.other_window or 0) > self.window:
             raise ValueError(f"other_window: {self.other_window} is wider than window {self.window}; swap the two")
+        if self.positions.startswith("alibi") and (self.window or self.other_window):
+            raise ValueError(f"positions: {self.positions} goes with no window; remove window and other_window")
         if self.parallel != "no" and self.norm_position != "before":
             raise ValueError(f"parallel: {self.parallel} wants norm_position before")
         return self
@@ -168,7 +170,8 @@ class DecoderOnlyConfig(ModelConfig):
     @property
     def position_switch(self) -> int | None:
         """With longrope the length of the original training."""
-        return self.rope_original_positions if self.rope_scaling == "longrope" else None
+        is_longrope = self.positions == "rotary" and self.rope_scaling == "longrope"
+        return self.rope_original_positions if is_longrope else None
 
     def window_of(self, kind: LayerKind) -> int | None:
         """The window of a kind of layer."""
@@ -188,10 +191,12 @@ class DecoderOnlyConfig(ModelConfig):
         rope = rope._replace(theta=self.other_rope_theta or self.rope_theta)
         return rope if self.other_rope == "same" else rope._replace(scaling="none")
 
-    def rotations(self, positions: jax.Array) -> dict[LayerKind, Rotation | None]:
-        """The rotary positions of each kind of layer, for positions [B, L] or [1, L]."""
+    def rotations(
+        self, positions: jax.Array, segment_ids: jax.Array | None = None
+    ) -> dict[LayerKind, Rotation | None]:
+        """The rotary positions of each kind of layer, for positions [B, L] or [1, L] of texts with these ids."""
         ropes = {kind: self.rope_of(kind) for kind in dict.fromkeys(self.layer_kinds())}
-        return {kind: rope and rope.rotation(positions, self.width) for kind, rope in ropes.items()}
+        return {kind: rope and rope.rotation(positions, self.width, segment_ids) for kind, rope in ropes.items()}
 
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """The kind of each layer."""
@@ -309,7 +314,8 @@ class DecoderOnly(Decoder):
         """The mask, the rotary positions of each kind of layer, and ALiBi's bias."""
         positions, mask = step.positions, step.mask(prefix)
         positions = positions_from(step.length) if positions is None else positions
-        return Shared(mask, self._alibi(mask, positions), positional=self.config.rotations(positions))
+        rotations = self.config.rotations(positions, step.segment_ids)
+        return Shared(mask, self._alibi(mask, positions), positional=rotations)
 
     def _alibi(self, mask: Mask, positions_BxL: jax.Array) -> Alibi | jax.Array | None:
         """ALiBi's bias, if any; as an array with a cache."""

@@ -38,10 +38,6 @@ class ModernBertDecoderConfig(ModernBertConfig):
         """Local layers attend to window / 2 tokens, the token itself included."""
         return self.window // 2
 
-    @property
-    def cache_window(self) -> None:
-        """Global layers attend to all tokens."""
-
     def task_head(self, name: HeadName) -> TaskHead:
         """Heads of whole texts have the hidden layer of the masked-LM head."""
         if name in ("tags", "span"):

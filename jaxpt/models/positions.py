@@ -229,9 +229,6 @@ class ShawPositions(nn.Module):
         return jnp.take_along_axis(by_row, row_LxS[None, None], axis=-1).astype(jnp.float32)
 
 
-# ---- rotary positions -----------------------------------------------------------------------------------------------
-
-
 class Rotation(NamedTuple):
     """Cosines and sines that rotate queries and keys."""
 
@@ -307,22 +304,36 @@ class Rope(NamedTuple):
         grown = math.log(self.factor)
         return 0.1 * grown + 1 if self.scaling == "yarn" else math.sqrt(1 + grown / math.log(self.original_positions))
 
-    def rotation(self, positions_BxL: jax.Array, head_dim: int) -> Rotation:
+    def rotation(self, positions_BxL: jax.Array, head_dim: int, segments_BxL: jax.Array | None = None) -> Rotation:
         """The rotation of each position: [B, L] → cosines and sines, float32 [B, L, K] (of the rotated K).
 
-        With longrope a row of more than `original_positions` tokens has long factors at all positions. Keys in a cache
+        With longrope a text of more than `original_positions` tokens has long factors at all positions. Keys in a cache
         keep the rotation that they were stored with, so decoding reads a row again where it becomes so long
-        (`Decoder.step` of `jaxpt.decode.decoding`). `generate` of transformers does the same. Its models take one set
-        of factors for all rows of a call, by the longest; here no row changes another.
+        (`Decoder.step` of `jaxpt.decode.decoding`), as `generate` of transformers does. Their models have one set of
+        factors for all texts of a call, by the longest; here no text changes another.
+
+        Args:
+          positions_BxL: positions.
+          head_dim: K of the whole head.
+          segments_BxL: which text of a packed row each token belongs to; one text by default.
         """
         frequencies = self.frequencies(head_dim)
         if self.scaling == "longrope":
             long = (frequencies * np.array(self.short_factors) / np.array(self.long_factors)).astype(np.float32)
-            is_long_Bx1x1 = positions_BxL.max(axis=1)[:, None, None] >= self.original_positions
-            frequencies = jnp.where(is_long_Bx1x1, long, frequencies)
+            is_long_BxL = _longest(positions_BxL, segments_BxL) >= self.original_positions
+            frequencies = jnp.where(is_long_BxL[..., None], long, frequencies)
         angle_BxLxK = positions_BxL[..., None].astype(jnp.float32) * jnp.tile(frequencies, 2)
         cos, sin = jnp.cos(angle_BxLxK), jnp.sin(angle_BxLxK)
         return Rotation(cos, sin) if self.magnitude == 1 else Rotation(cos * self.magnitude, sin * self.magnitude)
+
+
+def _longest(positions_BxL: jax.Array, segments_BxL: jax.Array | None) -> jax.Array:
+    """The last position of each token's text: [B, L] or [B, 1]."""
+    if segments_BxL is None or segments_BxL.shape[1] == 1:
+        return positions_BxL.max(axis=1, keepdims=True)
+    positions_BxL, count = jnp.broadcast_to(positions_BxL, segments_BxL.shape), segments_BxL.shape[1] + 1
+    longest_BxN = jax.vmap(lambda p_L, ids_L: jax.ops.segment_max(p_L, ids_L, count))(positions_BxL, segments_BxL)
+    return jnp.take_along_axis(longest_BxN, segments_BxL, axis=1, mode="clip")
 
 
 def rotate(x_BxLxHxK: jax.Array, rotation: Rotation) -> jax.Array:

@@ -24,6 +24,7 @@ TARGETS = {
     "bert": ["*/attention/query", "*/attention/value"],
     "llama": ["*/attention/query", "*/attention/value", "*/feed_forward/up"],
     "gpt2": ["*/attention/query", "*/attention/value", "*/feed_forward/up"],
+    "neox": ["*/attention/query", "*/attention/value", "*/feed_forward/up"],
     "phi": ["*/attention/query", "*/attention/value", "*/feed_forward/*"],
     "t5": ["model/decoder/*/cross_attention/query"],
 }
@@ -77,7 +78,7 @@ def merged(settings, params, adapter):
 
 
 @pytest.mark.parametrize(
-    "family", ["bert", "gpt2", *(pytest.param(x, marks=pytest.mark.slow) for x in ("llama", "phi", "t5"))]
+    "family", ["bert", "gpt2", *(pytest.param(x, marks=pytest.mark.slow) for x in ("llama", "neox", "phi", "t5"))]
 )
 def test_there_and_back(family, tmp_path, capsys):
     """An adapter directory becomes a run; its export has the same tensors, its weights are the sum."""

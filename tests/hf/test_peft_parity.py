@@ -33,7 +33,7 @@ def assert_equal_outputs(network, params, model):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("family", ["bert", "llama", "gpt2", "phi"])
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt2", "neox", "phi"])
 def test_peft_loads_ours_with_equal_outputs(family, tmp_path):
     network, params, adapter = made(family, tmp_path)
     base, library = theirs(tmp_path, network)
@@ -48,6 +48,7 @@ def test_peft_loads_ours_with_equal_outputs(family, tmp_path):
         ("bert", ["query", "value"]),
         ("llama", ["q_proj", "v_proj"]),
         ("gpt2", ["c_attn", "c_fc"]),
+        ("neox", ["query_key_value", "dense_h_to_4h"]),
         ("phi", ["qkv_proj", "gate_up_proj"]),
     ],
 )
@@ -130,7 +131,7 @@ OPTIMIZERS = {
 }
 
 
-STEPS = list(itertools.product(("bert", "llama", "gpt2", "phi"), OPTIMIZERS))
+STEPS = list(itertools.product(("bert", "llama", "gpt2", "neox", "phi"), OPTIMIZERS))
 
 
 @pytest.mark.parity

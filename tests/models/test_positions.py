@@ -207,3 +207,14 @@ def test_llama3_stretches_slow_pairs_alone():
     np.testing.assert_allclose(scaled[turns < 1], plain[turns < 1] / 8)
     between = (turns > 1) & (turns < 4)
     assert between.any() and ((scaled < plain) & (scaled > plain / 8))[between].all()
+
+
+def test_longrope_goes_by_the_length_of_each_text():
+    """Packed behind a long text, a short one is rotated as it is alone; padding is a text of its own."""
+    rope = Rope(100.0, "longrope", original_positions=4, short_factors=(1.0, 1.5), long_factors=(1.0, 6.0), factor=4.0)
+    positions = jnp.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]])
+    packed = rope.rotation(positions, 4, jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]))
+    for text in (slice(0, 5), slice(5, 8), slice(8, 9)):
+        alone = rope.rotation(positions[:, text], 4)
+        np.testing.assert_array_equal(packed.cos_BxLxK[:, text], alone.cos_BxLxK)
+    assert not np.allclose(packed.cos_BxLxK[:, :3], packed.cos_BxLxK[:, 5:8])
