@@ -36,13 +36,21 @@ class HeldOut(Evaluator):
         program, config, rows = compiled_step(setup, data), setup.config, rows_of(setup)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            # Not before the first step: validation records may still be in the making.
+            if not _wait_for_records(data, stop):
+                return None
             limit, sizes = config.train.eval_examples, [len(stream) for stream in data.validation.each().values()]
             total = sum(size if limit is None else min(size, limit) for size in sizes)
             means = validate(setup, config.objective, program, params, feeds(config, data, rows), stop, total)
             return None if means is None else Result(means)
 
         return evaluate
+
+
+def _wait_for_records(data: Data, stop: Callable[[], bool]) -> bool:
+    """Waits for validation records that are made beside the run; False if it was stopped."""
+    stores = [store for name, store in data.stores.items() if name.rpartition("/")[2] == "validation"]
+    with track("waiting for validation records"):
+        return all(store.wait(stop) for store in stores)
 
 
 def rows_of(setup: Setup) -> np.ndarray:

@@ -38,6 +38,7 @@ Turn = Callable[[int], Sequence[int]]
 
 _POLL = 0.3  # seconds
 _SMALL = 1 << 20  # bytes of text in a shard, or of unknown size
+_NICENESS = 10  # of processes beside a run, which is to have the cores before them
 _STARTUP = 5.0  # seconds that processes take to start: less work than that is done without them
 
 
@@ -123,7 +124,7 @@ def _build(
         seconds = float("inf") if workers == 1 and turn is None else _STARTUP
         jobs = _one_by_one(spec.name, work, jobs, say, seconds)
     if jobs:
-        _in_parallel(spec, jobs, say, min(workers, len(jobs)))
+        _in_parallel(spec, jobs, say, min(workers, len(jobs)), 0 if turn is None else _NICENESS)
     store = publish(directory, len(shards), identity, work.check)
     if missing:
         say.note(f"prepared {spec.name}: {len(store):,} records in {time.monotonic() - begun:.1f} s")
@@ -214,12 +215,12 @@ def _one_by_one(name: str, work: Documents, jobs: list[Job], say: Progress, seco
 # ---- in processes of their own --------------------------------------------------------------------------------------
 
 
-def _in_parallel(spec: Offline, jobs: list[Job], say: Progress, workers: int) -> None:
+def _in_parallel(spec: Offline, jobs: list[Job], say: Progress, workers: int, niceness: int) -> None:
     context = multiprocessing.get_context("spawn")
     # For each job the bytes read and the records made; the last cell asks the workers to stop.
     cells = context.Array("q", 2 * len(jobs) + 1, lock=False)
     begun, total = time.monotonic(), sum(shard.size for _, shard, _ in jobs)
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (spec, cells))
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (spec, cells, niceness))
     try:
         with without_script():
             futures: set[Future[None]] = {pool.submit(_work_on, slot, *job) for slot, job in enumerate(jobs)}
@@ -246,8 +247,10 @@ class _Stopped(Exception):
 _worker: tuple[Documents, Any]
 
 
-def _start_worker(spec: Offline, cells: Any) -> None:
+def _start_worker(spec: Offline, cells: Any, niceness: int) -> None:
     global _worker
+    if niceness and hasattr(os, "nice"):
+        os.nice(niceness)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the first process too, which says it in order
     threading.Thread(target=_follow_parent, daemon=True).start()
     tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -83,6 +83,15 @@ class Growing(Store):
         """Whether all shards are made."""
         return self._store is not None
 
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """As `Store.wait`.
+
+        Raises:
+          UserError: the preparer failed.
+        """
+        self._wait(lambda: self.is_whole or stop())
+        return self.is_whole
+
     def wait_for_first(self) -> None:
         """Returns when the features of its records are known."""
         self._features()

@@ -110,6 +110,10 @@ class Store:
         """The arrays of a shard that has records."""
         return self._shards[number]
 
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Waits until all records are there; False if `stop` ended it. Those of a store on disk are."""
+        return True
+
     def check_in_background(self, part: int = 0, parts: int = 1) -> None:
         """Compares the checksums of a large store, whose sizes alone were compared, while it is read.
 

@@ -85,9 +85,10 @@ def test_the_first_shard_is_read_while_the_others_wait(tmp_path, whole):
         assert isinstance(store, Growing) and not store.is_whole and store.ready() == READ[:1]
         assert store.spec == whole.spec and store.shards == SHARDS
         assert read(store, count) == read(whole, count) and work.made == READ[:1] and not told
+        assert not store.wait(stop=lambda: True) and whole.wait()
     finally:
         work.gate.set()
-    assert read(store, 2 * len(whole)) == read(whole, 2 * len(whole))  # waits for the others
+    assert store.wait() and read(store, 2 * len(whole)) == read(whole, 2 * len(whole))
     assert work.made == READ and store.checksum == whole.checksum and len(store) == len(whole)
     np.testing.assert_array_equal(store.lengths("tokens"), whole.lengths("tokens"))
     assert [each.checksum for each in told] == [whole.checksum]
