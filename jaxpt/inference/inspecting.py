@@ -69,21 +69,21 @@ def _decoder_rows(
     model: Loaded, count: int, is_single: bool, targets: Any, decoder_inputs: Any
 ) -> Sequence[Sequence[int]]:
     """What the decoder of an encoder-decoder reads for each input: by default its start tokens alone."""
-    name, given = ("targets", targets) if decoder_inputs is None else ("decoder_inputs", decoder_inputs)
+    name, texts = ("targets", targets) if decoder_inputs is None else ("decoder_inputs", decoder_inputs)
     if model.family != "encoder_decoder":
-        if given is not None:
+        if texts is not None:
             raise UserError(f"{name}: are for encoder-decoders; {model.network.config.kind} has one stack")
         return ()
     if targets is not None and decoder_inputs is not None:
         raise UserError("targets and decoder_inputs: give one of them; targets follow the decoder's start tokens")
-    given = given.tolist() if isinstance(given, np.ndarray | jax.Array) else given
-    each = [()] * count if given is None else [given] if is_single else given
+    texts = texts.tolist() if isinstance(texts, np.ndarray | jax.Array) else texts
+    each = [()] * count if texts is None else [texts] if is_single else texts
     if isinstance(each, str) or not isinstance(each, Sequence) or len(each) != count:
         raise UserError(f"{name}: expected one for each of {count} inputs, got {shown(each)}")
     start = model.reader.decoder_start() if decoder_inputs is None else []
     rows = [
-        [*start, *(_ids(model, one, f"{name}[{number}]") if given is not None else ())]
-        for number, one in enumerate(each)
+        [*start, *(_ids(model, text, f"{name}[{number}]") if texts is not None else ())]
+        for number, text in enumerate(each)
     ]
     limit = model.network.config.position_limit
     for number, row in enumerate(rows):

@@ -143,11 +143,13 @@ class Run:
             if name not in metrics:
                 raise UserError(f"{self.run_dir}: has no metric {name}{nearest(name, list(metrics))}")
         names = names or tuple(name for name in metrics if name.rpartition("/")[2] == "loss")
-        ax = pyplot.subplots(figsize=(6, 3.5), layout="constrained")[1] if ax is None else ax
+        if ax is None:
+            ax = pyplot.subplots(figsize=(6, 3.5), layout="constrained")[1]
+            ax.set_title(self.run_dir.name)
         for name in names:
             values = metrics[name].dropna()
             ax.plot(values.index, values, label=name, marker="o" if len(values) < 12 else None)
-        ax.set(xlabel="step", title=self.run_dir.name)
+        ax.set_xlabel("step")
         ax.grid(alpha=0.3)
         ax.legend(frameon=False)
         return ax

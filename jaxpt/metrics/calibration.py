@@ -1,6 +1,7 @@
 """How far probabilities can be trusted, and what makes them better: a temperature, thresholds. N examples, C classes.
 
-Papers: https://arxiv.org/abs/1706.04599 (temperature scaling, expected calibration error)
+Papers: https://arxiv.org/abs/1706.04599 (temperature scaling, expected calibration error); smoothed targets: Platt,
+"Probabilistic outputs for support vector machines" (1999)
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class ReliabilityBin(NamedTuple):
 
 
 def fit_temperature(logits_NxC: np.ndarray, targets: Sequence[int]) -> float:
-    """The temperature T that makes the mean of −log softmax(logits / T)[target] least.
+    """The temperature T that makes the cross-entropy of softmax(logits / T) and the targets least.
+
+    A target has the probability (N + 1) / (N + 2), and the other classes share the rest, as in Platt's scaling: N rows
+    that are all right do not show that a prediction is certain.
 
     Args:
       logits_NxC: outputs of the head.
@@ -40,17 +44,19 @@ def fit_temperature(logits_NxC: np.ndarray, targets: Sequence[int]) -> float:
 
     Example:
       >>> import numpy as np
-      >>> logits = np.array([[4.0, 0.0]] * 4)  # p = 0.98, and right three times out of four: T = 4 / log 3
-      >>> round(fit_temperature(logits, [0, 0, 0, 1]), 3)
-      3.641
+      >>> logits = np.array([[4.0, 0.0]] * 98)  # p = 0.98; all right: the best p is 99 / 100, T = 4 / log 99
+      >>> round(fit_temperature(logits, [0] * 98), 3)
+      0.87
     """
     import numpy as np
     from scipy.optimize import minimize_scalar
 
-    places = np.arange(len(targets)), np.asarray(targets)
+    rows, classes = logits_NxC.shape
+    p_NxC = np.full((rows, classes), 1 / ((rows + 2) * max(classes - 1, 1)))
+    p_NxC[np.arange(rows), np.asarray(targets)] = (rows + 1) / (rows + 2)
 
     def loss(log_temperature: float) -> float:
-        return float(negative_log_softmax(logits_NxC / np.exp(log_temperature))[places].mean())
+        return float((p_NxC * negative_log_softmax(logits_NxC / np.exp(log_temperature))).sum(-1).mean())
 
     return float(np.exp(minimize_scalar(loss, bounds=tuple(np.log(_LIMITS)), method="bounded").x))
 

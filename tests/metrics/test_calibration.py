@@ -20,6 +20,13 @@ def test_the_temperature_that_made_the_outputs_is_found():
         assert abs(calibration.fit_temperature(logits * scale, targets) / scale - 1) < 0.06
 
 
+def test_rows_that_are_all_right_are_not_certain():
+    logits = np.random.default_rng(0).normal(size=(60, 3)) + 9 * np.eye(3)[np.arange(60) % 3]
+    temperature = calibration.fit_temperature(logits, list(np.arange(60) % 3))
+    p = np.exp(logits / temperature) / np.exp(logits / temperature).sum(-1, keepdims=True)
+    assert 0.97 < p.max(-1).mean() < 61 / 62 + 0.005
+
+
 def test_the_error_is_what_is_too_sure():
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1, 5000)
