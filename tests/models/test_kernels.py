@@ -187,7 +187,7 @@ def test_the_choice_goes_by_need(monkeypatch):
     assert choose(length=2049, dropping=True) == "chunked"
     assert choose(implementation="chunked") == "chunked"
     assert choose(soft_cap=2.0) == "splash" and choose(soft_cap=2.0, mask=Mask()) == "splash"
-    with pytest.raises(UserError, match=r"model\.attention: fused requires scores without a cap; set model\.attention"):
+    with pytest.raises(UserError, match=r"fused requires scores without a cap \(model\.score_cap\); set model"):
         choose(implementation="fused", soft_cap=5.0)
 
     @jax.jit
