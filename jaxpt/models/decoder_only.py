@@ -165,6 +165,11 @@ class DecoderOnlyConfig(ModelConfig):
         """Width of a head."""
         return self.head_dim or self.embed_dim // self.heads
 
+    @property
+    def counts_in_row(self) -> bool:
+        """True if attention depends on distances in the row, not on positions alone."""
+        return self.positions == "alibi" or any((self.window, self.other_window))
+
     def window_of(self, kind: LayerKind) -> int | None:
         """The window of a kind of layer."""
         return self.window if kind == "main" else self.other_window or self.window
