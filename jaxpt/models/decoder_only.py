@@ -173,6 +173,11 @@ class DecoderOnlyConfig(ModelConfig):
         is_longrope = self.positions == "rotary" and self.rope_scaling == "longrope"
         return self.rope_original_positions if is_longrope else None
 
+    @property
+    def counts_in_row(self) -> bool:
+        """True if attention depends on distances in the row, not on positions alone."""
+        return self.positions == "alibi" or any((self.window, self.other_window))
+
     def window_of(self, kind: LayerKind) -> int | None:
         """The window of a kind of layer."""
         return self.window if kind == "main" else self.other_window or self.window
@@ -191,9 +196,7 @@ class DecoderOnlyConfig(ModelConfig):
         rope = rope._replace(theta=self.other_rope_theta or self.rope_theta)
         return rope if self.other_rope == "same" else rope._replace(scaling="none")
 
-    def rotations(
-        self, positions: jax.Array, segment_ids: jax.Array | None = None
-    ) -> dict[LayerKind, Rotation | None]:
+    def rotations(self, positions: jax.Array, segment_ids: jax.Array | None = None) -> dict[LayerKind, Rotation | None]:
         """The rotary positions of each kind of layer, for positions [B, L] or [1, L] of texts with these ids."""
         ropes = {kind: self.rope_of(kind) for kind in dict.fromkeys(self.layer_kinds())}
         return {kind: rope and rope.rotation(positions, self.width, segment_ids) for kind, rope in ropes.items()}

@@ -301,9 +301,7 @@ def test_wrong_factors_are_named():
         config(optimizer={"rate_multipliers": {"*": -1.0}})
     with pytest.raises(UserError, match=r"optimizer\.rate_multipliers"):
         config(optimizer={"rate_multipliers": ["*"]})
-    with pytest.raises(
-        UserError, match=r"a phase may set keys of data and objective, train\.trainable, and of"
-    ):
+    with pytest.raises(UserError, match=r"a phase may set keys of data and objective, train\.trainable, and of"):
         config(train={"phases": [{"steps": 5}, {"set": {"train.log_every": 3}}]})
 
 

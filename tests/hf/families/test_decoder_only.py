@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.hf import directory, load, save, verify, verify_tasks
+from jaxpt.hf import directory, imported, load, save, verify, verify_tasks
 from jaxpt.models.cache import NewCache
 from jaxpt.models.stored import stored_params
 from tests import grids
@@ -234,6 +234,10 @@ def test_the_text_model_of_gemma3(tmp_path):
     model = parity.randomise(transformers.Gemma3ForConditionalGeneration(config), 0)
     model.save_pretrained(tmp_path / "theirs")
     assert verify.verify(tmp_path / "theirs")["logits"].relative < FORWARD
+    opened = directory.open_directory(tmp_path / "theirs")
+    lines = [*imported.report_lines(tmp_path / "theirs", opened, ())]
+    images = sum("vision" in name or "projector" in name for name in model.state_dict())
+    assert f"skipped, not of the text model: {images} tensors that read images" in lines
     network, params = load(tmp_path / "theirs")
     inputs = verify.batch(network.config)
     mine = jax.jit(functools.partial(verify.ours, network))(params, inputs)
