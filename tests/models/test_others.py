@@ -93,6 +93,11 @@ def test_padding_never_changes_a_real_token(name):
     close(first, run(variables, ids[:, :8], segments[:, :8]))
 
 
+def test_eurobert_refuses_keys_that_it_does_not_use():
+    with pytest.raises(ValueError, match="logit_cap: eurobert has None alone; leave it out"):
+        OTHERS["eurobert"](logit_cap=2.0)
+
+
 @pytest.mark.gpu
 def test_a_window_ends():
     """Two layers of windows of 3 see 4 tokens back, and no further."""

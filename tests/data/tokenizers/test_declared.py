@@ -15,6 +15,7 @@ from jaxpt.hf import vocabularies
 from tests.data.tokenizers.test_tokenizers import SAMPLES
 from tests.data.tokenizers.test_tokenizers_hf import by_spm
 from tests.grids import cases
+from tests.hf import published
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LANGUAGES = (
@@ -159,6 +160,33 @@ def test_special_tokens_are_those_that_files_name(tmp_path):
     assert tokenizers.load(folder).vocabulary.eos == 3
     folder = write(tmp_path / "hf", tokenizer_config__json={"eos_token": "<|end|>", "added_tokens_decoder": {}})
     assert tokenizers.load(folder).vocabulary.eos == 6
+
+
+OF_FAMILIES = {  # name: bos, eos, pad, and CLS, SEP and mask of an encoder
+    "llama 3": ("<|begin_of_text|>", "<|eot_id|>", None),
+    "qwen 2.5": (None, "<|im_end|>", "<|endoftext|>"),
+    "deepseek r1 distilled": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
+    "smollm 2": ("<|im_start|>", "<|im_end|>", "<|im_end|>"),
+    "pythia": ("<|endoftext|>", "<|endoftext|>", "<|padding|>"),
+    "ettin, decoder": ("[CLS]", "[SEP]", "[PAD]"),  # config.json alone names the first two
+    "gemma 2": ("<bos>", "<eos>", "<pad>"),
+    "mmbert": ("<bos>", "<eos>", "<pad>", "<bos>", "<eos>", "<mask>"),
+    "eurobert": (
+        "<|begin_of_text|>", "<|end_of_text|>", "<|end_of_text|>", "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_FAMILIES)
+def test_special_tokens_of_published_directories(name, tmp_path):
+    """Beside transformers they are in tests/hf/families/test_special_tokens.py."""
+    ours = tokenizers.load(published.write(tmp_path, name), extra_ids=0)
+    want = OF_FAMILIES[name]
+    parts = ("bos", "eos", "pad", "cls", "sep", "mask")[: len(want)]
+    ids = [None if token is None else ours.token_id(token) for token in want]
+    assert [getattr(ours.vocabulary, part) for part in parts] == [
+        0 if part == "pad" and i is None else i for part, i in zip(parts, ids)
+    ]
 
 
 @pytest.mark.parametrize(
