@@ -105,7 +105,9 @@ def parser() -> Parser:
     for name, command in COMMANDS.items():
         group, _, last = name.rpartition(" ")
         if group not in subparsers:
-            parent = subparsers[""].add_parser(group, help="train, extend or inspect a vocabulary", description="Vocabularies.")
+            parent = subparsers[""].add_parser(
+                group, help="train, extend or inspect a vocabulary", description="Vocabularies."
+            )
             subparsers[group] = parent.add_subparsers(dest="action", metavar="train|extend|inspect", required=True)
         add_command(subparsers[group], last, command)
     return parser
