@@ -110,6 +110,11 @@ class ModelConfig(Frozen):
         """Longest text before its rotary positions are those of longer ones (longrope); None: they never change."""
         return None
 
+    @property
+    def counts_in_row(self) -> bool:
+        """True if attention depends on distances in the row, not on positions alone: windows, ALiBi."""
+        return False
+
     def check_length(self, length: int) -> None:
         """Raises UserError if sequences of this length have no place in the position table."""
         if self.position_limit is not None and length > self.position_limit:

@@ -126,7 +126,7 @@ def items_of(network: Network, layout: Format, rows: Sequence[Row]) -> list[Item
     if config.family == "encoder":
         return [_masked(numbers, rows) for numbers in of_text.values()]
     has_branches = "branches" in inspect.signature(type(network.model).decode).parameters
-    if getattr(config, "counts_in_row", False):
+    if config.counts_in_row:
         has_branches = False  # a branch is not beside its context in the row
     max_rows = CONTINUATIONS if has_branches else 1
     chunks = [numbers[i : i + max_rows] for numbers in of_text.values() for i in range(0, len(numbers), max_rows)]

@@ -38,6 +38,11 @@ class ModernBertDecoderConfig(ModernBertConfig):
         """Local layers attend to window / 2 tokens, the token itself included."""
         return self.window // 2
 
+    @property
+    def counts_in_row(self) -> bool:
+        """Local layers have a window."""
+        return True
+
     def task_head(self, name: HeadName) -> TaskHead:
         """Heads of whole texts have the hidden layer of the masked-LM head."""
         if name in ("tags", "span"):
