@@ -36,6 +36,18 @@ def last(outcomes):
     return [outcome["gold"] == len(outcome["log_probs"]) - 1 for outcome in outcomes]
 
 
+@metric(targets=("multiple_choice",), unit="number", aggregation="mean")
+def right(outcomes):
+    """Log-likelihood of the right choice."""
+    return [outcome["log_probs"][outcome["gold"]] for outcome in outcomes]
+
+
+@metric(targets=("multiple_choice",), unit="number")
+def lowest(outcomes):
+    """The lowest log-likelihood of a right choice."""
+    return min(outcome["log_probs"][outcome["gold"]] for outcome in outcomes)
+
+
 @metric(targets=("label",))
 def accuracy(predictions, targets):
     """Has the name of one of jaxpt's."""
@@ -89,6 +101,16 @@ def test_few_shot_tasks_measure_it(module):
     outcome = {"gold": 1, "group": None, "log_probs": [-1.0, -2.0]}
     values = measures.measure(chosen, [outcome])
     assert (values["acc"].value, values["last"].value) == (0, 1)
+
+
+def test_few_shot_tasks_measure_what_is_no_share(module):
+    names = [f"{module}.right", f"{module}.lowest"]
+    chosen = HarnessTask(name="x", form="multiple_choice", choices="c", answer="a", metrics=names)
+    chosen.check()
+    outcomes = [{"gold": 1, "group": None, "log_probs": [-1.0, right]} for right in (-2.0, -4.0)]
+    mean, lowest = measures.measure(chosen, outcomes).values()
+    assert mean == measures.Value(-3.0, 1.0, "number")
+    assert (lowest.value, lowest.unit) == (-4.0, "number") and lowest.error > 0
 
 
 MISTAKES = {

@@ -287,12 +287,13 @@ def _mean(values: np.ndarray) -> Value:
 
 
 def _of_outcomes(metric: Metric, outcomes: Sequence[SampleResult]) -> Values:
-    """A metric of outcomes."""
+    """A metric of outcomes: of a mean a number for each, else one number, or a value whose error it knows itself."""
     name = metric.values[0]
-    if metric.unit == "number":
-        return {name: metric.function(outcomes)}
+    found = metric.function(outcomes)
+    if isinstance(found, Value):
+        return {name: found}
     if metric.aggregation == "mean":
-        return {name: _mean(np.asarray(metric.function(outcomes), np.float64))}
+        return {name: _mean(np.asarray(found, np.float64))}
     return _of_whole(lambda chosen: {name: float(metric.function(chosen))}, outcomes)
 
 
