@@ -86,8 +86,9 @@ def _steps_down(config: Config, measured: PlanResult) -> Iterator[Settings]:
     rows = measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"])
     cuts = [n for n in range(config.train.grad_accum_steps + 1, rows + 1) if rows % n == 0]
     mesh: Settings = {}
-    if fixed > measured.limit * 0.9:  # the state alone is too large: cut it
+    if fixed > measured.limit * 0.9:  # the state alone is too large: cut it, over the devices of `data` as well
         mesh = {"mesh.data": 1, "mesh.fsdp": measured.mesh["data"] * measured.mesh["fsdp"]}
+        fixed //= measured.mesh["data"]
     needed_steps = config.train.grad_accum_steps * measured.memory["temporaries"] / max(measured.limit - fixed, 1)
     enough = [n for n in cuts if n >= needed_steps]  # temporaries shrink with the rows, or somewhat less
     levels = REMAT[REMAT.index(config.model.remat) + 1 :]
@@ -97,8 +98,9 @@ def _steps_down(config: Config, measured: PlanResult) -> Iterator[Settings]:
         yield {**mesh, "train.grad_accum_steps": accumulation}
     for remat in levels:
         yield {**mesh, "model.remat": remat}
-    if cuts and levels:
-        yield {**mesh, "model.remat": "full", "train.grad_accum_steps": cuts[-1]}
+    if cuts and (levels or cuts[-1] not in enough[:2]):
+        least: Settings = {"model.remat": "full"} if levels else {}
+        yield {**mesh, **least, "train.grad_accum_steps": cuts[-1]}
 
 
 def search(

@@ -152,8 +152,14 @@ def _called(phase: dict[str, Any]) -> dict[str, str]:
 
 
 def _shares(shares: dict[str, float], called: dict[str, str]) -> str:
-    """FLOPs 40.3 ms, HBM 37.5 ms: the parts of a step's least time, which is their sum."""
-    return ", ".join(f"{called[name]} {duration(seconds)}" for name, seconds in shares.items() if seconds)
+    """The parts of a step's least time, which is their sum, but those below 0.1 % of it.
+
+    Example:
+      >>> _shares({"FLOPs": 0.0403, "HBM": 3e-10, "ICI": 0.0375}, {"FLOPs": "FLOPs", "HBM": "HBM", "ICI": "NVLink"})
+      'FLOPs 40.3 ms, NVLink 37.5 ms'
+    """
+    least = sum(shares.values()) / 1000
+    return ", ".join(f"{called[name]} {duration(seconds)}" for name, seconds in shares.items() if seconds > least)
 
 
 def _buffers(phase: dict[str, Any]) -> Iterator[tuple[str, ...]]:

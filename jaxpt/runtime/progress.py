@@ -81,7 +81,7 @@ class Work:
         if self.total:
             return progress_line(self.doing, self._done, self.total, self.unit, seconds, self._first, self._more)
         count = f" {self._done:,.0f} {self.unit}," if self.unit and self._done else ""
-        return f"{self.doing}:{count} {_clock(seconds)}{self._more}"
+        return f"{self.doing}:{count} {clock(seconds)}{self._more}"
 
 
 def shows_live(console: Console) -> bool:
@@ -289,7 +289,7 @@ def progress_line(
     if done <= first or not seconds:
         return line
     pace = (done - first) / seconds
-    return f"{line}, {pace:,.1f} {unit}/s, {_clock(max(total - done, 0) / pace)} left"
+    return f"{line}, {pace:,.1f} {unit}/s, {clock(max(total - done, 0) / pace)} left"
 
 
 def bar(done: float, total: float) -> str:
@@ -324,11 +324,11 @@ def work_line(name: str, records: int, done: int, total: int, seconds: float) ->
     return progress_line(f"preparing {name}", done / 1e6, total / 1e6, "MB", seconds, more=f", {records:,} records")
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Minutes and seconds.
 
     Example:
-      >>> _clock(75.4)
+      >>> clock(75.4)
       '1:15'
     """
     minutes, seconds = divmod(round(seconds), 60)

@@ -36,6 +36,30 @@ def last(outcomes):
     return [outcome["gold"] == len(outcome["log_probs"]) - 1 for outcome in outcomes]
 
 
+@metric(targets=("multiple_choice",), unit="number", aggregation="mean")
+def right(outcomes):
+    """Log-likelihood of the right choice."""
+    return [outcome["log_probs"][outcome["gold"]] for outcome in outcomes]
+
+
+@metric(targets=("multiple_choice",), unit="number")
+def lowest(outcomes):
+    """The lowest log-likelihood of a right choice."""
+    return min(outcome["log_probs"][outcome["gold"]] for outcome in outcomes)
+
+
+@metric(targets=("multiple_choice",))
+def undecided(outcomes):
+    """A number for each, but no mean."""
+    return [0.0 for _ in outcomes]
+
+
+@metric(targets=("multiple_choice",), aggregation="mean")
+def first(outcomes):
+    """A mean, but of nothing."""
+    return 1.0
+
+
 @metric(targets=("label",))
 def accuracy(predictions, targets):
     """Has the name of one of jaxpt's."""
@@ -84,11 +108,23 @@ def test_few_shot_tasks_measure_it(module):
     written.check()
     outcomes = [{"answer": "abc", "gold": ["a"], "group": None}, {"answer": "a", "gold": ["a"], "group": None}]
     assert measures.measure(written, outcomes)["length_error"].value == 1.0
+    assert measures.computed(written, outcomes) == {}
     chosen = HarnessTask(name="x", form="multiple_choice", choices="c", answer="a", metrics=["acc", f"{module}.last"])
     chosen.check()
     outcome = {"gold": 1, "group": None, "log_probs": [-1.0, -2.0]}
     values = measures.measure(chosen, [outcome])
     assert (values["acc"].value, values["last"].value) == (0, 1)
+    assert measures.computed(chosen, [outcome]) == {}
+
+
+def test_few_shot_tasks_measure_what_is_no_share(module):
+    names = [f"{module}.right", f"{module}.lowest"]
+    chosen = HarnessTask(name="x", form="multiple_choice", choices="c", answer="a", metrics=names)
+    chosen.check()
+    outcomes = [{"gold": 1, "group": None, "log_probs": [-1.0, right]} for right in (-2.0, -4.0)]
+    mean, lowest = measures.measure(chosen, outcomes).values()
+    assert mean == measures.Value(-3.0, 1.0, "number")
+    assert (lowest.value, lowest.unit) == (-4.0, "number") and lowest.error > 0
 
 
 MISTAKES = {
@@ -111,6 +147,20 @@ def test_mistakes_in_a_few_shot_task(module):
         UserError, match=r"x\.yaml: metrics: .*\.kappa: scores label; a task of form generate_until wants"
     ):
         wrong.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("undecided", r"gave numbers of shape \[3\], wants one number; a mean has aggregation=\"mean\""),
+        ("first", r"gave one number, wants a list of numbers"),
+    ],
+)
+def test_a_few_shot_metric_gives_what_it_says(module, name, said):
+    chosen = HarnessTask(name="x", form="multiple_choice", choices="c", answer="a", metrics=[f"{module}.{name}"])
+    outcomes = [{"gold": 0, "group": None, "log_probs": [-1.0, -2.0]}] * 3
+    with pytest.raises(UserError, match=rf"{name}: {said}"):
+        measures.measure(chosen, outcomes)
 
 
 def test_a_list_of_runs_does_not_import_it(module):

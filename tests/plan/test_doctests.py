@@ -5,12 +5,12 @@ import doctest
 import pytest
 
 from jaxpt.parallel import chips
-from jaxpt.plan import collectives, gpus, instructions, memory, operations, roofline, topologies
+from jaxpt.plan import collectives, gpus, instructions, memory, operations, roofline, show, topologies
 from jaxpt.train import flops
 
 
 @pytest.mark.parametrize(
-    "module", [chips, collectives, flops, gpus, instructions, memory, operations, roofline, topologies]
+    "module", [chips, collectives, flops, gpus, instructions, memory, operations, roofline, show, topologies]
 )
 def test_worked_examples_hold(module):
     failed, tried = doctest.testmod(module)

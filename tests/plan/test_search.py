@@ -69,6 +69,19 @@ def test_a_state_that_is_too_large_is_cut_over_the_devices(compiler):
         command.plan(config(), "v5e:4x4")
 
 
+def test_fewer_rows_beside_a_state_that_is_cut_over_the_devices(compiler):
+    """What a device has left for the rows is counted after the cut."""
+    compiler(state=40, temporaries=16 * 200)
+    with pytest.raises(UserError, match=r"mesh\.data=1 mesh\.fsdp=16 train\.grad_accum_steps=4 fits, with 3\.25 GiB"):
+        command.plan(config(model={"remat": "full"}), "v5e:4x4")
+
+
+def test_one_row_at_a_time_is_tried_where_nothing_else_can_be_lowered(compiler):
+    compiler(state=2, temporaries=16 * 2500)
+    with pytest.raises(UserError, match=r"tried without help: train\.grad_accum_steps=32; the nearest miss is"):
+        command.plan(config(model={"remat": "full"}), "v5e:4x4")
+
+
 def test_where_nothing_helps_it_says_so(compiler):
     seen = compiler(state=900, temporaries=16)
     with pytest.raises(UserError) as error:

@@ -28,7 +28,7 @@ from jaxpt.data.records.store import Store, damaged, made, publish, read_manifes
 from jaxpt.data.seqio_tasks import Documents, Offline, Pieces
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk, install
-from jaxpt.runtime.progress import Progress, work_line
+from jaxpt.runtime.progress import Progress, clock, work_line
 from jaxpt.runtime.spawning import without_script
 
 Job = tuple[int, Pieces, Path]
@@ -153,10 +153,10 @@ def _sweep(directory: Path, say: Progress) -> None:
 @contextmanager
 def _lock(directory: Path, say: Progress) -> Iterator[None]:
     """Held by one process at a time; on a disk without locks two write the same bytes, each under names of its own."""
-    handle = os.open(directory, os.O_RDONLY)
+    handle, start = os.open(directory, os.O_RDONLY), time.monotonic()
     try:
         while not disk.lock(handle):
-            say.update(f"waiting for another process that prepares {directory}")
+            say.update(f"waiting for another process that prepares {directory}: {clock(time.monotonic() - start)}")
             time.sleep(_POLL)
         yield
     finally:

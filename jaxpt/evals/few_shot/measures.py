@@ -150,7 +150,7 @@ def computed(task: HarnessTask, outcomes: Sequence[SampleResult]) -> dict[str, s
     """{metric: how it is computed} of the metrics whose name does not say all."""
     descriptions = {}
     for name in task.scored:
-        metric, options = of_form(task.form)[name], {}
+        metric, options = named(name, task.form), {}
         if task.form == "generate_until" and name not in OF_FORMS:
             options = {"references": max(len(outcome["gold"]) for outcome in outcomes)}
             options |= _options(task, metric, outcomes)
@@ -287,12 +287,18 @@ def _mean(values: np.ndarray) -> Value:
 
 
 def _of_outcomes(metric: Metric, outcomes: Sequence[SampleResult]) -> Values:
-    """A metric of outcomes."""
+    """A metric of outcomes: of a mean a number for each, else one number, or a value whose error it knows itself."""
     name = metric.values[0]
-    if metric.unit == "number":
-        return {name: metric.function(outcomes)}
-    if metric.aggregation == "mean":
-        return {name: _mean(np.asarray(metric.function(outcomes), np.float64))}
+    found = metric.function(outcomes)
+    if isinstance(found, Value):
+        return {name: found}
+    is_mean, shape = metric.aggregation == "mean", np.shape(found)
+    if len(shape) != is_mean:
+        gave = f"numbers of shape {list(shape)}" if shape else "one number"
+        wants = "a list of numbers" if is_mean else 'one number; a mean has aggregation="mean"'
+        raise UserError(f"metrics: {metric.name}: gave {gave}, wants {wants}")
+    if is_mean:
+        return {name: _mean(np.asarray(found, np.float64))}
     return _of_whole(lambda chosen: {name: float(metric.function(chosen))}, outcomes)
 
 

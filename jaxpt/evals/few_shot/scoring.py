@@ -13,7 +13,7 @@ from jaxpt.evals.few_shot.measures import SampleResult
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.runtime import linear_regex
 
-"""An `SampleResult` has "id", "gold", "group" and, by form:
+"""A `SampleResult` has "id", "gold", "group" and, by form:
 
 multiple_choice, pair   "log_probs": Σ log p of each continuation, "chars" and "tokens" of each; "unconditional":
                         Σ log p of each after the context that says nothing
