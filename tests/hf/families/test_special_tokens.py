@@ -10,6 +10,7 @@ from jaxpt.data import chat_template, tokenizers
 from jaxpt.decode import prompts
 from jaxpt.decode.options import Options
 from jaxpt.hf import generation, vocabularies
+from jaxpt.inference import dialogue
 from jaxpt.inference.chat import Chat
 from jaxpt.models.bert import BertConfig
 from jaxpt.models.gpt2 import GPT2Config
@@ -128,7 +129,7 @@ def test_dialogues(name, opened):
     template = chat_template.load(read.folder, read.tokenizer)
     chat = Chat(model, template, {}, None)
     want = read.theirs.apply_chat_template(DIALOGUE, add_generation_prompt=True)["input_ids"]
-    assert list(chat._ids(DIALOGUE).tokens) == want
+    assert list(dialogue.prompt(model, template, DIALOGUE).tokens) == want
     text = template.render(DIALOGUE, add_generation_prompt=False)
     want = read.theirs.apply_chat_template(DIALOGUE, add_generation_prompt=False)["input_ids"]
     assert read.tokenizer.encode_rendered(text).ids == want
