@@ -214,7 +214,10 @@ def _charts(results: Sequence[Result]) -> list[Chart]:
             if result.baseline is not None and is_first:
                 series.append(Series("", xs[-1:], [result.baseline], colour, is_reference=True))
         title = "validation loss at the objective's targets, nats"
-        charts.append(Chart(title, label, series, "dashed: trivial baseline"))
+        others = [line for line in series if line.is_faint]
+        note = "dashed: trivial baseline" + "; bold: the first seed" * bool(others)
+        note += ", thin: the others" * any(len(line.x) > 1 for line in others)  # a single point has no line
+        charts.append(Chart(title, label, series, note))
     return charts
 
 

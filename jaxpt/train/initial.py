@@ -12,7 +12,7 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt import config as configs
-from jaxpt.config import Config, InitConfig
+from jaxpt.config import Config, InitConfig, ModelConfig
 from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError, listed
 from jaxpt.models import base, parts
@@ -176,7 +176,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     flat = traverse_util.flatten_dict(state.params, sep="/")
     taken, fitted, unused = _take(setup, source, arrays, theirs, drawn, flat, old_pieces)
     new = [path for path in expected if path not in taken and path not in fitted]
-    _check_taken(setup.config, source, [path for path in new if path not in drawn], unused, bool(taken or fitted))
+    lacking = [path for path in new if path not in drawn]
+    _check_taken(setup.config, source, theirs.config, lacking, unused, bool(taken or fitted))
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
     if grows:
         old, size = theirs.config.vocab_size, setup.config.model.vocab_size
@@ -252,7 +253,9 @@ def _drawn(config: Config, source: InitConfig, expected: Mapping[str, StoredPara
     return drawn
 
 
-def _check_taken(config: Config, source: InitConfig, lacking: list[str], unused: list[str], fits: bool) -> None:
+def _check_taken(
+    config: Config, source: InitConfig, theirs: ModelConfig, lacking: list[str], unused: list[str], fits: bool
+) -> None:
     """Raises UserError if parameters are missing or left over, or nothing fits."""
     wrong = lacking or unused
     if config.task is not None:  # heads of pretraining are left behind, those of the task are new
@@ -261,13 +264,24 @@ def _check_taken(config: Config, source: InitConfig, lacking: list[str], unused:
     if wrong and not source.partial:
         status = "lacks or has in another shape" if lacking else "has, this model has not,"
         raise UserError(
-            f"init_from.path: {source.path} {status} {listed(wrong)}; init_from.partial=true takes what fits"
+            f"init_from.path: {source.path} {status} {listed(wrong)}; {_differences(config.model, theirs)}"
+            "init_from.partial=true takes what fits"
         )
     if not fits:
         raise UserError(
             f"init_from.partial: {source.path}: none of its parameters fits this model, which would start at random; "
             f"it has {listed(unused) or 'none that were asked for'}"
         )
+
+
+def _differences(mine: ModelConfig, theirs: ModelConfig) -> str:
+    """Words on the source's kind of model, or its sizes, where they are others than the recipe's."""
+    if mine.kind != theirs.kind:
+        return f"its model has model.kind={theirs.kind}; "
+    own = [name for name in type(theirs).model_fields if name not in ModelConfig.model_fields]
+    sizes = {name: getattr(theirs, name) for name in own if isinstance(getattr(theirs, name), int)}
+    others = [f"model.{name}={str(x).lower()}" for name, x in sizes.items() if getattr(mine, name, None) != x]
+    return f"its model has {' '.join(others)}; " if others else ""
 
 
 def trains_vocabulary(layout: trainable.Layout) -> bool:

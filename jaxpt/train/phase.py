@@ -132,7 +132,10 @@ def enter(
     if names:
         say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
     if is_primary():
-        for reader in [] if has_checkpoint(run_dir) else foreign.readers():
+        begins = not has_checkpoint(run_dir)
+        if begins and (other := teachers.other_vocabulary(setup.config, data.tokenizer)):
+            warn(other)
+        for reader in foreign.readers() if begins else []:
             reader.carry(setup.config, data.vocabulary)
         save_config(config)
     timings.mark("data")

@@ -141,6 +141,39 @@ def check_vocabulary(setup: Setup, tokenizer: Tokenizer) -> None:
         )
 
 
+def other_vocabulary(config: Config, tokenizer: Tokenizer) -> str | None:
+    """What to say where a run takes weights whose token ids stand for other tokens than its own.
+
+    Args:
+      config: of a run that begins.
+      tokenizer: the run's.
+
+    Returns:
+      A line; None where the ids are the same, where `init_from.vocabulary` is not `same`, and where nobody knows.
+    """
+    source = config.init_from
+    if source is None or source.random or source.vocabulary != "same":
+        return None
+    from jaxpt.data import tokenizers
+
+    path = hub.local(source.path)
+    run_dir = (checkpoint.named_step(path) or (path,))[0]
+    directory = run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else run_dir
+    try:
+        theirs = tokenizers.load(directory, extra_ids=config.data.tokenizer.extra_ids)
+    except UserError:  # it has none, as T5X's have, or one that is not read here
+        return None
+    ids = range(min(tokenizer.vocabulary.size, theirs.vocabulary.size))
+    pairs = zip(ids, tokenizer.tokens(ids), theirs.tokens(ids), strict=True)
+    other = next((f"id {i} is {a!r} here, {b!r} there" for i, a, b in pairs if a != b), None)
+    if other is None:
+        return None
+    return (
+        f"warning: data.tokenizer is not the vocabulary of init_from.path: {source.path}, whose weights are taken: "
+        f"{other}; data.tokenizer.path={directory} takes that one"
+    )
+
+
 def _difference(mine: Tokenizer, theirs: Tokenizer) -> str:
     """The first thing in which two vocabularies differ, in words."""
     for field in ("kind", "lowercase", "vocabulary"):

@@ -269,6 +269,13 @@ def test_a_new_head_has_to_be_asked_for(tmp_path):
     assert any(line.startswith("  new: ") and "heads/sentence_pair" in line for line in said)
 
 
+def test_a_model_of_other_sizes_is_told_by_its_keys(source):
+    with pytest.raises(UserError, match=r"more; its model has model\.layers=1 model\.embed_dim=32; init_from\."):
+        start(source("gpt2")[0], "gpt2", model={"vocab_size": 300, "layers": 3, "embed_dim": 16})
+    with pytest.raises(UserError, match=r"; its model has model\.kind=gpt2; init_from\.partial=true"):
+        start(source("gpt2")[0], "llama", model={"vocab_size": 300})
+
+
 def test_a_start_from_which_nothing_is_taken_is_an_error(source):
     said = r"init_from\.partial: .*hf: none of its parameters fits this model, .* it has model/token_embed/table, "
     with pytest.raises(UserError, match=said):

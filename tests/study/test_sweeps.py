@@ -52,6 +52,8 @@ def test_the_loss_is_drawn_against_the_swept_value(plan):
     assert (mean.x, mean.y) == ([0.001, 0.01, 0.1], [3.5, 2.25, 5.0]), "by value"
     assert (first.y, second.y) == ([3.0, 2.0, 5.0], [4.0, 2.5]) and first.is_faint and not mean.is_faint
     assert (Path(plan.run_dir) / "picture.png").is_file()
+    note = "dashed: trivial baseline; bold: the first seed"  # each has one point, so that the other seed has no line
+    assert f"<!-- {note} -->" in (Path(plan.run_dir) / "picture.svg").read_text()
 
 
 def test_words_and_seeds_alone_are_dots(plan):

@@ -11,8 +11,8 @@ from flax import traverse_util
 
 from jaxpt import cli, hf
 from jaxpt import config as configs
-from jaxpt.config import InitConfig
-from jaxpt.data import datasets
+from jaxpt.config import InitConfig, TokenizerConfig
+from jaxpt.data import datasets, tokenizers
 from jaxpt.errors import UserError
 from jaxpt.train import initial, run_dir, state, step, teachers, weights
 from tests import families
@@ -78,6 +78,26 @@ def test_a_teacher_is_sharded_and_stays_as_it_is(teacher):
             assert leaf.addressable_shards[0].data.size * 4 == leaf.size, f"{name} is not split four ways"
         kept = expected[name][:200] if name.endswith(("token_embed/table", "masked_lm/bias")) else expected[name]
         np.testing.assert_array_equal(np.asarray(leaf)[: len(kept)], kept, err_msg=name)
+
+
+# ---- the vocabulary of weights that are taken ------------------------------------------------------------------------
+
+
+def test_a_start_under_another_vocabulary_is_told(tmp_path):
+    settings, lines = TokenizerConfig(kind="bpe"), TEXT.splitlines()
+    mine = tokenizers.train(lines, settings, 270, tmp_path / "mine")
+    theirs = tokenizers.train([line[::-1] for line in lines], settings, 270, tmp_path / "run" / "tokenizer")
+
+    def said(tokenizer, name="run", **options):
+        config = families.config("gpt2", init_from={"path": str(tmp_path / name), **options})
+        return teachers.other_vocabulary(config, tokenizer)
+
+    line = said(mine)
+    assert line.startswith("warning: data.tokenizer is not the vocabulary of init_from.path: ") and ": id 25" in line
+    assert line.endswith(f"; data.tokenizer.path={tmp_path / 'run' / 'tokenizer'} takes that one")
+    assert said(theirs) is None and said(mine, vocabulary="new") is None and said(mine, random=True) is None
+    (tmp_path / "t5x").mkdir()
+    assert said(mine, "t5x") is None, "it has none"
 
 
 # ---- where a student starts -----------------------------------------------------------------------------------------
