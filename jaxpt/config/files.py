@@ -115,6 +115,8 @@ def _note_change(path: Path, text: str) -> None:
 _BYTES, _FILES = 1 << 18, 100
 """Maximum number of bytes of a recipe's file, and files of a recipe with its bases."""
 _IS_NO_TEXT = "a recipe is a YAML file; data.path names texts"
+_DATA = (".csv", ".tsv", ".txt", ".jsonl", ".parquet", ".conll", ".conllu", ".gz")
+"""Suffixes of files that are not read as recipes, whatever YAML would make of their first lines."""
 _VALUES, _CHARACTERS, _DEPTH = 100_000, 10_000_000, 50
 """Maximum number of values, characters and levels of a file."""
 
@@ -227,7 +229,9 @@ def read(
     if "\0" not in str(path) and path.resolve() in [recipe.resolve() for recipe in below]:
         raise UserError(f"{below[0]}: base: goes round in a circle: {' → '.join(map(str, (*below, path)))}")
     try:
-        if check_file(path).stat().st_size > _BYTES:
+        if check_file(path).suffix.lower() in _DATA:
+            raise UserError(f"{path}: is data, not a recipe; a recipe is a YAML file with data.path: {path.name}")
+        if path.stat().st_size > _BYTES:
             raise UserError(f"{path}: has more than {_BYTES:,} bytes; {_IS_NO_TEXT}")
         text = path.read_text(encoding="utf-8-sig")
         _note_change(path, text)

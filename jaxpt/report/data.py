@@ -66,7 +66,10 @@ def measure(config: Config, has_tokenizer: bool = True, limit: int | None = None
         tokenizer = run_tokenizer.existing(first, parts, sources) if has_tokenizer else None
         lengths = list(dict.fromkeys(at_phase(config, phase).data.length for phase in range(len(phase_starts(config)))))
         measured = {
-            part.name: {"source": amounts.of_source(part.config.data)}
+            part.name: {
+                "source": amounts.of_source(part.config.data),
+                "task": part.config.task and part.config.task.kind,
+            }
             | statistics.measure(part.config, source, tokenizer, lengths, limit, say.update)
             for part, source in zip(parts, sources)
         }

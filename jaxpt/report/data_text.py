@@ -34,7 +34,7 @@ def lines(statistics: Result) -> Iterator[str]:
         yield ""
         yield (f"{name}: " if len(statistics["parts"]) > 1 else "") + f"{part['source']}"
         yield from part["found"]
-        yield from _aligned(part["splits"], _rows(list(part["splits"].values()), part["unit"], unit))
+        yield from _aligned(part["splits"], _rows(part, unit))
         yield from _notes(part)
         yield ""
         yield f"length of the training set's {part['unit']} in {unit}"
@@ -47,7 +47,8 @@ _Row = tuple[str, Callable[[Result], str]]
 """The name of a figure, and its text from the statistics of a split."""
 
 
-def _rows(each: Sequence[Result], texts: str, unit: str) -> Iterator[_Row]:
+def _rows(part: Result, unit: str) -> Iterator[_Row]:
+    each, texts = list(part["splits"].values()), part["unit"]
     first = each[0]
     yield texts, lambda split: f"{split['documents']:,}"
     if any(split["empty"] for split in each):
@@ -71,11 +72,7 @@ def _rows(each: Sequence[Result], texts: str, unit: str) -> Iterator[_Row]:
         yield "left out", lambda split: f"{split['cut']['left_out']:,}" if split["cut"] else ""
     yield "copies of another one", lambda split: _share(split["duplicates"])
     yield "also in train", lambda split: "" if split is first else _share(split["in_train"])
-    labels = dict.fromkeys(label for split in each for label in split.get("labels", {}))
-    for label in list(labels)[:_MOST_LABELS]:
-        yield f"label {label}", functools.partial(_label, label)
-    if len(labels) > _MOST_LABELS:
-        yield f"and {len(labels) - _MOST_LABELS:,} more labels", lambda split: ""
+    yield from _labels(each, per_row=part["task"] == "multi_label")
     for name in ("mean", "5%", "50%", "95%") if "values" in first else ():
         heading = f"number to predict: {name}"
         yield heading, lambda split, name=name: f"{split['values'][name]:.4g}" if "values" in split else ""
@@ -93,9 +90,20 @@ def _cut(split: Result) -> str:
     return _part_of(split["cut"]["cut"], split["cut"]["examples"]) if split["cut"] else ""
 
 
-def _label(label: str, split: Result) -> str:
+def _labels(each: Sequence[Result], per_row: bool) -> Iterator[_Row]:
+    """Each label with its share of all labels, or `per_row` of the rows, which may have several; the 20 commonest."""
+    labels = list(dict.fromkeys(label for split in each for label in split.get("labels", {})))
+    if len(labels) > _MOST_LABELS:
+        labels.sort(key=lambda label: -each[0].get("labels", {}).get(label, 0))
+    for label in labels[:_MOST_LABELS]:
+        yield f"label {label}", functools.partial(_label, label, per_row)
+    if len(labels) > _MOST_LABELS:
+        yield f"and {len(labels) - _MOST_LABELS:,} less frequent labels", lambda split: ""
+
+
+def _label(label: str, per_row: bool, split: Result) -> str:
     counts = split.get("labels", {})
-    return _part_of(counts.get(label, 0), sum(counts.values()))
+    return _part_of(counts.get(label, 0), split["documents"] if per_row and counts else sum(counts.values()))
 
 
 def _language(name: str, split: Result) -> str:

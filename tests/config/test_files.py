@@ -147,6 +147,12 @@ def test_broken_files(tmp_path, text, answer):
     assert re.fullmatch(f".*/{answer}", mistake(write(tmp_path / "r.yaml", text)))
 
 
+@pytest.mark.parametrize("name", ["tickets.csv", "small.TSV", "texts.txt.gz"])
+def test_data_in_the_place_of_a_recipe(tmp_path, name):
+    path = write(tmp_path / name, "text,label\n'Hello: you',greeting\n")
+    assert mistake(path) == f"{path}: is data, not a recipe; a recipe is a YAML file with data.path: {name}"
+
+
 def test_no_text_and_no_file(tmp_path):
     (tmp_path / "r.yaml").write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8" in mistake(tmp_path / "r.yaml")

@@ -100,6 +100,25 @@ def test_labelled_rows_without_a_model(capsys, name):
     assert found["phases"][0]["epochs"]["data"] == pytest.approx(80 / splits["train"]["documents"])
 
 
+def test_several_labels_of_a_row(capsys):
+    """Shares are of the rows; of more than 20 labels the most frequent are shown."""
+    rows = [f"text {n},all|{'even' if n % 2 else 'odd'}|{n % 30:02}" for n in range(60)]
+    write("a.csv", ["text,labels", *rows])
+    write("dev.csv", ["text,labels", "another,all"])
+    recipe = FINETUNE / "smoke" / "classify_tiny.yaml"
+    task = "task={kind: multi_label, text: text, label: labels, metrics: [micro_f1]}"
+    sources = ("data.source=text", "data.path=a.csv", "data.validation_path=dev.csv", "data.test_path=null")
+    code, out, err = run(capsys, recipe, task, *sources)
+    assert code == 0, err
+    shown = [line.split() for line in out.splitlines() if line.strip().startswith("label ")]
+    assert [line[1:4] for line in shown[:3]] == [
+        ["all", "60", "(100.0%)"],
+        ["even", "30", "(50.0%)"],
+        ["odd", "30", "(50.0%)"],
+    ]
+    assert len(shown) == 20 and "and 13 less frequent labels" in out
+
+
 def test_rows_of_words_and_questions(capsys):
     write("a.conll", [line for n in range(30) for line in ("John B-PER", "lives O", "in O", f"Rome{n} B-LOC", "")])
     found = measured(
