@@ -144,11 +144,8 @@ def _breakable(text: str) -> str:
 def final_figures(runs: Sequence[RunData]) -> str:
     """All figures at the end."""
     metrics = reports.compare([str(run.path) for run in runs])[1]
-    rows = [
-        [escape(run_charts.shown(name)), *map(_figure, values)]
-        for name, values in metrics.items()
-        if not run_charts.is_threshold(name)
-    ]
+    names = [name for name in metrics if not run_charts.is_threshold(name)]
+    rows = [[escape(run_charts.shown(name)), *map(_figure, metrics[name])] for name in names]
     return table(["", *named(runs)], rows, range(1, len(runs) + 1))
 
 
@@ -240,7 +237,12 @@ def label_scores(runs: Sequence[RunData]) -> str:
 
 def calibration(runs: Sequence[RunData]) -> str:
     """Accuracy against confidence of each run with labels."""
-    return _of_predictions(runs, lambda run, split, rows: trust.reliability(rows, mistakes.reliability(run, split)))
+
+    def make(run: RunData, split: str, rows: list[dict[str, Any]]) -> str:
+        kept = mistakes.reliability(run, split)
+        return trust.label_reliability(kept) if kept else trust.reliability(rows)
+
+    return _of_predictions(runs, make)
 
 
 def worst(runs: Sequence[RunData]) -> str:

@@ -124,19 +124,16 @@ def download(counts: Counts, labels: Sequence[str]) -> str:
     return f'<p><a download="confusion.csv" href="data:text/csv;base64,{data}">confusion.csv</a>: the whole matrix</p>'
 
 
-def reliability(rows: Sequence[Mapping[str, Any]], of_labels: Mapping[str, Any]) -> str:
-    """Accuracy against confidence, and the expected calibration error; "" where no probability is known.
+def label_reliability(reliability: Mapping[str, Any]) -> str:
+    """The share of rows with a label against its probability, as `Task.reliability` gives it for sets of labels."""
+    bins = [calibration.ReliabilityBin(*bin) for bin in reliability["bins"]]
+    note = f"{sum(bin.count for bin in bins):,} probabilities of {len(reliability['errors'])} labels"
+    title, x = "Rows with a label by its probability", "probability of the label"
+    return _reliability_chart(bins, title, x, "share of rows", note)
 
-    Args:
-      rows: {"target", "prediction", "probability"}.
-      of_labels: of rows with any number of labels, as `Task.reliability` gives it; else {}.
-    """
-    if of_labels.get("bins"):
-        bins = [calibration.ReliabilityBin(*bin) for bin in of_labels["bins"]]
-        labels = len(of_labels["errors"])
-        names = "Rows with a label by its probability", "probability of the label"
-        note = f"{sum(bin.count for bin in bins):,} probabilities of {labels} labels"
-        return _reliability_chart(bins, *names, "share of rows", note)
+
+def reliability(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Accuracy against confidence, and the expected calibration error; "" where no probability is known."""
     known = [row for row in rows if isinstance(row.get("probability"), float)]
     if not known:
         return ""
