@@ -89,9 +89,9 @@ def test_scores_of_each_label_are_those_of_scikit_learn():
 
 def test_accuracy_by_confidence():
     rows = [{"target": "a", "prediction": "ab"[n % 4 == 0], "probability": 0.95} for n in range(40)]
-    html = trust.reliability(rows, {})
+    html = trust.reliability(rows)
     assert "expected calibration error 0.200, of 40 rows" in html and "<svg" in html
-    assert trust.reliability([{"target": "a", "prediction": "a"}], {}) == ""
+    assert trust.reliability([{"target": "a", "prediction": "a"}]) == ""
 
 
 CARD = {"devices": {"kind": "GeForce RTX 4090", "count": 1, "platform": "gpu"}}
