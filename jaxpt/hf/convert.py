@@ -130,6 +130,7 @@ def export(
     run_dir, step = checkpoint.find(run)
     config = configs.load(run_dir)
     config = config.model_copy(update={"model": configs.model_at(config, step)})
+    left_to_predict = _left_to_predict(config, run_dir, step)
     config, renamed = _of_task(config, task)
     _check_features(config)
     saved = weights.Saved(run_dir, step)
@@ -153,8 +154,26 @@ def export(
                 differences = verify(temporary)
             report_differences(differences, report)
     report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")
+    for line in left_to_predict:
+        report(line)
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
+
+
+def _left_to_predict(config: Config, run_dir: Path, step: int) -> list[str]:
+    """What `jaxpt predict` does with a classifier's outputs, and their class does not."""
+    if config.task is None:
+        return []
+    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
+    task = config.task.with_measured(reader.metrics(step))
+    reader.close()
+    lines = []
+    if (temperature := getattr(task, "temperature", None)) is not None:
+        lines.append(f"not in Hugging Face's class: logits divided by the temperature {temperature:.4g}, as in predict")
+    if thresholds := getattr(task, "thresholds", None):
+        between = f"{min(thresholds):.2g} to {max(thresholds):.2g}"
+        lines.append(f"not in Hugging Face's class: thresholds of the labels, {between}, as in predict")
+    return lines
 
 
 def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) -> None:

@@ -48,10 +48,13 @@ class Work:
         self._done = self._first = first
         self._more, self._line = "", None
         self._begun = time.monotonic()
+        self._paced: tuple[float, float] | None = None  # when the first piece was done, and how much
 
     def at(self, done: float, more: str = "") -> None:
         """Says how much is done, and what else is to be said of it."""
         self._done, self._more, self._line = done, more, None
+        if self._paced is None and done > self._first:  # before it a program may have been compiled
+            self._paced = time.monotonic(), done
 
     def add(self, amount: float = 1) -> None:
         """Says that so much more is done."""
@@ -77,9 +80,11 @@ class Work:
         """What is shown of it."""
         if self._line is not None:
             return self._line
-        seconds = time.monotonic() - self._begun
+        now = time.monotonic()
         if self.total:
-            return progress_line(self.doing, self._done, self.total, self.unit, seconds, self._first, self._more)
+            begun, first = self._paced or (now, self._done)
+            return progress_line(self.doing, self._done, self.total, self.unit, now - begun, first, self._more)
+        seconds = now - self._begun
         count = f" {self._done:,.0f} {self.unit}," if self.unit and self._done else ""
         return f"{self.doing}:{count} {clock(seconds)}{self._more}"
 

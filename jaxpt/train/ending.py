@@ -13,6 +13,7 @@ from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
 from jaxpt.train import checkpoint, evaluation, run_dir, teachers
 from jaxpt.train.display import duration, say
+from jaxpt.train.evaluators import Result
 from jaxpt.train.metrics import environment
 from jaxpt.train.state import State
 
@@ -65,7 +66,8 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     measured = run.checkpoints.metrics(best)
     result = evaluate(params, measured, lambda: False)
     details = result.details(params, measured)
-    for line in (*(evaluation.lines(split, result) if split == "test" else ()), *details.lines):
+    trivial = trivial_lines(result, metric.partition("/")[2], run.config.checkpoint.best_mode)
+    for line in (*(evaluation.lines(split, result) if split == "test" else ()), *trivial, *details.lines):
         say(line)
     if checkpoint.is_primary():
         run_dir.write_lines(run.run_dir / "evaluations" / f"predictions_{split}.jsonl", details.rows)
@@ -76,6 +78,24 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     if split == "test":
         return known | {"test": result.metrics, "test_constant": result.majority_baseline}
     return known | {"best": result.metrics, "task_constant": result.majority_baseline}
+
+
+def trivial_lines(result: Result, name: str, mode: str) -> list[str]:
+    """A line where a model is no better than a trivial prediction.
+
+    Args:
+      result: of the task.
+      name: of the metric.
+      mode: "max" or "min", whichever is best.
+
+    Example:
+      >>> trivial_lines(Result({"accuracy": 0.5}, majority_baseline={"accuracy": 0.625}), "accuracy", "max")
+      ['accuracy 0.5000 is no better than 0.6250, that of a trivial prediction; train longer']
+    """
+    value, trivial = result.metrics.get(name), result.majority_baseline.get(name)
+    if value is None or trivial is None or (value < trivial if mode == "min" else value > trivial):
+        return []
+    return [f"{name} {value:.4f} is no better than {trivial:.4f}, that of a trivial prediction; train longer"]
 
 
 def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> None:
@@ -136,9 +156,11 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
     elif config.task is not None:
         name, task_config = next(iter(each_task(config).items()))
         source, use = task_config.data, f" task.use={name}" if name else ""
-        paths = source.test_path or source.validation_path or source.path
+        paths = source.test_path or source.validation_path
         file = "FILE" if source.source in NAMED or paths is None else paths if isinstance(paths, str) else paths[0]
-        lines.append(f"to try it: jaxpt predict {run} {shlex.quote(file)} --out predictions.jsonl{use}")
+        suffix = Path(file.removesuffix(".gz")).suffix
+        out = f"predictions{suffix if suffix in ('.csv', '.tsv', '.parquet') else '.jsonl'}"
+        lines.append(f"to try it: jaxpt predict {run} {shlex.quote(file)} --out {out}{use}")
     elif _generates(config, data):
         lines.append(f"to try it: jaxpt generate {run} --prompt {prompt}")
     return "\n".join(lines)

@@ -134,14 +134,15 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.slow
-def test_a_run_learns_predicts_and_is_exported(tmp_path):
+def test_a_run_learns_predicts_and_is_exported(tmp_path, capsys):
     """A pretrained GPT-2 reads pairs in both orders, packed; what it predicts does not depend on the order given."""
     made = fine_tuning.rows(64)
     for row in made:
         row["label"] = str(int(any(w in row["text"].split() for w in fine_tuning.GOOD)))
     config = fine_tuning.recipe(
         tmp_path, f"data.tokenizer.add_tokens={json.dumps(GPT1_TOKENS)}", "data.packing=true", "train.steps=8",
-        of="gpt2", made=made, task={"kind": "classification", "pair": "other", "is_symmetric": True},
+        of="gpt2", made=made,
+        task={"kind": "classification", "pair": "other", "is_symmetric": True, "temperature": 2.0},
         model={**fine_tuning.MODELS["gpt2"], "layers": 1, "vocab_size": 40},
         objective={"extract": True, "lm_loss": 0.5},
     )  # fmt: skip
@@ -159,6 +160,7 @@ def test_a_run_learns_predicts_and_is_exported(tmp_path):
     np.testing.assert_allclose(one, two, atol=1e-5)
     assert np.ptp(one[:, 0]) > 1e-4
     assert main(["export", str(run), str(tmp_path / "out")]) == 0
+    assert "logits divided by the temperature 2, as in predict" in capsys.readouterr().out
     exported = json.loads((tmp_path / "out" / "config.json").read_text())
     assert exported["vocab_size"] == 43 and exported["architectures"] == ["GPT2ForSequenceClassification"]
 

@@ -93,3 +93,15 @@ def test_a_report_gets_notes_at_once_and_few_lines(monkeypatch):
             say.update(f"line {n}")
         say.note("prepared")
     assert lines == ["line 0", "prepared"]
+
+
+def test_the_pace_counts_from_the_first_piece(monkeypatch):
+    """What is done once before it, such as compilation, is no part of a piece."""
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 0.0)
+    work = progress.Work("evaluating", 5, "rows")
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 100.0)
+    work.add()
+    assert work.line == "evaluating ████░░░░░░░░░░░░░░░░░░░░ 1 of 5 rows"
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 102.0)
+    work.add()
+    assert work.line.endswith("2 of 5 rows, 0.5 rows/s, 0:06 left")
