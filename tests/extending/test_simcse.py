@@ -123,11 +123,11 @@ def test_it_resumes(lab):
 
 @pytest.mark.slow
 def test_it_learns_to_tell_sentences_apart_and_is_evaluated(lab, capsys):
-    """From a masked LM, as in the paper; as that was trained for a moment alone, with little dropout."""
+    """From a masked LM, as in the paper. After 20 steps of it two of three seeds collapse, after 80 none of four."""
     rng, words = random.Random(0), WORDS.split()
     (lab.folder / "corpus.txt").write_text("\n".join(" ".join(rng.choices(words, k=10)) for _ in range(200)))
     masked_lm = {"kind": "masked_lm", "next_sentence": False}
-    assert lab.train("base", "train.steps=20", **sections(objective=masked_lm, evals=[])) == 0
+    assert lab.train("base", "train.steps=80", **sections(objective=masked_lm, evals=[])) == 0
     start, train = {"path": str(lab.folder / "base"), "partial": True}, {"steps": 60, "eval_every": 60}
     assert lab.train("run", **sections(dropout=0.01, init_from=start, train={**train, "grad_accum_steps": 2})) == 0
     assert "new: heads/projection/dense/bias, heads/projection/dense/kernel" in capsys.readouterr().out

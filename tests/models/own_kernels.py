@@ -119,7 +119,7 @@ def check_dropout(kernel):
     key, rate = jax.random.key(5), 0.3
 
     def plain(inputs):
-        q, k, v, _, bias, scale, dropout, dropout_key = inputs
+        q, k, v, _, bias, scale, dropout, dropout_key, _ = inputs
         seeds_BxHx1x1 = jax.random.bits(dropout_key, (2, H), jnp.uint32).astype(jnp.int32)[..., None, None]
         keep = pallas_common.kept(seeds_BxHx1x1, jnp.arange(140)[:, None], jnp.arange(200), dropout)
         weights = jax.nn.softmax(scale * jnp.einsum("BLHK,BSHK->BHLS", q, k) + bias)
