@@ -11,13 +11,11 @@ import jax
 from pydantic import model_validator
 
 from jaxpt.config import HeadName, PoolerOptions, Size, TaskHead
-from jaxpt.models.base import LanguageModel, compute_dtype
+from jaxpt.models.base import compute_dtype
 from jaxpt.models.decoder_only import INIT, DecoderOnlyConfig, norm_of
 from jaxpt.models.layers import Embed
-from jaxpt.models.mask import Mask
-from jaxpt.models.output import Output
-from jaxpt.models.positions import positions_from
-from jaxpt.models.stack import Shared, Stack
+from jaxpt.models.modernbert import ModernBert
+from jaxpt.models.stack import Stack
 
 
 class EuroBertConfig(DecoderOnlyConfig):
@@ -58,8 +56,8 @@ class EuroBertConfig(DecoderOnlyConfig):
         return EuroBert(self)
 
 
-class EuroBert(LanguageModel):
-    """The encoder."""
+class EuroBert(ModernBert):
+    """The encoder: ModernBERT's, of other blocks and without a norm of the embeddings."""
 
     config: EuroBertConfig
 
@@ -69,28 +67,6 @@ class EuroBert(LanguageModel):
         self.encoder = Stack(c.segments(), c.remat, c.unroll)
         self.final_norm = norm_of(c)()
 
-    def encode(
-        self,
-        tokens_BxL: jax.Array,
-        *,
-        token_types: jax.Array | None = None,
-        segment_ids: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        layers: bool = False,
-    ) -> Output:
-        """Hidden states after the final norm.
-
-        Args:
-          tokens_BxL: token ids.
-          token_types: ignored: the model has none.
-          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: [B, L], 0 … L-1 by default.
-          layers: also return the hidden states of all layers.
-
-        Returns:
-          Hidden states [B, L, D] in the compute dtype.
-        """
-        positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
-        shared = Shared(Mask(segment_ids, segment_ids), positional=self.config.rotations(positions))
-        output = self.encoder(self.token_embed(tokens_BxL), shared, layers=layers)
-        return output.with_hidden(self.final_norm(output.hidden))
+    def embed(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Token embeddings."""
+        return self.token_embed(tokens_BxL)

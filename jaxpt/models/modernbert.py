@@ -177,6 +177,10 @@ class ModernBert(LanguageModel):
         self.encoder = Stack(c.segments(), c.remat, c.unroll)
         self.final_norm = LayerNorm(c.epsilon, dtype, c.norm_bias)
 
+    def embed(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Normalised token embeddings; positions come in the layers."""
+        return self.embed_dropout(self.embed_norm(self.token_embed(tokens_BxL)))
+
     def encode(
         self,
         tokens_BxL: jax.Array,
@@ -199,7 +203,6 @@ class ModernBert(LanguageModel):
           Hidden states [B, L, D] in the compute dtype.
         """
         positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
-        x_BxLxD = self.embed_dropout(self.embed_norm(self.token_embed(tokens_BxL)))
         shared = Shared(Mask(segment_ids, segment_ids), positional=self.config.rotations(positions))
-        output = self.encoder(x_BxLxD, shared, layers=layers)
+        output = self.encoder(self.embed(tokens_BxL), shared, layers=layers)
         return output.with_hidden(self.final_norm(output.hidden))
