@@ -33,7 +33,7 @@ def test_rare_words_and_those_without_room_are_unknown():
     assert words.decode(words.encode("The dog sat")) == "The <UNK> sat"
     assert words.counts[2] == sum(train().counts) - sum(words.counts[3:])
     assert train(vocab_size=5).vocabulary.size == 5
-    with pytest.raises(UserError, match=r"data\.tokenizer\.min_count: 9: no word .*'\\.', occurs 2 times"):
+    with pytest.raises(UserError, match=r"data\.tokenizer\.min_count: 9: no word .*'\.', occurs 2 times"):
         train(min_count=9)
 
 
