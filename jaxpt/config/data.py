@@ -42,8 +42,8 @@ class TokenizerConfig(Frozen):
 
     kind: Annotated[str, AfterValidator(_tokenizer)]
     """`sentencepiece` (unigram: T5), `wordpiece` (BERT), `bpe` (byte-level: GPT-2), `words` (whole ones) or
-    `spelled_words` (whole ones, and bytes of others: ELMo). A dotted path names a module of one's own with a subclass of
-    `jaxpt.data.tokenizers.base.Tokenizer`."""
+    `spelled_words` (whole ones, and bytes of others: ELMo). A dotted path names a module of one's own with a subclass
+    of `jaxpt.data.tokenizers.base.Tokenizer`."""
     path: str | None = content(None)
     """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`.
     Or a model of the hub: `OWNER/NAME@REVISION`."""

@@ -31,8 +31,8 @@ class Vocabulary:
     sentinels_end: int | None = None
     """The id behind the sentinels, if others than `added` follow them; None: they are the last before those."""
     spelled_from: int | None = None
-    """The first of 512 ids that spell words which the vocabulary does not have: 256 for the first byte of a word, 256 for
-    the others (`spelled_words`)."""
+    """The first of 512 ids that spell words which the vocabulary does not have: 256 for the first byte of a word, 256
+    for the others (`spelled_words`)."""
 
     @property
     def sentinel_ids(self) -> range:
