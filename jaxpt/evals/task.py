@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from jaxpt.config import Config
-from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.evals import error_analysis, predictors
+from jaxpt.evals.task_scores import all_metrics, constant_baseline
 from jaxpt.models.heads import features
 from jaxpt.runtime.progress import track
 from jaxpt.train.evaluators import Details, Evaluate, Evaluator, Result
@@ -83,7 +83,7 @@ class _OneTask:
         trained = examples.split_rows(config, "train")
         of_metrics = ((metric, config.task.computed(metric, self._targets)) for metric in config.task.scored)
         self.computed = {metric: how for metric, how in of_metrics if how is not None}
-        self.majority = constant(config, trained, rows, self._targets)
+        self.majority = constant_baseline(config.task, trained, rows, self._targets)
         self._labels = {
             name: error_analysis.label_counts(config.task, split_rows)
             for name, split_rows in (("train", trained), (split, rows))
@@ -122,7 +122,7 @@ class _OneTask:
             common = {"labels": self._labels, **({"reliability": reliability} if reliability else {})}
             return task_details._replace(parts=tuple(common | part for part in task_details.parts))
 
-        return {**measured(config, predictions, self._targets), **fitted}, details
+        return {**all_metrics(config.task, predictions, self._targets), **fitted}, details
 
 
 def _prefixed(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,25 +158,6 @@ def with_measured(config: Config, metrics: Mapping[str, float]) -> Config:
     task = config.task.with_measured(metrics)
     objective = config.objective.model_copy(update={"task": task})
     return config.model_copy(update={"task": task, "objective": objective})
-
-
-def measured(config: Config, predictions: Sequence[Any], targets: Sequence[Any]) -> dict[str, float]:
-    """All metrics of a task: {name: value}."""
-    return {
-        name: value
-        for metric in config.task.scored
-        for name, value in config.task.score(predictions, targets, metric).items()
-    }
-
-
-def constant(
-    config: Config, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
-) -> dict[str, float]:
-    """The metrics of the best trivial prediction from the training set: {name: value}."""
-    metrics: dict[str, float] = {}
-    for metric in config.task.scored:
-        metrics |= config.task.majority(metric, trained, rows, targets) or {}
-    return metrics
 
 
 def lines(
