@@ -8,6 +8,7 @@ for a fine-tuned model.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 from jaxpt.config import Config
 from jaxpt.config.kinds import nearest
 from jaxpt.data.labelled.examples import split_rows
-from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
 from jaxpt.evals import jackknife
 from jaxpt.evals.simple_models import choices, generation, questions, tagging, texts
@@ -36,8 +37,9 @@ MODELS: dict[str, tuple[SimpleModel, ...]] = {
     "question_answering": questions.MODELS,
 }
 """Those of each kind of task."""
-MAX_ROWS = 100_000
-"""Training rows at most: of more every second, third, … is taken. A linear model gains little from the others."""
+MAX_ROWS, MAX_CHARACTERS = 100_000, 20_000_000
+"""Training rows and characters at most: of more every second, third, … row is taken. A linear model gains little from
+the others."""
 _SLOW_GROUPS = 10  # of the jackknife, of metrics of a whole corpus of texts, which take a second (BLEU)
 
 
@@ -69,7 +71,7 @@ class Measured:
     rows: dict[str, int]
     """{split: rows}; of the training set those that were used."""
     left_out: int
-    """Rows of the training set beyond `MAX_ROWS`."""
+    """Rows of the training set beyond `MAX_ROWS` or `MAX_CHARACTERS`."""
     constant: dict[str, dict[str, float]]
     """{split: metrics of the best constant prediction}"""
     scores: list[Score]
@@ -108,33 +110,39 @@ def offered(config: Config, names: Sequence[str] = ()) -> tuple[SimpleModel, ...
     return tuple(known[name] for name in dict.fromkeys(names or known))
 
 
-def read_splits(config: Config, seed: int = 0) -> tuple[Splits, int]:
+def read_splits(config: Config, last: str | None = None, seed: int = 0) -> tuple[Splits, int]:
     """The rows of a task as fine-tuning reads and scores them, and how many training rows were left out.
 
     Args:
       config: of one task.
+      last: the split that counts, "validation" or "test"; by default "test" where the recipe has one.
       seed: of solvers.
 
     Raises:
       UserError: a split is empty, or a row is not as it should be.
     """
-    task = config.task
-    rows: dict[str, list[LocatedRow]] = {"train": split_rows(config, "train")}
+    task, last = config.task, last or ("test" if config.data.has_test else "validation")
+    trained = split_rows(config, "train")
+    rows: dict[str, list[LocatedRow]] = {"train": trained}
     targets: dict[str, list[Any]] = {}
-    for split in ("validation", "test") if config.data.has_test else ("validation",):
+    for split in ("validation", "test")[: 1 if last == "validation" else 2]:
         rows[split], targets[split] = task.grouped(split_rows(config, split))
     limit = config.train.eval_examples
     rows["validation"], targets["validation"] = rows["validation"][:limit], targets["validation"][:limit]
-    keys = {"train": "data.path", "validation": "data.validation_path", "test": "data.test_path"}
     for split, of_split in rows.items():
         if not of_split:
+            key = "data.path" if split == "train" else f"data.{split}_path"
             more = " or data.validation_fraction" if split == "validation" else ""
-            raise UserError(f"{keys[split]}: the {split} split has no rows; give it some, by {keys[split]}{more}")
-    stride = -(-len(rows["train"]) // MAX_ROWS)
-    left_out = len(rows["train"]) - len(rows["train"][::stride])
-    rows["train"] = rows["train"][::stride]
+            raise UserError(f"{key}: the {split} split has no rows; give it some by {key}{more}")
+    excess = max(len(trained) / MAX_ROWS, characters(task, trained) / MAX_CHARACTERS)
+    rows["train"] = trained[:: max(1, math.ceil(excess))]
     targets["train"] = [task.target(row.row, row.where) for row in rows["train"]]
-    return Splits(task, rows, targets, seed), left_out
+    return Splits(task, rows, targets, seed), len(trained) - len(rows["train"])
+
+
+def characters(task: Task, rows: Sequence[LocatedRow]) -> int:
+    """Of the texts of rows."""
+    return sum(len(text) for row in rows for text in task.content(row.row, row.where))
 
 
 def measure(
@@ -151,7 +159,7 @@ def measure(
       models: from `offered`.
       splits: from `read_splits`.
       left_out: likewise.
-      report: is given the name of each model before it is fitted.
+      report: is given the name of each model that is fitted.
 
     Returns:
       (the scores, {model: its chosen candidate}).
@@ -163,12 +171,12 @@ def measure(
     scores: list[Score] = []
     chosen: dict[str, Candidate] = {}
     for model in models:
-        report(model.name)
         begun, splits.reused_seconds = time.perf_counter(), 0.0
         candidates = _quietly(model, splits)
         seconds = time.perf_counter() - begun + splits.reused_seconds
         chosen[model.name] = best = max(candidates, key=lambda c: chosen_by.key(_metrics(splits, c, "validation")))
         scores.append(_score(model, best, splits, chosen_by, seconds))
+        report(model.name)
     task, trained = config.task, splits.rows["train"]
     constants = {s: constant_baseline(task, trained, splits.rows[s], splits.targets[s]) for s in splits.scored}
     counts = {split: len(rows) for split, rows in splits.rows.items()}
@@ -177,8 +185,11 @@ def measure(
 
 
 def _quietly(model: SimpleModel, splits: Splits) -> list[Candidate]:
-    """The candidates; solvers that stop at their last iteration are as good as they are."""
-    with warnings.catch_warnings():
+    """The candidates. Solvers that stop at their last iteration are as good as they are; of products of sparse matrices
+    threads make none faster."""
+    from threadpoolctl import threadpool_limits  # scikit-learn has it
+
+    with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")
         return list(model.candidates(splits))
 
@@ -196,7 +207,7 @@ def _score(model: SimpleModel, best: Candidate, splits: Splits, chosen_by: Selec
     return Score(model.name, best.setting, best.features, round(seconds, 2), metrics, error, values)
 
 
-def leave_out(task: Any, targets: Sequence[Any], predictions: Sequence[Any], value: str) -> np.ndarray | None:
+def leave_out(task: Task, targets: Sequence[Any], predictions: Sequence[Any], value: str) -> np.ndarray | None:
     """A value without each group of examples, in as many groups for every model; None where these cannot be parted.
 
     Args:

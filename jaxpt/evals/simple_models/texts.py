@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
 FEATURES = ("words", "chars", "both")
-GRIDS = {"logistic": (1.0, 10.0), "svm": (0.1, 1.0), "ridge": (0.3, 1.0, 3.0)}
+GRIDS = {"logistic": (1.0, 10.0), "svm": (0.1, 1.0), "ridge": (1.0, 3.0, 10.0)}
 """C of the classifiers (the inverse weight of the penalty), α of ridge regression (its weight)."""
 _MAX_ITERATIONS = 200
 _NO_CLASS = -1e9  # the output of a label without training rows
