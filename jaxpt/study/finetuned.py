@@ -26,7 +26,8 @@ from jaxpt.config.kinds import is_unread
 from jaxpt.config.studies import Study
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError
-from jaxpt.metrics import Metric, describe
+from jaxpt.evals.jackknife import GROUPS, scorer_of, standard_error, without_groups
+from jaxpt.metrics import describe
 from jaxpt.metrics.base import Unit, in_percent
 from jaxpt.study import finetunings
 from jaxpt.study.text_table import Table
@@ -34,8 +35,6 @@ from jaxpt.study.text_table import markdown as as_markdown
 from jaxpt.train.run_dir import receipt
 
 _File = tuple[str, str, int]
-GROUPS = 50
-"""Groups of test examples of the jackknife."""
 NOTE = """\
 - Each cell: the mean of the test metric over the seeds ± its standard deviation, in percent (squared errors as they
   are); in brackets the median and the best seed, and the number of seeds. The best checkpoint of each run and the point
@@ -131,7 +130,7 @@ def scores(study: Study, cell: Cell) -> Scores:
     )
     task = _task_of(next(iter(runs.values()))) if runs else None
     metric = cell.task.metric or ("" if task is None else describe(task.scored[0]).selection_value)
-    scorer = None if task is None else _scorer(task, metric)
+    scorer = None if task is None else scorer_of(task, metric)
     if metric and metrics_by_seed and not any(metric in metrics for metrics in metrics_by_seed.values()):
         has = ", ".join(next(iter(metrics_by_seed.values()))) or "none"
         raise UserError(
@@ -157,14 +156,9 @@ def _task_of(run_dir: Path) -> Task | None:
     return None if is_unread(task) else task
 
 
-def _scorer(task: Task, value: str) -> Metric | None:
-    """The metric of a task that gives a value; None of a mixture's average, which is a fraction."""
-    return next((metric for metric in map(describe, task.scored) if value in metric.values), None)
-
-
 def others(task: Task, metric: str, runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """A value of each other metric of a task of which high values are better: the mean over runs, in percent."""
-    means, scorer = {}, _scorer(task, metric)
+    means, scorer = {}, scorer_of(task, metric)
     for other in map(describe, task.scored):
         name = other.selection_value
         if other != scorer and not other.lower_is_better and all(name in metrics for metrics in runs):
@@ -213,7 +207,7 @@ def _over_examples(first: Sequence[_File], second: Sequence[_File], metric: str)
         return None
     means = [np.mean([values for _, values in side], 0) for side in runs]
     left = means[0] - means[1]
-    return float(np.sqrt((len(left) - 1) / len(left) * ((left - left.mean()) ** 2).sum()))
+    return standard_error(left)
 
 
 @functools.lru_cache(1024)  # a run is compared in several differences, and a table written after each cell
@@ -221,7 +215,7 @@ def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.nd
     """(ids of the test examples, `without_groups` of a run); None where its predictions cannot be scored again."""
     run_dir, file, _ = run
     task = _task_of(Path(run_dir))
-    if task is None or task.kind == "mixture" or _scorer(task, metric) is None:
+    if task is None or task.kind == "mixture" or scorer_of(task, metric) is None:
         return None
     try:
         ids, targets, predictions = _predictions(Path(file), task)
@@ -229,22 +223,6 @@ def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.nd
         return None
     groups = min(GROUPS, len(ids))
     return None if groups < 2 else (tuple(ids), without_groups(task, targets, predictions, metric, groups))
-
-
-def without_groups(
-    task: Task, targets: Sequence[Any], predictions: Sequence[Any], metric: str, groups: int
-) -> np.ndarray:
-    """A value without each of the groups, [groups]; of a mean over examples each of these is scored once."""
-    scored, count = _scorer(task, metric), len(targets)
-
-    def value(chosen: Sequence[int]) -> float:
-        return task.score([predictions[i] for i in chosen], [targets[i] for i in chosen], scored.name)[metric]
-
-    parts = [range(group, count, groups) for group in range(groups)]
-    if scored.aggregation != "mean":
-        return np.array([value([i for i in range(count) if i % groups != group]) for group in range(groups)])
-    sums = np.array([value(part) * len(part) for part in parts])
-    return (sums.sum() - sums) / (count - np.array([len(part) for part in parts]))
 
 
 def _predictions(file: Path, task: Task) -> tuple[list[Any], list[Any], list[Any]]:
