@@ -29,8 +29,8 @@ class Row:
     ours: str | tuple[str, ...]
     """Path in the tree of the backbone or head, "a/b/c"; several are concatenated along their last axis."""
     theirs: str
-    """Their name. If it contains {layer}, our parameter has a leading layers axis; if {expert}, an axis of experts after
-    it."""
+    """Their name. If it contains {layer}, our parameter has a leading layers axis; if {expert}, an axis of experts
+    after it."""
     transform: Transform = "identity"
     tied: tuple[str, ...] = ()
     """Names of tied tensors: written on request; when read they must be equal."""

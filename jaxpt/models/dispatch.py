@@ -3,8 +3,8 @@
 Every device sorts its tokens by expert and multiplies the rows of each expert with its weights. The devices along the
 mesh axis `expert` have different experts and different rows of the batch. So the tokens of these devices are gathered,
 each device computes what its experts make of all of them, and the sums go back to where the tokens came from. That is
-exact for any routing: no buffer can overflow. Kernels are gathered along `fsdp`, and split along their hidden width over
-`tensor`.
+exact for any routing: no buffer can overflow. Kernels are gathered along `fsdp`, and split along their hidden width
+over `tensor`.
 
 Shapes: B batch · L length · T tokens of a device · M = T · k rows, sorted by expert · D embedding width ·
   F hidden width of an expert · E experts · k experts of a token
@@ -67,6 +67,7 @@ def experts(
     run = functools.partial(run, expert=expert, gathered=shared_rows, hidden=hidden)
     of_keep = PartitionSpec(rows or None, length or None, None, hidden or None)
     in_specs = (of_tokens, of_tokens, of_tokens, of_kernels, None if keep_BxLxkxF is None else of_keep)
+    manual |= dict.fromkeys(mesh_axes("layers"))  # stages of a pipeline, over which the arguments are mapped
     mapped = jax.shard_map(run, in_specs=in_specs, out_specs=of_tokens, axis_names={*manual}, check_vma=False)
     return mapped(x_BxLxD, ids_BxLxk, weights_BxLxk, dict(kernels), keep_BxLxkxF)
 

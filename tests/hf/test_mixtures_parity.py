@@ -1,4 +1,4 @@
-"""Mixtures of experts beside the classes of transformers: outputs, gradients with auxiliary losses, and the way back."""
+"""Mixtures of experts beside transformers: outputs, gradients with auxiliary losses, and the way back."""
 
 import functools
 
@@ -74,7 +74,8 @@ def test_gradients_of_their_auxiliary_loss(name, tmp_path):
     loss, gradient = jax.jit(jax.value_and_grad(ours))(params)
     np.testing.assert_allclose(loss, 0.5 * aux.item(), rtol=1e-5)
     table = directory.family_of(network.config).table_of(network)
-    state = {n: np.zeros(w.shape, np.float32) if w.grad is None else w.grad.numpy() for n, w in model.named_parameters()}
+    grads = {name: torch.zeros_like(w) if w.grad is None else w.grad for name, w in model.named_parameters()}
+    state = {name: grad.numpy() for name, grad in grads.items()}
     state = fused_as_one_by_one(state, table)
     found = mapping.find({n: x.shape for n, x in state.items()}, table, network)
     wanted = stored.gather(mapping.pieces(state, found, table, network), stored.stored_params(network))
@@ -88,7 +89,7 @@ def test_tensors_of_all_experts_together_are_read(tmp_path):
 
     model = randomise(their("mixtral"), 2)
     model.save_pretrained(tmp_path)
-    network, params = load(tmp_path)
+    _, params = load(tmp_path)
     file = tmp_path / "model.safetensors"
     assert any(".experts.0.w1." in name for name in load_file(file))  # transformers writes them one by one
     save_file({name: x.detach().numpy().copy() for name, x in model.state_dict().items()}, file)

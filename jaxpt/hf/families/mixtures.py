@@ -29,6 +29,8 @@ def _read_qwen(keys: dict[str, Any]) -> dict[str, Any]:
     keys = rope.read(keys, 10_000.0)
     is_used = keys.pop("use_sliding_window", False)
     keys.pop("max_window_layers", None)
+    if (count := keys.pop("num_local_experts", None)) is not None:  # as transformers 5.24 writes it
+        keys.setdefault("num_experts", count)
     keys["sliding_window"] = keys.get("sliding_window", 4096) if is_used else None
     dense, layers = keys.get("mlp_only_layers") or [], keys.get("num_hidden_layers", 24)
     if isinstance(layers, int) and layers <= MAX_LAYERS and set(range(layers)) <= {*dense}:
