@@ -34,7 +34,7 @@ MODELS = {
         "norm_position": "after", "qk_norm": "heads", "attention_bias": True,
     },
     "mixture": {
-        "kind": "decoder_only", "vocab_size": 200, "layers": 4, "embed_dim": 32, "heads": 4, "mlp_dim": 64,
+        "kind": "decoder_only", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64,
         "experts": 8, "experts_per_token": 3, "expert_dim": 16, "sparse_every": 2, "shared_experts": 1,
         "router_z_weight": 0.01, "balance_weight": 0.1,
     },
