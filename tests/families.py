@@ -33,8 +33,13 @@ MODELS = {
         "kind": "decoder_only", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64,
         "norm_position": "after", "qk_norm": "heads", "attention_bias": True,
     },
+    "mixture": {
+        "kind": "decoder_only", "vocab_size": 200, "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64,
+        "experts": 8, "experts_per_token": 3, "expert_dim": 16, "sparse_every": 2, "shared_experts": 1,
+        "router_z_weight": 0.01, "balance_weight": 0.1,
+    },
 }  # fmt: skip
-DECODERS = ("gpt2", "llama", "phi", "gemma", "neox", "olmo")
+DECODERS = ("gpt2", "llama", "phi", "gemma", "neox", "olmo", "mixture")
 OBJECTIVES = {"t5": "span_corruption", "bert": "masked_lm", **dict.fromkeys(DECODERS, "causal_lm")}
 TOKENIZERS = {**dict.fromkeys(DECODERS, "bpe"), "t5": "sentencepiece", "bert": "wordpiece", "llama": "sentencepiece"}
 FAMILIES = ("t5", "bert", "gpt2")

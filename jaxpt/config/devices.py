@@ -18,7 +18,7 @@ def _axis(size: int) -> int:
 Axis = Annotated[int, AfterValidator(_axis)]
 
 
-MeshAxis = Literal["data", "pipeline", "fsdp", "context", "tensor"]
+MeshAxis = Literal["data", "pipeline", "fsdp", "expert", "context", "tensor"]
 AXES: tuple[MeshAxis, ...] = get_args(MeshAxis)
 """From the axis with the slowest links between devices to the axis with the fastest."""
 MeshAxes = tuple[MeshAxis, ...] | None
@@ -27,7 +27,7 @@ MeshAxes = tuple[MeshAxis, ...] | None
 class RulesConfig(Frozen):
     """Mesh axes over which a logical axis is sharded, outermost first; [] replicates it.
 
-    What is left out follows `mesh.preset`. Rows of a batch are always sharded over data and fsdp.
+    What is left out follows `mesh.preset`. Rows of a batch are always sharded over data, fsdp and expert.
     """
 
     vocab: MeshAxes = execution(None)
@@ -70,6 +70,9 @@ class MeshConfig(Frozen):
     same time. For slow networks: only the activations between two stages are sent."""
     fsdp: Axis = execution(1)
     """Fully sharded data parallelism: shards of parameters, optimizer state and batch."""
+    expert: Axis = execution(1)
+    """Expert parallelism: shards of the experts of a mixture, and of the batch. Tokens are gathered along it, so no
+    routing is too uneven. It divides the number of experts."""
     context: Axis = execution(1)
     """Context parallelism: shards of the length, for long texts. Queries stay on their device, keys and values are
     gathered. Of two lengths (encoder, decoder) one that it does not divide is replicated."""

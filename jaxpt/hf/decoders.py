@@ -12,6 +12,7 @@ from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.table import Row, Table, dense, norm
 from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.decoder_only import DecoderOnlyConfig
+from jaxpt.models.moe import TRAINING_FIELDS
 
 MAX_LAYERS = 10_000
 ATTENTION = ("attention/query", "attention/key", "attention/value")
@@ -25,6 +26,11 @@ LLAMA = {
     "feed_forward_norm": "post_attention_layernorm",
 }  # fmt: skip
 """{our module: Llama's}; those in a layer without the layer."""
+EXPERTS = {
+    "router": "mlp.gate", "expert/gate": "mlp.experts.{expert}.gate_proj", "expert/up": "mlp.experts.{expert}.up_proj",
+    "expert/down": "mlp.experts.{expert}.down_proj",
+}  # fmt: skip
+"""{our module in a sparse layer: that of Qwen and OLMoE}."""
 
 
 def table(config: DecoderOnlyConfig, names: Mapping[str, str] = LLAMA, grouped: bool = False, **more: Any) -> Table:
@@ -65,7 +71,9 @@ def _layer_rows(
     ours, theirs, layers = where
     qkv_bias = config.attention_bias if config.qkv_bias is None else config.qkv_bias
     biases = dict.fromkeys(ATTENTION, qkv_bias) | {"attention/output": config.attention_bias}
-    biases |= dict.fromkeys(FEED_FORWARD if config.gated else FEED_FORWARD[1:], config.mlp_bias)
+    is_sparse = config.is_sparse(layers[0])
+    if not is_sparse:
+        biases |= dict.fromkeys(FEED_FORWARD if config.gated else FEED_FORWARD[1:], config.mlp_bias)
     modules: dict[str, list[str]] = {}
     for module in biases:
         modules.setdefault(names[module], []).append(module)
@@ -74,6 +82,9 @@ def _layer_rows(
         paths = tuple(f"{ours}/{part}" for part in parts)
         count = groups if len(parts) > 1 else 1
         rows += dense(paths, f"{theirs}.{name}", biases[parts[0]], layers=layers, groups=count)
+    for module in ("feed_forward/router", *FEED_FORWARD) if is_sparse else ():
+        name = names["router"] if module.endswith("router") else names[f"expert/{module.partition('/')[2]}"]
+        rows += dense(f"{ours}/{module}", f"{theirs}.{name}", False, layers=layers)
     for module in _norms(config):
         rows += norm(f"{ours}/{module}", f"{theirs}.{names[module]}", config.norm == "layer", layers=layers)
     if config.qk_norm != "none":
@@ -199,7 +210,7 @@ def family(
 
     def supports(config: DecoderOnlyConfig) -> bool:
         config = _with_defaults(config)
-        free = {option.ours for option in options} | ModelConfig.model_fields.keys()
+        free = {option.ours for option in options} | ModelConfig.model_fields.keys() | TRAINING_FIELDS
         fields = {name: field.default for name, field in type(config).model_fields.items() if name not in free}
         values = {option.ours: option.values.values() for option in options if option.values is not None}
         return (

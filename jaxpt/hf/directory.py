@@ -17,7 +17,7 @@ from flax import traverse_util
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError, shown
-from jaxpt.hf import files, foreign, formats, mapping, model_types, tasks
+from jaxpt.hf import experts, files, foreign, formats, mapping, model_types, tasks
 from jaxpt.hf.formats.arrays import Checkpoint, Tensors
 from jaxpt.hf.options import Family, from_json, to_json
 from jaxpt.hf.origin import written_back
@@ -35,7 +35,7 @@ class Source:
     directory: Path
     family: Family
     network: Network
-    tensors: files.Tensors | Tensors
+    tensors: files.Tensors | Tensors | experts.OneByOne
     table: Table
     found: mapping.Found
     labels: tuple[str, ...] | None = None
@@ -101,6 +101,8 @@ def open_directory(
             heads = _heads(family, config, tensors.shapes) if tuned is None else (tuned,)
         network = family.network(config, heads, None if isinstance(heads, Mapping) else outputs or None)
         table = family.table_of(network)
+        if table.fused_experts is not None:
+            tensors = experts.OneByOne(tensors, table.fused_experts)
         comparison = mapping.find(tensors.shapes, table, network)
         if not partial:
             comparison.raise_on_mismatch(network)

@@ -49,7 +49,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One of their tensors: a row of a table, or a piece of it, at one layer."""
+    """One of their tensors: a row of a table, or a piece of it, at one layer and of one expert."""
 
     name: str
     tied: tuple[str, ...]
@@ -60,11 +60,13 @@ class Tensor:
     """Its layer in ours; None if they have no layers."""
     piece: int = 0
     """Its number among the row's pieces."""
+    expert: int | None = None
+    """Its expert; None if ours have no axis of experts."""
 
     @property
-    def at(self) -> Any:
-        """Where it is in ours: index of the layer, () if they have no layers."""
-        return () if self.index is None else self.index
+    def at(self) -> tuple[int, ...]:
+        """Where it is in ours: index of the layer and of the expert, if they have such axes."""
+        return tuple(index for index in (self.index, self.expert) if index is not None)
 
     @property
     def module(self) -> str:
@@ -79,7 +81,7 @@ class Tensor:
     @property
     def joined_shape(self) -> tuple[int, ...]:
         """Shape of ours, one beside the other, without padding."""
-        return (*self.params[0].unpadded[self.index is not None : -1], sum(self.widths))
+        return (*self.params[0].unpadded[len(self.at) : -1], sum(self.widths))
 
     @property
     def transposed_shape(self) -> tuple[int, ...]:
@@ -117,9 +119,11 @@ def tensors_of(table: Table, network: Network) -> list[Tensor]:
     for row in table.rows:
         of_row = tuple(params[path] for path in row.paths)
         numbers = (row.layers or range(of_row[0].shape[0])) if "{layer}" in row.theirs else (None,)
-        for (index, number), piece in itertools.product(enumerate(numbers), range(row.pieces)):
-            name, *tied = (name.format(layer=number, piece=piece) for name in (row.theirs, *row.tied))
-            out.append(Tensor(name, tuple(tied), row, of_row, None if number is None else index, piece))
+        experts = range(of_row[0].shape["{layer}" in row.theirs]) if "{expert}" in row.theirs else (None,)
+        for (index, number), expert, piece in itertools.product(enumerate(numbers), experts, range(row.pieces)):
+            names = (row.theirs, *row.tied)
+            name, *tied = (name.format(layer=number, piece=piece, expert=expert) for name in names)
+            out.append(Tensor(name, tuple(tied), row, of_row, None if number is None else index, piece, expert))
     return out
 
 
@@ -247,7 +251,10 @@ def pieces(state: Mapping[str, Any], found: Found, table: Table, network: Networ
             continue
         first, pieces_of = entries[0], zip(*map(parts, entries), strict=True)
         for path, param, arrays in zip(first.row.paths, first.params, pieces_of, strict=True):
-            part = np.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
+            if first.expert is not None:
+                part = np.stack(arrays)
+            else:
+                part = np.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
             full = param.shape[first.index is not None :]
             padding = [(0, size - unpadded) for size, unpadded in zip(full, part.shape, strict=True)]
             yield path, first.index, np.pad(part, padding)

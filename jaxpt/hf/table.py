@@ -29,7 +29,8 @@ class Row:
     ours: str | tuple[str, ...]
     """Path in the tree of the backbone or head, "a/b/c"; several are concatenated along their last axis."""
     theirs: str
-    """Their name. If it contains {layer}, our parameter has a leading layers axis."""
+    """Their name. If it contains {layer}, our parameter has a leading layers axis; if {expert}, an axis of experts
+    after it."""
     transform: Transform = "identity"
     tied: tuple[str, ...] = ()
     """Names of tied tensors: written on request; when read they must be equal."""
@@ -76,6 +77,8 @@ class Table:
     """(regular expression, replacement) for names in old files."""
     zeros: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     """{name: shape} of tensors that have no counterpart and must be zero."""
+    fused_experts: tuple[str, str, str] | None = None
+    """Their names of an expert's gate, up and down, which files may also have of all experts together."""
     lacks: tuple[str, ...] = ()
     """Regular expressions of our parameters that their class does not have; an import draws them at random."""
 

@@ -255,6 +255,8 @@ class Attention(nn.Module):
     """Bias of the output projection; as `use_bias` by default."""
     soft_cap: float | None = None
     """c, if scores z become c · tanh(z / c)."""
+    clip: float | None = None
+    """c, if queries, keys and values are clipped to −c … c, after their norms."""
     qk_norm: Callable[..., nn.Module] | None = None
     """Makes the norm of queries and that of keys, called as `qk_norm(name=…)`; none by default."""
     implementation: Implementation = "auto"
@@ -278,12 +280,12 @@ class Attention(nn.Module):
 
         memory, kv_heads = x_BxLxD if memory_BxSxD is None else memory_BxSxD, self.kv_heads or self.heads
         q_BxLxHxK = self.project("query", x_BxLxD, self.heads, self.query_init or self.kernel_init)
-        q_BxLxHxK = self.normalize("query", q_BxLxHxK)
+        q_BxLxHxK = self._clipped(self.normalize("query", q_BxLxHxK))
         q_BxLxHxK = q_BxLxHxK if positional is None else rotate(q_BxLxHxK, positional)
 
         def keys_values() -> tuple[jax.Array, jax.Array]:
             k, v = (self.project(name, memory, kv_heads, self.kernel_init) for name in ("key", "value"))
-            k = self.normalize("key", k)
+            k, v = self._clipped(self.normalize("key", k)), self._clipped(v)
             return (k if positional is None else rotate(k, positional)), v
 
         k_BxSxGxK, v_BxSxGxK, mask, stored = cache.attended(past, mask, keys_values)
@@ -322,6 +324,10 @@ class Attention(nn.Module):
           x_BxLxHxK: as `project` gives them.
         """
         return x_BxLxHxK if self.qk_norm is None else self.qk_norm(name=f"{name}_norm")(x_BxLxHxK)
+
+    @nn.nowrap
+    def _clipped(self, x: jax.Array) -> jax.Array:
+        return x if self.clip is None else jnp.clip(x, -self.clip, self.clip)
 
     @nn.nowrap
     def score(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import jax
 
+from jaxpt.models import moe
 from jaxpt.models.base import LanguageModel
 from jaxpt.models.cache import Cache, NewCache, Step
 from jaxpt.models.mask import Mask
@@ -55,7 +56,8 @@ class Decoder(LanguageModel):
         """
         step = Step(cache, tokens_BxL, segment_ids, positions, branches=branches)
         x_BxLxD = self.embed(tokens_BxL, step.positions)
-        output = step.finish(self.decoder(x_BxLxD, self.shared(step, prefix), step.past, layers=layers))
+        output = self.decoder(x_BxLxD, self.shared(step, prefix), step.past, layers=layers)
+        output = moe.finish(self.config, step.finish(output))
         return output if self.final_norm is None else output.with_hidden(self.final_norm(output.hidden))
 
 
@@ -99,7 +101,7 @@ class EncoderDecoder(LanguageModel):
         x_BxSxD, mask = self.embed("encoder", tokens_BxS, positions), Mask(segment_ids, segment_ids)
         shared = Shared(mask, self.bias("encoder", mask, tokens_BxS.shape[1]))
         output = self.encoder(x_BxSxD, shared, layers=layers)
-        return output.with_hidden(self.finish("encoder", output.hidden))
+        return moe.finish(self.config, output, "encoder_").with_hidden(self.finish("encoder", output.hidden))
 
     def decode(
         self,
@@ -135,4 +137,4 @@ class EncoderDecoder(LanguageModel):
         shared = Shared(mask, self.bias("decoder", mask, step.length), encoded_BxSxD, memory_mask)
         x_BxTxD = self.embed("decoder", tokens_BxT, step.positions)
         output = step.finish(self.decoder(x_BxTxD, shared, step.past, layers=layers))
-        return output.with_hidden(self.finish("decoder", output.hidden))
+        return moe.finish(self.config, output, "decoder_").with_hidden(self.finish("decoder", output.hidden))

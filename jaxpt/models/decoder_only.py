@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, Layers, ModelConfig, PositiveFloat, Size
+from jaxpt.config import Fraction, Layers, PositiveFloat, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import UntiedHead, check_heads, compute_dtype
@@ -29,6 +29,7 @@ from jaxpt.models.cache import Step, stored
 from jaxpt.models.decoder import Decoder
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, HeadsRMSNorm, LayerNorm, RMSNorm, constrain
 from jaxpt.models.mask import Mask
+from jaxpt.models.moe import MixtureConfig, MoE, feed
 from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.position_terms import Alibi, alibi_of_keys
 from jaxpt.models.positions import Rope, Rotation, positions_from, sinusoids_in_halves
@@ -40,7 +41,7 @@ FIRST_SINUSOID = 2
 LayerKind = Literal["main", "other"]
 
 
-class DecoderOnlyConfig(ModelConfig):
+class DecoderOnlyConfig(MixtureConfig):
     """Configuration of a decoder; the defaults are Llama's."""
 
     family: ClassVar[str] = "decoder"
@@ -105,6 +106,8 @@ class DecoderOnlyConfig(ModelConfig):
     qk_norm: Literal["none", "head", "per_head", "heads"] = "none"
     """Norm of queries and keys, without bias: of each head by itself, with one scale for all heads or one for each, or
     of all heads of a token together."""
+    clip_qkv: PositiveFloat | None = None
+    """c: queries, keys and values are clipped to −c … c, after their norms (OLMoE)."""
     activation: Activation = "silu"
     gated: bool = True
     """The feed-forward has a gate."""
@@ -209,9 +212,10 @@ class DecoderOnlyConfig(ModelConfig):
         """Layer numbers of each block of each segment: `numbers()[segment][block]`.
 
         Example: a pattern of 3 in 8 layers: two repetitions of (0, 1, 2), then (6) and (7) once. A pattern as long as
-        the model is a segment for each run of equal layers.
+        the model is a segment for each run of equal layers. Sparse layers and dense ones differ, too.
         """
-        step, kinds = len(self.pattern), self.layer_kinds()
+        kinds = [*zip(self.layer_kinds(), map(self.is_sparse, range(self.layers)))]
+        step = self.layers if self.sparse_period is None else math.lcm(len(self.pattern), self.sparse_period)
         if step >= self.layers:
             runs = [[*run] for _, run in itertools.groupby(range(self.layers), kinds.__getitem__)]
             return tuple((range(run[0], run[-1] + 1),) for run in runs)
@@ -222,9 +226,12 @@ class DecoderOnlyConfig(ModelConfig):
     def segments(self) -> tuple[Segment, ...]:
         """The layers. A subclass may take another block."""
         kinds = self.layer_kinds()
+
+        def block(first: int) -> Callable[..., nn.Module]:
+            return functools.partial(Block, self, kinds[first], self.is_sparse(first))
+
         return tuple(
-            Segment(tuple(functools.partial(Block, self, kinds[of_block[0]]) for of_block in blocks), len(blocks[0]))
-            for blocks in self.numbers()
+            Segment(tuple(block(of_block[0]) for of_block in blocks), len(blocks[0])) for blocks in self.numbers()
         )
 
     def build(self) -> DecoderOnly:
@@ -245,6 +252,8 @@ class Block(nn.Module):
 
     config: DecoderOnlyConfig
     kind: LayerKind = "main"
+    is_sparse: bool = False
+    """The feed-forward is a mixture of experts."""
     attention_class: ClassVar[type[Attention]] = Attention
 
     @nn.compact
@@ -262,14 +271,14 @@ class Block(nn.Module):
 
         y = normed if c.parallel == "one_norm" else x_BxLxD
         y = norm(name="feed_forward_norm")(y) if before and c.parallel != "one_norm" else y
-        y = feed_forward(y)
+        y, routing = feed(feed_forward, y, past, shared)
         y = norm(name="feed_forward_output_norm")(y) if after else y
         x_BxLxD = x_BxLxD + attended if c.parallel == "two_norms" else x_BxLxD
         x_BxLxD += adapters.after(c, "feed_forward")(Dropout(c.dropout)(y))
-        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
+        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv), routing=routing)
 
     @nn.nowrap
-    def parts(self) -> tuple[Attention, FeedForward, Callable[..., nn.Module]]:
+    def parts(self) -> tuple[Attention, FeedForward | MoE, Callable[..., nn.Module]]:
         """Attention, feed-forward, and what makes a norm of a name."""
         c, dtype, norm = self.config, compute_dtype(self.config), norm_of(self.config)
         # Scaled by 2 · layers residual sums, so the variance of the output does not grow with depth.
@@ -283,8 +292,10 @@ class Block(nn.Module):
             c.heads, c.width, dtype, INIT, residual, output_bias=c.attention_bias,
             use_bias=c.attention_bias if c.qkv_bias is None else c.qkv_bias, dropout=c.dropout, kv_heads=c.kv_heads,
             scale=None if c.score_width is None else c.score_width**-0.5, soft_cap=c.score_cap,
-            qk_norm=qk_norms.get(c.qk_norm), implementation=c.attention, name="attention",
+            clip=c.clip_qkv, qk_norm=qk_norms.get(c.qk_norm), implementation=c.attention, name="attention",
         )  # fmt: skip
+        if self.is_sparse:
+            return attention, MoE(c, c.activation, INIT, residual, dtype, gated=c.gated, name="feed_forward"), norm
         feed_forward = FeedForward(
             c.mlp_dim, c.activation, INIT, residual, dtype, gated=c.gated, use_bias=c.mlp_bias, name="feed_forward"
         )

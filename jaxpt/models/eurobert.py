@@ -33,7 +33,7 @@ class EuroBertConfig(DecoderOnlyConfig):
 
     @model_validator(mode="after")
     def _check_encoder(self) -> Self:
-        for name in ("positions", "embed_norm", "scale_embeddings", "logit_cap"):
+        for name in ("positions", "embed_norm", "scale_embeddings", "logit_cap", "experts"):
             if getattr(self, name) != (default := type(self).model_fields[name].default):
                 raise ValueError(f"{name}: eurobert has {default} alone; leave it out")
         return self

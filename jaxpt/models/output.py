@@ -62,6 +62,9 @@ class Output:
     aux: Mapping[str, jax.Array] = flax.struct.field(default_factory=dict)
     """Auxiliary losses, such as a router's: {name: scalar}, summed over tokens and layers, with their coefficients
     applied."""
+    routing: Any = None
+    """What the routers of sparse layers did (`jaxpt.models.moe.Routing`), None of a dense layer; of a stack a tuple
+    over segments of tuples over blocks, leaves [layers, …], of a model all sparse layers in order."""
     intermediates: Any = None
     """What modules of a layer sowed, where the caller of `apply` has made Flax's collection "intermediates" mutable."""
 

@@ -74,7 +74,8 @@ class _Pattern(nn.Module):
             x_BxLxD = outputs[-1].hidden
         cache, memory = tuple(x.cache for x in outputs), tuple(x.memory for x in outputs)
         layers = tuple(hidden_states) if self.layers else None
-        return x_BxLxD, Output(None, layers, cache, memory, sum_by_name(*(x.aux for x in outputs)))
+        routing = tuple(x.routing for x in outputs)
+        return x_BxLxD, Output(None, layers, cache, memory, sum_by_name(*(x.aux for x in outputs)), routing)
 
 
 class Stack(nn.Module):
@@ -114,7 +115,7 @@ class Stack(nn.Module):
 
         Returns:
           The last layer's hidden states, the layers' cache and memory with the structure of `past` (None if no layer
-          has any), and the sum of the layers' `aux`.
+          has any), the layers' `routing`, and the sum of their `aux`.
         """
         hidden_states, outputs = [], []
         for index, segment in enumerate(self.segments):
@@ -132,9 +133,10 @@ class Stack(nn.Module):
         every = None
         if layers:
             every = jax.tree.map(lambda *x: jnp.concatenate([*x[:-1], x[-1][None]]), *hidden_states, x_BxLxD)
-        cache, memory = (_or_none(tuple(x)) for x in zip(*((x.cache, x.memory) for x in outputs)))
+        of_segments = zip(*((x.cache, x.memory, x.routing) for x in outputs))
+        cache, memory, routing = (_or_none(tuple(x)) for x in of_segments)
         aux = sum_by_name(*({name: x.sum(0) for name, x in output.aux.items()} for output in outputs))
-        return Output(x_BxLxD, every, cache, memory, aux)
+        return Output(x_BxLxD, every, cache, memory, aux, routing)
 
     @nn.nowrap
     def _draw(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Arranges the devices in a mesh of (data, pipeline, fsdp, context, tensor), the last between neighbours.
+    """Arranges the devices in a mesh of (data, pipeline, fsdp, expert, context, tensor), the last between neighbours.
 
     The network between slices of TPUs is slow: the data axis goes from slice to slice, and the pipeline too if the data
     axis is too short for all of them. All other axes stay inside one slice. If fsdp goes over many TPUs, every second
@@ -41,7 +41,7 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
     Example:
       >>> from jaxpt.config import MeshConfig
       >>> dict(make(MeshConfig(data=-1, tensor=2), jax.devices()[:4]).shape)
-      {'data': 2, 'pipeline': 1, 'fsdp': 1, 'context': 1, 'tensor': 2}
+      {'data': 2, 'pipeline': 1, 'fsdp': 1, 'expert': 1, 'context': 1, 'tensor': 2}
     """
     devices = list(jax.devices() if devices is None else devices)
     axes, sizes = tuple(config.sizes), [*config.sizes.values()]

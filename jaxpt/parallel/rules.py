@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Table = Mapping[str, tuple[str, ...]]
 
-BATCH = ("data", "fsdp")
+BATCH = ("data", "fsdp", "expert")
 DEFAULT: Table = {
     # Parameters. Devices that share the length would hold the same parameters, so they share these as well.
     # Embeddings and logits belong to no stage of a pipeline: all stages work on them.
@@ -30,7 +30,7 @@ DEFAULT: Table = {
     "heads": ("tensor",),
     "mlp": ("tensor",),
     "layers": ("pipeline",),
-    "expert": (),
+    "expert": ("expert",),
     "positions": (),
     "buckets": (),
     "classes": (),
@@ -166,7 +166,7 @@ def large_replicated_params(shapes: Any, shardings: Any) -> list[str]:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Shards the rows of a batch over the data and fsdp axes, and replicates all other dimensions."""
+    """Shards the rows of a batch over the data, fsdp and expert axes, and replicates all other dimensions."""
     return NamedSharding(mesh, PartitionSpec(BATCH))
 
 

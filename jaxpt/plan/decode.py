@@ -14,6 +14,7 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
+from jaxpt.parallel import rules
 from jaxpt.plan import isolated
 from jaxpt.plan.program import Target
 
@@ -163,7 +164,7 @@ def largest(first: DecodeResult, compile_: Callable[[int], DecodeResult]) -> tup
     Returns:
       (the largest that was compiled and fits, or None; number of compiled programs).
     """
-    step = math.prod(first.mesh[axis] for axis in ("data", "fsdp"))
+    step = math.prod(first.mesh[axis] for axis in rules.BATCH)
     tried, row = {first.rows: first}, first.cache_padded / first.rows * min(step, first.rows)
     at = first
     while len(tried) < MOST:

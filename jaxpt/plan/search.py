@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from jaxpt import config as configs
 from jaxpt.config import AXES, Config
 from jaxpt.errors import UserError
+from jaxpt.parallel import rules
 from jaxpt.plan import program, roofline
 from jaxpt.plan.program import PlanResult, Target
 from jaxpt.plan.topologies import Topology
@@ -83,7 +84,7 @@ def words(settings: Settings) -> str:
 
 def _steps_down(config: Config, measured: PlanResult) -> Iterator[Settings]:
     fixed = measured.total - measured.memory["temporaries"]
-    rows = measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"])
+    rows = measured.rows // math.prod(measured.mesh[axis] for axis in rules.BATCH)
     cuts = [n for n in range(config.train.grad_accum_steps + 1, rows + 1) if rows % n == 0]
     mesh: Settings = {}
     if fixed > measured.limit * 0.9:  # the state alone is too large: cut it, over the devices of `data` as well

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxpt.config import Config, dump
 from jaxpt.config.plain import leaves
+from jaxpt.parallel import rules
 from jaxpt.plan.search import Trial, words
 from jaxpt.runtime.terminal import console, print_table
 
@@ -223,7 +224,8 @@ def _ranked(config: Config, trial: Trial) -> tuple[str, ...]:
     if measured is not None:
         accumulation = int(trial.settings.get("train.grad_accum_steps", config.train.grad_accum_steps))
         memory = _bytes(measured.total)
-        rows = str(measured.rows // (measured.mesh["data"] * measured.mesh["fsdp"]) // accumulation)
+        ways = math.prod(measured.mesh[axis] for axis in rules.BATCH)
+        rows = str(measured.rows // ways // accumulation)
     tree = dict(leaves(dump(config)))
     changed = words({key: setting for key, setting in trial.settings.items() if setting != tree[key]})
     return "-" if trial.seconds == math.inf else duration(trial.seconds), memory, rows, changed, trial.reason

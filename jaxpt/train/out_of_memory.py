@@ -13,6 +13,7 @@ import jax
 
 from jaxpt.config import AXES, Config
 from jaxpt.errors import UserError
+from jaxpt.parallel import rules
 
 _MEMORY = re.compile(r"out of memory|allocat|memory space|bad_alloc", re.IGNORECASE)
 
@@ -66,7 +67,7 @@ def advice(config: Config, words: str, devices: int, of_host: bool = False) -> s
     rest = devices // math.prod(size for size in sizes if size != -1)
     mesh = dict(zip(AXES, (rest if size == -1 else size for size in sizes)))
     steps, batch = config.train.grad_accum_steps, config.data.batch_size
-    rows = batch / (mesh["data"] * mesh["fsdp"] * steps)
+    rows = batch / (math.prod(mesh[axis] for axis in rules.BATCH) * steps)
     lower = []
     if rows > 1 and not of_host:
         lower.append(f"raise train.grad_accum_steps={steps} (a device has {rows:g} of {batch} rows at a time)")

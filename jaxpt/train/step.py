@@ -8,6 +8,7 @@ the microbatches' gradients is exactly the gradient of the whole batch.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -312,12 +313,12 @@ def check(config: Config, setup: Setup) -> None:
     config.objective.check_family(config.model)
     config.model.check_length(config.data.length)
     _check_stages(config, setup)
-    rows = setup.mesh.shape["data"] * setup.mesh.shape["fsdp"]
+    axes = {axis: setup.mesh.shape[axis] for axis in rules.BATCH if axis != "expert" or setup.mesh.shape[axis] > 1}
+    rows = math.prod(axes.values())
     if config.data.batch_size % (rows * config.train.grad_accum_steps):
         raise UserError(
-            f"data.batch_size: {config.data.batch_size} must divide by mesh.data × mesh.fsdp × "
-            f"train.grad_accum_steps = {setup.mesh.shape['data']} × {setup.mesh.shape['fsdp']} × "
-            f"{config.train.grad_accum_steps}"
+            f"data.batch_size: {config.data.batch_size} must divide by {' × '.join(f'mesh.{axis}' for axis in axes)} × "
+            f"train.grad_accum_steps = {' × '.join(map(str, axes.values()))} × {config.train.grad_accum_steps}"
         )
 
 

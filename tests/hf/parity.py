@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from jaxpt.hf import directory, load, mapping, verify
+from jaxpt.hf import directory, experts, load, mapping, verify
 from jaxpt.models import stored
 
 V, LAYERS, D, HEADS, FF = 101, 3, 24, 3, 40
@@ -79,6 +79,15 @@ def save_as(model_type, path, ours, params):
     directory.write(path, ours, flat, dtypes, origin={"model_type": model_type})
 
 
+def fused_as_one_by_one(state, table):
+    """{their name: array} with a tensor for each expert, as on disk."""
+    if table.fused_experts is None:
+        return state
+    cuts = {name: experts.names(name, x.shape, table.fused_experts) for name, x in state.items()}
+    alone = {name: x for name, x in state.items() if not cuts[name]}
+    return alone | {new: state[name][e, i:j] for name, of in cuts.items() for new, (e, i, j) in of.items()}
+
+
 def compiled(ours):
     """(params, inputs, weights) → the gradient of Σ weights · tanh(outputs), and the outputs."""
 
@@ -105,8 +114,8 @@ def measured(model, ours, params, inputs, step):
     assert set(mine) == set(theirs)
     out = verify.differences(mine, theirs, inputs)
     assert all(w.grad is not None for w in model.parameters())
-    state = {n: w.grad.numpy() for n, w in model.named_parameters()}
     table = directory.family_of(ours.config, model.config.model_type).table_of(ours)
+    state = fused_as_one_by_one({n: w.grad.numpy() for n, w in model.named_parameters()}, table)
     found = mapping.find({n: x.shape for n, x in state.items()}, table, ours)
     wanted = stored.gather(mapping.pieces(state, found, table, ours), stored.stored_params(ours))
     flat = jax.tree_util.tree_leaves_with_path(gradient)

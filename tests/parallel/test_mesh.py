@@ -12,11 +12,12 @@ from jaxpt.parallel import mesh as meshes
 @pytest.mark.parametrize(
     ("sizes", "shape"),
     [
-        ({}, (8, 1, 1, 1, 1)),
-        ({"tensor": 2}, (4, 1, 1, 1, 2)),
-        ({"data": 2, "fsdp": -1}, (2, 1, 4, 1, 1)),
-        ({"data": 2, "fsdp": 2, "context": 2}, (2, 1, 2, 2, 1)),
-        ({"pipeline": 4}, (2, 4, 1, 1, 1)),
+        ({}, (8, 1, 1, 1, 1, 1)),
+        ({"tensor": 2}, (4, 1, 1, 1, 1, 2)),
+        ({"data": 2, "fsdp": -1}, (2, 1, 4, 1, 1, 1)),
+        ({"data": 2, "fsdp": 2, "context": 2}, (2, 1, 2, 1, 2, 1)),
+        ({"pipeline": 4}, (2, 4, 1, 1, 1, 1)),
+        ({"expert": 4}, (2, 1, 1, 4, 1, 1)),
     ],
 )
 def test_sizes(sizes, shape):
@@ -49,7 +50,7 @@ class Chip:
 def test_data_goes_from_slice_to_slice():
     chips = [Chip(n, n // 8) for n in range(16)]
     mesh = meshes.make(MeshConfig(data=-1, fsdp=2, tensor=2), chips)
-    assert dict(mesh.shape) == {"data": 4, "pipeline": 1, "fsdp": 2, "context": 1, "tensor": 2}
+    assert dict(mesh.shape) == {"data": 4, "pipeline": 1, "fsdp": 2, "expert": 1, "context": 1, "tensor": 2}
     for half in (0, 1):
         assert {chip.slice_index for chip in mesh.devices[2 * half : 2 * half + 2].ravel()} == {half}
     with pytest.raises(UserError, match=r"mesh\.data=1, mesh\.pipeline=1: .* multiple of the 2 slices"):

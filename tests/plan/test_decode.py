@@ -36,7 +36,7 @@ def gpt2(tmp_path_factory):
 
 def test_bytes_of_a_small_gpt2_by_hand(gpt2):
     """Layers 2, width 32, 4 heads, 32 positions, vocabulary 200 in 256 rows: tensor 4 × data 2."""
-    assert gpt2.mesh == {"data": 2, "pipeline": 1, "fsdp": 1, "context": 1, "tensor": 4}
+    assert gpt2.mesh == {"data": 2, "pipeline": 1, "fsdp": 1, "expert": 1, "context": 1, "tensor": 4}
     norms, biases, kernels = 2 * 64, (3 * 32 + 128) // 4 + 2 * 32, (4 * 32 * 32 + 2 * 32 * 128) // 4
     assert gpt2.weights == gpt2.weights_read == 4 * (2 * (norms + biases + kernels) + 64 + 32 * 32 + 256 // 4 * 32)
     assert gpt2.cache == 4 * 2 * 2 * (8 // 2) * (4 // 4) * 16 * 8  # float32, layers, keys and values, B, G, S, K
