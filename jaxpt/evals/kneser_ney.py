@@ -1,4 +1,4 @@
-"""A trigram model with modified Kneser-Ney smoothing, counted by sorting: what a neural language model is compared with.
+"""A trigram model with modified Kneser-Ney smoothing, counted by sorting: what a language model is compared with.
 
     p(w | u v) = max(c(uvw) − D(c(uvw)), 0) / c(uv·) + γ(uv) · p(w | v)
     γ(uv)      = Σ_k D(k) · n_k(uv·) / c(uv·),   n_k(uv·): words that followed uv k times, k = 1, 2, 3 and more

@@ -57,7 +57,7 @@ class Segment:
     shared: bool = False
     """All repetitions share their parameters, which have no layers axis (ALBERT)."""
     resizes: bool = False
-    """The one repetition changes the width of the states, which no loop could carry (AWD-LSTM's first and last layer)."""
+    """The one repetition changes the width of the states, which no loop could carry (AWD-LSTM's first, last layer)."""
 
 
 class _Pattern(nn.Module):

@@ -50,8 +50,8 @@ class RecurrentLM(DecoderLM):
     separator: bool = True
     """Append EOS to every document."""
     reset_at_documents: bool = False
-    """The state is zero at the start of each document. The EOS between two documents belongs to the second one, so every
-    token is still a target."""
+    """The state is zero at the start of each document. The EOS between two documents belongs to the second one, so
+    every token is still a target."""
     regularizer: ActivationRegularizer = ActivationRegularizer()
     """AR and TAR."""
 
@@ -101,7 +101,7 @@ class RecurrentLM(DecoderLM):
         return {**sums, **output.aux}, metrics, _transposed(output.memory)
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
-        dropped = model.lm_states(hidden)
+        dropped, segments = model.lm_states(hidden), batch["decoder_segment_ids"]
         total, metrics = token_loss(
             dropped,
             model.output_projection(),
@@ -111,7 +111,7 @@ class RecurrentLM(DecoderLM):
             z_loss=self.z_loss,
             chunk=self.loss_chunk,
         )
-        return {self.kind: total, **self.regularizer.sums(model, hidden, dropped, batch["decoder_segment_ids"])}, metrics
+        return {self.kind: total, **self.regularizer.sums(model, hidden, dropped, segments)}, metrics
 
     @property
     def carries(self) -> bool:
@@ -141,8 +141,8 @@ class RecurrentLM(DecoderLM):
             raise UserError(f"objective.bptt: {self.bptt} is above data.length {length}, which limits all windows")
         if self.carry and not jax.tree.leaves(self.carry_shapes(self.network(model), 1)):
             raise UserError(
-                f"objective.carry: model.kind: {model.kind} has no state to carry; model.kind: awd_lstm has one, or set "
-                "objective.kind: causal_lm"
+                f"objective.carry: model.kind: {model.kind} has no state to carry; model.kind: awd_lstm has one, "
+                "or set objective.kind: causal_lm"
             )
 
 

@@ -88,7 +88,7 @@ def decoder(
     Returns:
       decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [length], and decoder_prefix
       [length], 1 at the prefix's tokens, if the records have one, and decoder_answers [length], 1 where the target is
-      an answer's token, if they have these; with `continues` decoder_continues, int32 [], 0 where `opening` comes first.
+      an answer's token, if they have these; with `continues` decoder_continues, int32 [], 0 where `opening` is first.
 
     Raises:
       ValueError: more than length + 1 tokens.
