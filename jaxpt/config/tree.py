@@ -113,6 +113,11 @@ class CheckpointConfig(Frozen):
 
     every: PositiveInt | None = execution(None)
     """Steps between checkpoints; as often as evaluations by default."""
+    every_minutes: PositiveFloat | None = execution(None)
+    """Save also when so many minutes have passed since the last checkpoint."""
+    grace_seconds: PositiveFloat | None = execution(None)
+    """Seconds from SIGTERM or SIGINT until the machine or scheduler kills the process. A step and save that take longer
+    are given up then, with a line, exit code 128 + signal, and the last finished checkpoint; no limit by default."""
     keep_last: PositiveInt = execution(2)
     keep_best: NonNegativeInt = execution(1)
     """Keep so many with the best `best_metric`."""

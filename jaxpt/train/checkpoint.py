@@ -26,7 +26,7 @@ from flax import traverse_util
 from orbax.checkpoint import checkpoint_managers as policies
 
 from jaxpt.config import CheckpointConfig
-from jaxpt.errors import UserError
+from jaxpt.errors import RetryableError, UserError
 from jaxpt.models import parts
 from jaxpt.runtime import disk
 from jaxpt.train import checksums, handlers, lora, stored, trainable
@@ -91,6 +91,10 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Steps of all checkpoints, ascending."""
         return sorted(self._manager.all_steps())
+
+    def finished_steps(self) -> list[int]:
+        """Steps of the checkpoints that are whole on the disk, ascending; may be asked in any thread."""
+        return sorted(int(path.name) for path in self.directory.glob("*") if path.name.isdigit())
 
     def best(self) -> int | None:
         """The step with the best `checkpoint.best_metric`; None where no checkpoint has it."""
@@ -214,7 +218,8 @@ class Checkpoints:
             # Orbax reads the clock that can be set, not the one that only runs.
             late = "the save took too long, or the clock was set during it; re-run the same command to resume"
             reason = late if is_late or number is None else os.strerror(number)
-            raise UserError(f"{self.directory}: cannot save: {reason}; {newest}") from error
+            kind = RetryableError if is_late or number is None else UserError  # else by its number
+            raise kind(f"{self.directory}: cannot save: {reason}; {newest}") from error
 
     def meta(self, step: int) -> dict[str, Any]:
         """What was kept beside the state of `step`."""

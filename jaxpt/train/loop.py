@@ -17,9 +17,9 @@ import numpy as np
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.config.plain import leaves
-from jaxpt.errors import UserError, listed
+from jaxpt.errors import DivergedError, listed
 from jaxpt.parallel import compiler, distributed, failures, processes
-from jaxpt.runtime import plugins, progress, signals
+from jaxpt.runtime import maintenance, plugins, progress, signals
 from jaxpt.train import (
     checkpoint,
     ending,
@@ -31,6 +31,7 @@ from jaxpt.train import (
     profile,
     programs,
     resources,
+    saving,
     state,
     step,
     teachers,
@@ -75,8 +76,15 @@ def train(config: Config, timings: Timings | None = None) -> int:
     with progress.display.on(console), failures.shared(config.distributed.heartbeat_timeout), plugins.explained():
         settings = leaves(configs.dump(config) | {"distributed": None})
         processes.assert_same_settings(dict(settings), config.distributed.timeout)
-        with out_of_memory.explained(config):
+        watch = maintenance.watch(_save_before_maintenance)
+        with out_of_memory.explained(config), signals.save_requests(), watch:
             return _train(config, timings or Timings())
+
+
+def _save_before_maintenance(line: str) -> None:
+    """Says what is announced, and asks for a save."""
+    warn(f"{line}; saving after this step")
+    signals.request_save()
 
 
 def _train(config: Config, timings: Timings) -> int:
@@ -135,6 +143,8 @@ class Run:
     phase: Phase | None = None
     stopped: bool = False
     """By a signal, which this or another process received."""
+    save_wanted: bool = False
+    """By the clock, or by a process that was asked to save."""
     skipped: int = 0
     """Steps in a row, up to the last one logged, whose update was skipped."""
     last_loss: float | None = None
@@ -178,7 +188,7 @@ class Run:
         processes.barrier(f"phase {phase.index + 1}", self.config.distributed.timeout, warn)
         steps, all_peaks = self.config.train.steps, peak and peak * jax.device_count()
         # From the first step on there is something to save.
-        with signals.deferred():
+        with signals.deferred(self._hard_end()):
             with (
                 phase.setup.use(),
                 failures.stepping(),
@@ -203,10 +213,12 @@ class Run:
         """The steps of one phase, or up to a signal; the last state is saved, unless updates are being skipped."""
         phase, setup, done = self.phase, self.phase.setup, int(current.step)
         save_every = phase.config.checkpoint.every or evaluation.default_every(phase.config)
-        any_process, window, to_save = distributed.AnyProcess(setup.mesh), [], False
+        clock = saving.SaveClock(phase.config.checkpoint, distributed.AnyProcess(setup.mesh))
+        window, to_save = [], False
 
         def stop() -> bool:
-            self.stopped = self.stopped or any_process(signals.received() is not None)
+            wish = saving.STOP if self.stopped else clock.wish(done)
+            self.stopped, self.save_wanted = wish == saving.STOP, self.save_wanted or wish == saving.SAVE
             return self.stopped
 
         if self.begins and phase.config.train.eval_on_start:
@@ -241,9 +253,10 @@ class Run:
             self.phase.evaluators.forget()
             if not self.stopped:
                 self._evaluate(current, done, display, metrics, stop)
-            to_save = to_save or done % save_every == 0
+            to_save = to_save or self.save_wanted or done % save_every == 0
             if to_save or self.stopped or self.patience.is_over or done == end:
-                to_save = not self._save(current, ready.check)
+                to_save, self.save_wanted = not self._save(current, ready.check), False
+                clock.saved(done)
         tracing.stop()
         return current
 
@@ -277,7 +290,7 @@ class Run:
             self.skipped = self.skipped + 1 if value["skipped"] else 0
             if self.skipped == MAX_NONFINITE_STEPS:
                 problem = f"loss or gradient was not finite in {MAX_NONFINITE_STEPS} steps in a row"
-                raise UserError(self._nonfinite_message(problem))
+                raise DivergedError(self._nonfinite_message(problem))
         if count := int(sum(value["skipped"] for value in values)):
             say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
 
@@ -309,16 +322,16 @@ class Run:
         """Starts to save the state; False where the last update was skipped: then the checkpoints before it are kept.
 
         Raises:
-          UserError: the state is not finite.
+          DivergedError: the state is not finite.
         """
         done, skipped = int(current.step), int(current.skipped)
         if skipped:
             if done == self.config.train.steps or self.patience.is_over:
-                raise UserError(self._nonfinite_message(f"the updates of the last {skipped} steps were skipped"))
+                raise DivergedError(self._nonfinite_message(f"the updates of the last {skipped} steps were skipped"))
             return False
         if nonfinite := step.not_finite(current, check(current)):
             problem = f"{listed(nonfinite, 1)} are not finite at step {done}, which is not saved"
-            raise UserError(self._nonfinite_message(problem))
+            raise DivergedError(self._nonfinite_message(problem))
         meta = {"phase": self.phase.index, "data": self.phase.data.fingerprint, "config": settings(self.config)}
         meta |= teachers.identities(self.setup) | self.patience.saved() | {"code": self.phase.code}
         evaluators = self.phase.evaluators
@@ -326,6 +339,19 @@ class Run:
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in evaluators.found]
         self.checkpoints.save(current, meta, evaluation.figures(evaluators.found))
         return True
+
+    def _hard_end(self) -> signals.Callback:
+        """What ends the process when `checkpoint.grace_seconds` are over after a signal."""
+        seconds = self.config.checkpoint.grace_seconds
+        if seconds is None:
+            return lambda number: None
+
+        def words() -> str:
+            saved = self.checkpoints.finished_steps()
+            newest = f"that of step {saved[-1]}" if saved else "none"
+            return f"checkpoint.grace_seconds={seconds:g} end before the save does; the newest checkpoint is {newest}"
+
+        return signals.hard_end(0.9 * seconds, words)
 
     def _stop(self, current: State) -> None:
         """Says where the run stands after a signal, and ends the process."""

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from jaxpt.config import CheckpointConfig
-from jaxpt.errors import UserError
+from jaxpt.errors import StorageError
 from jaxpt.runtime import disk
 from jaxpt.train.display import NOTABLE
 from jaxpt.train.state import Setup, size
@@ -87,7 +87,7 @@ def disk_need(setup: Setup, config: CheckpointConfig) -> int:
 
 
 def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
-    """Raises UserError where the disk cannot hold the run's checkpoints, besides those that are there and will go."""
+    """Raises StorageError where the disk cannot hold the run's checkpoints besides those that are there and will go."""
     rolling = config.keep_last + config.keep_best + config.save_initial_state
     checkpoint_bytes = size(setup.shapes)
     checkpoint_dirs = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit()]
@@ -97,7 +97,7 @@ def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
     free = shutil.disk_usage(disk.nearest_existing(run_dir)).free
     if need > free:
         more = "more " if checkpoint_dirs else ""
-        raise UserError(
+        raise StorageError(
             f"{run_dir}: the run's checkpoints need {more}{need / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; "
             "free some space, lower checkpoint.keep_last or keep_best, or choose another run_dir"
         )
