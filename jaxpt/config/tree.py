@@ -101,6 +101,11 @@ class TrainConfig(Frozen):
     deterministic: bool = execution(False)
     """Give the same bits in each run on GPUs too, as CPUs and TPUs always do. It costs speed: XLA uses no atomic
     additions, times no kernels to choose from, and cuDNN's attention is left out."""
+    on_spike: Literal["keep", "skip", "rewind"] = execution("keep")
+    """A finite spike of loss or gradient norm: `keep` says so, `skip` leaves the weights as they are, too, and `rewind`
+    also goes back to the checkpoint before and leaves out the batches that made it (`jaxpt.train.spikes`)."""
+    max_rewinds: Annotated[NonNegativeInt, unaffected("program")] = execution(3)
+    """The run ends at the spike after so many rewinds."""
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
     compiled: Annotated[str | None, unaffected("program")] = execution(None)

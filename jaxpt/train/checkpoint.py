@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from flax import traverse_util
 from orbax.checkpoint import checkpoint_managers as policies
@@ -29,7 +30,7 @@ from jaxpt.config import CheckpointConfig
 from jaxpt.errors import RetryableError, UserError
 from jaxpt.models import parts
 from jaxpt.runtime import disk
-from jaxpt.train import checksums, handlers, lora, stored, trainable
+from jaxpt.train import checksums, handlers, lora, spikes, stored, trainable
 from jaxpt.train.run_dir import receipt
 from jaxpt.train.state import Setup, State
 
@@ -230,6 +231,8 @@ class Checkpoints:
         """The state of `step`, each array placed where the setup wants it, on any mesh."""
         self.check(step)
         saved, abstract_state = self._manager.item_metadata(step).state, setup.placed_shapes()
+        scale = spikes.fresh(np) if abstract_state.scale is None else abstract_state.scale  # it may be left out, or new
+        abstract_state = abstract_state.replace(scale=scale if "scale" in saved else None)
         if saved["opt_state"] is None:
             run_dir = self.directory.parent
             start = f"start one from them: init_from.path={run_dir} run_dir=…"
@@ -238,7 +241,9 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_tree(abstract_state)))
         state = State(**self._manager.restore(step, args=args).state)
         stored.compare_step(self.directory / str(step), state.step)
-        return state
+        return (
+            state if (state.scale is None) == (setup.shapes.scale is None) else state.replace(scale=setup.empty_scale())
+        )
 
     def restore_params(self, setup: Setup, step: int) -> Any:
         """The model's parameters alone of `step`: their average where the checkpoint has one, adapters merged.
@@ -289,8 +294,9 @@ class Checkpoints:
 
 
 def _tree(state: State) -> dict[str, Any]:
-    """A state by its fields; `carry` is on the disk where there is one alone."""
-    return {name: value for name, value in vars(state).items() if name != "carry" or value is not None}
+    """A state by its fields; `carry` and `scale` are on the disk where there are such alone."""
+    optional = ("carry", "scale")
+    return {name: value for name, value in vars(state).items() if name not in optional or value is not None}
 
 
 def run_id(directory: Path) -> str:

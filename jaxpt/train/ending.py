@@ -117,6 +117,8 @@ def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> N
         "finished": finished,
         "step": done,
         "skipped_steps": int(current.skipped_total),
+        "spikes": before.get("spikes", 0) + run.num_spikes,
+        **run.rewinds.saved().get("spikes", {}),
         "parameters": run.setup.network.count_params(),
         "tokens_per_step": run.phase.tokens_per_step,
         "text_tokens_per_step": run.phase.text_tokens_per_step,

@@ -31,7 +31,9 @@ from jaxpt.train import (
     profile,
     programs,
     resources,
+    rewinds,
     saving,
+    spikes,
     state,
     step,
     teachers,
@@ -117,7 +119,10 @@ def _train(config: Config, timings: Timings) -> int:
         current, meta = initial.begin(setup, checkpoints, run_dir)
         done = int(current.step)
         timings.mark("weights and optimizer state")
-        run = Run(config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta), timings)
+        run = Run(
+            config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta), timings,
+            rewinds.Rewinds(config, meta),
+        )  # fmt: skip
         if done >= config.train.steps or run.patience.is_over:
             more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
             say(f"{run_dir} is finished at step {done}; `{more}` continues it")
@@ -140,6 +145,7 @@ class Run:
     begun: float
     patience: evaluation.Patience
     timings: Timings
+    rewinds: rewinds.Rewinds
     phase: Phase | None = None
     stopped: bool = False
     """By a signal, which this or another process received."""
@@ -147,6 +153,10 @@ class Run:
     """By the clock, or by a process that was asked to save."""
     skipped: int = 0
     """Steps in a row, up to the last one logged, whose update was skipped."""
+    spike: spikes.Spike | None = None
+    """For which the run is about to go back."""
+    num_spikes: int = 0
+    """That this process has seen."""
     last_loss: float | None = None
     begins: bool = False
     """Before its first step, and not resumed from a checkpoint."""
@@ -159,27 +169,60 @@ class Run:
         self.pending_evaluators = tuple((meta or {}).get("missed", ()))
         self.skipped, self.begins = int(current.skipped), not done and meta is None
         metrics = Metrics(self.run_dir, self.config, done)
+        stages = [*enumerate(itertools.pairwise((*self.starts, self.config.train.steps)))]
         try:
-            for index, (start, end) in enumerate(itertools.pairwise((*self.starts, self.config.train.steps))):
-                if done >= end or self.patience.is_over:
-                    continue
-                saved = meta if done == first else None
-                self.phase = enter(self.config, self.setup, index, self.phase, saved, self.timings)
+            while (stage := next((n for n, (_, end) in stages if done < end), None)) is not None:
+                if self.patience.is_over:
+                    break
+                _, (start, end) = stages[stage]
+                if self.phase is None or self.phase.index != stage:
+                    saved = meta if done == first else None
+                    self.phase = enter(self.config, self.setup, stage, self.phase, saved, self.timings)
                 if done == start:
                     current = self.phase.setup.begin_phase(current, new_data=done == self.phase.data_start)
                 with out_of_memory.explained(self.phase.config):
                     current = self._phase(current, end, metrics)
-                done = int(current.step)
+                if self.spike is not None and (at := self._rewind_target()) is not None:
+                    metrics.close()
+                    current, meta = self._rewind(current, at)
+                    first = at
+                    metrics = Metrics(self.run_dir, self.config, at)
+                self.spike, done = None, int(current.step)
         finally:
             metrics.close()
         return ending.finish(self, current)
+
+    def _rewind_target(self) -> int | None:
+        """The step to go back to after a spike; None where nothing was saved before it.
+
+        Raises:
+          DivergedError: the run went back often enough.
+        """
+        self.rewinds.go_back(self.spike, self.phase.data_start, str(self.run_dir))
+        target = self.checkpoints.newest_whole(report=say)
+        omitted = listed([str(number) for number in spikes.left_out(self.spike)], 4)
+        back = "the run goes on" if target is None else f"going back to step {target} (train.on_spike: rewind)"
+        none = "no checkpoint is from before; " if target is None else ""
+        say(f"step {self.spike.step}: {none}its update was left out; {back} without the batches {omitted}")
+        return target
+
+    def _rewind(self, current: State, step: int) -> tuple[State, dict[str, Any]]:
+        """The state of a checkpoint in place of the current one, which is deleted, and what was saved beside it."""
+        for leaf in jax.tree.leaves(current):
+            leaf.delete()
+        meta = self.checkpoints.meta(step)
+        current = self.checkpoints.restore(initial.setup_at(self.setup, step), step)
+        self.patience, self.skipped = evaluation.Patience(self.config, meta), int(current.skipped)
+        self.pending_evaluators = tuple(meta.get("missed", ()))
+        self.phase.evaluators.forget()
+        return current, meta
 
     def _phase(self, current: State, end: int, metrics: Metrics) -> State:
         """The steps of one phase; ends the process where a signal came."""
         phase, done = self.phase, int(current.step)
         ready = phase.compile(len(self.starts), self.timings)
         rows = distributed.rows(phase.setup.mesh, phase.config.data.batch_size)
-        batches = phase.data.train.batches(done - phase.data_start, rows=rows)
+        batches = self.rewinds.batches(phase.data.train, done, phase.data_start, rows)
         feed = resources.InputWait(batches, phase.config.data.readers)
         peak = flops.peak(jax.devices()[0])
         metrics.write(
@@ -214,7 +257,8 @@ class Run:
         phase, setup, done = self.phase, self.phase.setup, int(current.step)
         save_every = phase.config.checkpoint.every or evaluation.default_every(phase.config)
         clock = saving.SaveClock(phase.config.checkpoint, distributed.AnyProcess(setup.mesh))
-        window, to_save = [], False
+        window, to_save, watch = [], False, spikes.Watch(phase.index, current.scale)
+        must_judge = phase.config.train.on_spike == "rewind"  # before a save: what is saved is from before any spike
 
         def stop() -> bool:
             wish = saving.STOP if self.stopped else clock.wish(done)
@@ -247,13 +291,17 @@ class Run:
             window.append(figures)
             if len(window) > MAX_INFLIGHT_STEPS:
                 jax.block_until_ready(window[-1 - MAX_INFLIGHT_STEPS])
-            if stop() or done % phase.config.train.log_every == 0 or done in (end, self.starts[phase.index] + 1):
-                self._log(window, done, display, metrics, feed)
+            is_last = stop() or done == end
+            to_save = to_save or self.save_wanted or done % save_every == 0
+            is_logged = done % phase.config.train.log_every == 0 or done == self.starts[phase.index] + 1
+            if is_last or is_logged or (must_judge and to_save):
+                self._log(window, done, display, metrics, feed, watch)
                 window = []
+            if self.spike is not None:
+                break
             self.phase.evaluators.forget()
             if not self.stopped:
                 self._evaluate(current, done, display, metrics, stop)
-            to_save = to_save or self.save_wanted or done % save_every == 0
             if to_save or self.stopped or self.patience.is_over or done == end:
                 to_save, self.save_wanted = not self._save(current, ready.check), False
                 clock.saved(done)
@@ -261,7 +309,13 @@ class Run:
         return current
 
     def _log(
-        self, window: list[Figures], done: int, display: Display, metrics: Metrics, feed: resources.InputWait
+        self,
+        window: list[Figures],
+        done: int,
+        display: Display,
+        metrics: Metrics,
+        feed: resources.InputWait,
+        watch: spikes.Watch,
     ) -> None:
         values = jax.device_get(window)
         means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
@@ -286,6 +340,7 @@ class Run:
         )
         if hint:
             warn(f"step {done}: {hint}")
+        self._judge(values, done, watch)
         for value in values:
             self.skipped = self.skipped + 1 if value["skipped"] else 0
             if self.skipped == MAX_NONFINITE_STEPS:
@@ -293,6 +348,21 @@ class Run:
                 raise DivergedError(self._nonfinite_message(problem))
         if count := int(sum(value["skipped"] for value in values)):
             say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
+
+    def _judge(self, values: list[dict[str, Any]], done: int, watch: spikes.Watch) -> None:
+        """Says which of the last steps were spikes; the first one for which the run goes back is kept."""
+        action = self.config.train.on_spike
+        for step_number, value in enumerate(values, done - len(values) + 1):
+            number = self.rewinds.batch_number(step_number, self.phase.data_start)
+            rate = float(self.setup.schedule(step_number - 1))
+            spike = watch.see(step_number, number, rate, value)
+            if spike is None:
+                continue
+            hint = "; train.on_spike=skip or rewind would leave it out" if not self.num_spikes else ""
+            self.num_spikes += 1
+            say(f"step {step_number}: a spike: {spike}{hint if action == 'keep' else '; its update is left out'}")
+            if action == "rewind" and self.spike is None:
+                self.spike = spike
 
     def _nonfinite_message(self, problem: str) -> str:
         """The message of a run that ends since its numbers are not finite."""
@@ -333,7 +403,9 @@ class Run:
             problem = f"{listed(nonfinite, 1)} are not finite at step {done}, which is not saved"
             raise DivergedError(self._nonfinite_message(problem))
         meta = {"phase": self.phase.index, "data": self.phase.data.fingerprint, "config": settings(self.config)}
-        meta |= teachers.identities(self.setup) | self.patience.saved() | {"code": self.phase.code}
+        meta |= (
+            teachers.identities(self.setup) | self.patience.saved() | self.rewinds.saved() | {"code": self.phase.code}
+        )
         evaluators = self.phase.evaluators
         due = evaluators.due(done) if self.stopped else ()
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in evaluators.found]
