@@ -106,6 +106,10 @@ class TrainConfig(Frozen):
     also goes back to the checkpoint before and leaves out the batches that made it (`jaxpt.train.spikes`)."""
     max_rewinds: Annotated[NonNegativeInt, unaffected("program")] = execution(3)
     """The run ends at the spike after so many rewinds."""
+    stall_seconds: Annotated[PositiveFloat | None, unaffected("program")] = execution(600.0)
+    """A step, batch or save that takes longer is named, with its process and the stacks of all threads; null: never."""
+    stall_exit: Annotated[bool, unaffected("program")] = execution(False)
+    """End the run then, all of its processes, with exit code 75: launchers start it again."""
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
     compiled: Annotated[str | None, unaffected("program")] = execution(None)

@@ -231,7 +231,8 @@ class Checkpoints:
         """The state of `step`, each array placed where the setup wants it, on any mesh."""
         self.check(step)
         saved, abstract_state = self._manager.item_metadata(step).state, setup.placed_shapes()
-        scale = spikes.fresh(np) if abstract_state.scale is None else abstract_state.scale  # it may be left out, or new
+        wants_none = abstract_state.scale is None  # whatever the checkpoint has
+        scale = spikes.fresh(np) if wants_none else abstract_state.scale
         abstract_state = abstract_state.replace(scale=scale if "scale" in saved else None)
         if saved["opt_state"] is None:
             run_dir = self.directory.parent
@@ -241,9 +242,9 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_tree(abstract_state)))
         state = State(**self._manager.restore(step, args=args).state)
         stored.compare_step(self.directory / str(step), state.step)
-        return (
-            state if (state.scale is None) == (setup.shapes.scale is None) else state.replace(scale=setup.empty_scale())
-        )
+        if (state.scale is None) != wants_none:
+            state = state.replace(scale=setup.empty_scale())
+        return state
 
     def restore_params(self, setup: Setup, step: int) -> Any:
         """The model's parameters alone of `step`: their average where the checkpoint has one, adapters merged.

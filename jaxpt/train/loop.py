@@ -25,6 +25,7 @@ from jaxpt.train import (
     ending,
     evaluation,
     flops,
+    goodput,
     initial,
     out_of_memory,
     preflight,
@@ -38,7 +39,9 @@ from jaxpt.train import (
     step,
     teachers,
     trainable,
+    watchdog,
 )
+from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.display import Display, console, say, warn
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics
@@ -119,9 +122,15 @@ def _train(config: Config, timings: Timings) -> int:
         current, meta = initial.begin(setup, checkpoints, run_dir)
         done = int(current.step)
         timings.mark("weights and optimizer state")
+        clock = goodput.Clock(begun)
+        clock.add(
+            goodput.of_killed(run_dir, begun, done) or run_dirs.receipt(run_dir).get("time", {}).get("seconds", {})
+        )
+        clock.step = clock.first_step = done
+        end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
         run = Run(
             config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta), timings,
-            rewinds.Rewinds(config, meta),
+            rewinds.Rewinds(config, meta), clock, end_watch,
         )  # fmt: skip
         if done >= config.train.steps or run.patience.is_over:
             more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
@@ -146,6 +155,9 @@ class Run:
     patience: evaluation.Patience
     timings: Timings
     rewinds: rewinds.Rewinds
+    clock: goodput.Clock
+    end_watch: Callable[[], None]
+    """Ends the watchdog."""
     phase: Phase | None = None
     stopped: bool = False
     """By a signal, which this or another process received."""
@@ -155,6 +167,7 @@ class Run:
     """Steps in a row, up to the last one logged, whose update was skipped."""
     spike: spikes.Spike | None = None
     """For which the run is about to go back."""
+    throughput: watchdog.Throughput = dataclasses.field(default_factory=watchdog.Throughput)
     num_spikes: int = 0
     """That this process has seen."""
     last_loss: float | None = None
@@ -177,7 +190,8 @@ class Run:
                 _, (start, end) = stages[stage]
                 if self.phase is None or self.phase.index != stage:
                     saved = meta if done == first else None
-                    self.phase = enter(self.config, self.setup, stage, self.phase, saved, self.timings)
+                    with self.clock.during("start"):
+                        self.phase = enter(self.config, self.setup, stage, self.phase, saved, self.timings)
                 if done == start:
                     current = self.phase.setup.begin_phase(current, new_data=done == self.phase.data_start)
                 with out_of_memory.explained(self.phase.config):
@@ -210,6 +224,7 @@ class Run:
         """The state of a checkpoint in place of the current one, which is deleted, and what was saved beside it."""
         for leaf in jax.tree.leaves(current):
             leaf.delete()
+        self.clock.lose_steps(step)
         meta = self.checkpoints.meta(step)
         current = self.checkpoints.restore(initial.setup_at(self.setup, step), step)
         self.patience, self.skipped = evaluation.Patience(self.config, meta), int(current.skipped)
@@ -220,9 +235,11 @@ class Run:
     def _phase(self, current: State, end: int, metrics: Metrics) -> State:
         """The steps of one phase; ends the process where a signal came."""
         phase, done = self.phase, int(current.step)
-        ready = phase.compile(len(self.starts), self.timings)
+        with self.clock.during("compile"):
+            ready = phase.compile(len(self.starts), self.timings)
         rows = distributed.rows(phase.setup.mesh, phase.config.data.batch_size)
         batches = self.rewinds.batches(phase.data.train, done, phase.data_start, rows)
+        self.throughput = watchdog.Throughput()
         feed = resources.InputWait(batches, phase.config.data.readers)
         peak = flops.peak(jax.devices()[0])
         metrics.write(
@@ -236,9 +253,11 @@ class Run:
                 phase.setup.use(),
                 failures.stepping(),
                 Display(done, steps, phase.tokens_per_step, phase.flops, all_peaks) as display,
+                self.clock.during("steps"),
             ):
                 current = self._steps(current, end, feed, ready, metrics, display)
-            self.checkpoints.wait()
+            with self.clock.during("saves"):
+                self.checkpoints.wait()
             if self.stopped:
                 metrics.close()
                 self._stop(current)
@@ -274,7 +293,8 @@ class Run:
             self._evaluate(current, done, display, metrics, stop)
             self.checkpoints.add_figures(done, evaluation.figures(self.phase.evaluators.found))
             self.pending_evaluators = ()
-        batch = step.put(feed.next(), setup)
+        with self.clock.during("data"):
+            batch = step.put(feed.next(), setup)
         tracing = profile.Profile(self.config.profile, self.run_dir, ready.train)
         self.timings.mark("the first batch")
         while done < end and not self.stopped and not self.patience.is_over:
@@ -291,6 +311,7 @@ class Run:
             window.append(figures)
             if len(window) > MAX_INFLIGHT_STEPS:
                 jax.block_until_ready(window[-1 - MAX_INFLIGHT_STEPS])
+            self.clock.beat(done)
             is_last = stop() or done == end
             to_save = to_save or self.save_wanted or done % save_every == 0
             is_logged = done % phase.config.train.log_every == 0 or done == self.starts[phase.index] + 1
@@ -326,6 +347,9 @@ class Run:
             means[name] = np.mean(finite_values) if finite_values else np.nan
         rates = display.rates(done)
         rates["input_wait"], hint = feed.share(len(window) / rates["steps_per_second"])
+        self.clock.move(feed.take_idle(), "steps", "data")
+        if (slow := self.throughput.see(rates["steps_per_second"])) is not None:
+            say(f"step {done}: {slow}; input wait {rates['input_wait']:.0%}")
         rate = float(self.setup.schedule(done - 1))
         self.last_loss = float(values[-1]["loss"])
         display.step(done, float(means["loss"]), rate, rates)
@@ -378,11 +402,12 @@ class Run:
         due = [evaluator for evaluator in evaluators.due(done) if not pending or evaluator.called in pending]
         if not due:
             return
-        for name, result in evaluators.run(due, self.phase.setup.to_model(current), stop):
-            if figures := evaluation.figures({name: result}):
-                metrics.write(done, figures)
-            for n, line in enumerate(evaluation.lines(name, result)):
-                say(line if n else f"step {done}/{self.config.train.steps}  {line}")
+        with self.clock.during("evaluation"):
+            for name, result in evaluators.run(due, self.phase.setup.to_model(current), stop):
+                if figures := evaluation.figures({name: result}):
+                    metrics.write(done, figures)
+                for n, line in enumerate(evaluation.lines(name, result)):
+                    say(line if n else f"step {done}/{self.config.train.steps}  {line}")
         for line in (evaluators.without_best(), self.patience.see(evaluation.figures(evaluators.found))):
             if line:
                 say(line)
@@ -409,7 +434,8 @@ class Run:
         evaluators = self.phase.evaluators
         due = evaluators.due(done) if self.stopped else ()
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in evaluators.found]
-        self.checkpoints.save(current, meta, evaluation.figures(evaluators.found))
+        with self.clock.during("saves"):
+            self.checkpoints.save(current, meta, evaluation.figures(evaluators.found))
         return True
 
     def _hard_end(self) -> signals.Callback:
@@ -435,4 +461,5 @@ class Run:
             say(f"stopped by a signal after step {done}, whose update was skipped; re-run the same command to resume "
                 f"from {resume_point}")  # fmt: skip
         ending.write_receipt(self, current, finished=False)
+        self.end_watch()
         signals.leave(signals.received() or signal.SIGTERM)

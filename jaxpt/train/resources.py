@@ -26,6 +26,8 @@ class InputWait:
         self._feed, self._readers = feed, readers
         self._waited, self._steps, self._idle = 0.0, 0, 0
         self._is_said = False
+        self.idle_seconds = 0.0
+        """Time that the device had nothing to do since all were taken (`take_idle`)."""
 
     def next(self, figures: Any = None) -> Any:
         """The next batch.
@@ -40,10 +42,18 @@ class InputWait:
         begun = time.perf_counter()
         batch = next(self._feed)
         if figures is not None:
-            self._waited += time.perf_counter() - begun
+            waited = time.perf_counter() - begun
+            self._waited += waited
             self._steps += 1
-            self._idle += all(x.is_ready() for x in jax.tree.leaves(figures))
+            if all(x.is_ready() for x in jax.tree.leaves(figures)):
+                self._idle += 1
+                self.idle_seconds += waited
         return batch
+
+    def take_idle(self) -> float:
+        """Seconds of waiting after which the device was idle, since the last call."""
+        seconds, self.idle_seconds = self.idle_seconds, 0.0
+        return seconds
 
     def share(self, seconds: float) -> tuple[float, str]:
         """How much of some time went into waiting, since the last call.

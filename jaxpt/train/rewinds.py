@@ -53,7 +53,7 @@ class Rewinds:
             raise DivergedError(
                 f"{run_dir}: spikes at steps {steps}, after {self.count} rewinds (train.max_rewinds): "
                 f"{spikes.in_common(self.history)}; lower optimizer.learning_rate or set optimizer.clip_norm; "
-                f"`jaxpt replay {run_dir} --step {spike.step}` runs the last one again"
+                f"`jaxpt replay {run_dir} --step {spike.step} --batch {spike.batch}` runs the last one again"
             )
         self.count += 1
         self.omitted.setdefault(data_start, set()).update(spikes.left_out(spike))

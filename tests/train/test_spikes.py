@@ -13,7 +13,9 @@ import yaml
 from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.data import preparing
+from jaxpt.report import replay
 from jaxpt.train import spikes
+from jaxpt.train.run_dir import records
 from tests import families
 from tests.runs import assert_bit_equal, final
 from tests.train.spiking import checksum
@@ -135,12 +137,26 @@ def test_a_run_says_skips_or_goes_back(recipe, capsys):
         assert code == 0 and said.count("going back") == (left == 15), said
         assert_bit_equal(final(recipe.parent / "rewind", 24), ends["rewind"])
 
+    metrics = {entry["step"]: entry for entry in records(recipe.parent / "skip")[0] if "train/loss" in entry}
+    replayed = replay.run(configs.load(recipe.parent / "skip"), recipe.parent / "skip", 21)
+    assert (replayed.start, replayed.batch_number) == (20, 20)
+    # Means of the seven steps up to 21: the last one makes the difference to the six before, which a log line has not.
+    assert replayed.figures["loss"] < 10 < metrics[21]["train/loss"]
+    spiked = replay.run(configs.load(recipe.parent / "skip"), recipe.parent / "skip", 21, batch_number=SPIKE - 1)
+    assert spiked.figures["spike"] == 1 and spiked.figures["loss"] > 1000
+    squares = sum(norms["gradient"] ** 2 for norms in spiked.norms.values())
+    assert np.isclose(squares**0.5, spiked.figures["gradient_norm"], rtol=1e-5)
+    assert cli.main(["replay", str(recipe.parent / "skip"), "--step", "23", "-n", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "step 23: batch 22 of the stream, from the checkpoint of step 20, after 2 steps from there" in said
+    assert "example 176" in said and "model/decoder" in said and any(word in said for word in WORDS)
+
 
 @pytest.mark.slow
 def test_a_run_that_went_back_often_enough_ends(recipe, capsys):
     code, said = train(recipe, capsys, "often", "train.on_spike=rewind", "train.max_rewinds=0")
     assert code == 65
     words = f"spikes at steps {SPIKE}, after 0 rewinds (train.max_rewinds): batches 17 of the stream; of gradient norm"
-    assert words in said and f"jaxpt replay {recipe.parent / 'often'} --step {SPIKE}" in said, said
+    assert words in said and f"jaxpt replay {recipe.parent / 'often'} --step {SPIKE} --batch 17`" in said, said
     code, said = train(recipe, capsys, "none", "train.on_spike=rewind", "checkpoint.every=100")
     assert code == 0 and "no checkpoint is from before; its update was left out; the run goes on" in said
