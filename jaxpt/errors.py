@@ -23,12 +23,37 @@ note: Callable[[str], None] = _say_nothing
 class UserError(Exception):
     """An error that the user can fix. The message names, in one line, the key or file, the problem and the solution.
 
-    The command line prints it as one line and exits with code 2.
+    The command line prints it as one line and exits with `exit_code` (`jaxpt.runtime.exit_codes`).
     """
+
+    exit_code: int = 2
+
+
+class RetryableError(UserError):
+    """Nothing has to be mended: the same command goes on. A process or a machine was lost, late or stuck."""
+
+    exit_code = 75
+
+
+class StorageError(UserError):
+    """There is no room to write: once there is, the same command goes on."""
+
+    exit_code = 74
+
+
+class DivergedError(UserError):
+    """The numbers of a training run went wrong: the same command would go the same way."""
+
+    exit_code = 65
 
 
 class AlreadySaid(UserError):
     """A user error whose line was printed already, by this process or by another one of the run."""
+
+    def __init__(self, exit_code: int = 2) -> None:
+        """With the exit code of the error that was printed."""
+        super().__init__()
+        self.exit_code = exit_code
 
 
 def escaped(text: str) -> str:

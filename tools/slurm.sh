@@ -23,7 +23,10 @@
 # own choices; export NCCL_SOCKET_IFNAME or NCCL_IB_HCA before sbatch where it chooses wrong.
 #
 # Two minutes before the time limit, and on a preemption, the tasks get SIGTERM: jaxpt saves and exits with 143, and the
-# job is queued again, with the same command. After any other exit code, or scancel, it isn't.
+# job is queued again, with the same command. So it is after a failure that a new try may mend: 75 (a process was lost,
+# late or stuck), 134, 137 and 139 (it was aborted or killed), unless the job was queued again five times before and
+# ended within ten minutes. After any other exit code, or scancel, it isn't. With checkpoint.grace_seconds=120 a save
+# that takes longer than Slurm waits ends in a line.
 
 set -euo pipefail
 
@@ -40,11 +43,20 @@ main() {
   trap 'told=yes' TERM # scancel tells this script too, and a preemption, after which Slurm itself queues the job
   step "$SLURM_JOB_ID" "$@"
   "${srun[@]}" || code=$?
-  if ((code == 143)) && [[ -z $told ]]; then
-    echo "tools/slurm.sh: stopped by SIGTERM, queued again"
+  if [[ -z $told ]] && again "$code"; then
+    echo "tools/slurm.sh: exit code $code, queued again"
     scontrol requeue "$SLURM_JOB_ID"
   fi
   return "$code"
+}
+
+# True for exit codes after which the same command may go on.
+again() {
+  case $1 in
+    143) ;;
+    75 | 134 | 137 | 139) ((SECONDS >= 600 || ${SLURM_RESTART_COUNT:-0} < 5)) ;;
+    *) return 1 ;;
+  esac
 }
 
 # Sets srun to its command line. Every task sees all GPUs of its node and takes its own by its number there; it has all

@@ -11,7 +11,8 @@
 #   status    the state of the TPU, and of the run on each worker: running, lost, none, or its exit code
 #   stop      end the run as Ctrl-C does: it saves; re-run the same command to resume
 #   resume    go on after a preemption: create what is gone, setup, run
-#   babysit   resume, and again after every preemption, until the run ends by itself; exits with its code
+#   babysit   resume, and again after every preemption and every failure that a new try may mend (jaxpt --help lists the
+#             exit codes), until the run ends by itself; exits with its code
 #   delete    give the TPU back; asks first, unless --yes
 #
 # Options; a variable gives the default, JAXPT_TPU_NAME that of --name:
@@ -331,9 +332,16 @@ resume() {
   fi
 }
 
+# True unless the last five runs were over within ten minutes each: then another try mends nothing.
+worth_a_try() {
+  if ((SECONDS - begun < 600)); then quick=$((quick + 1)); else quick=1; fi
+  begun=$SECONDS
+  ((quick <= 5))
+}
+
 # A TPU that is being preempted may still answer, with a failed run: one counts when the TPU is there a look later.
 babysit() {
-  local tpu run failure=''
+  local tpu run failure='' begun=$SECONDS quick=0
   say_left_behind
   commit=$(git rev-parse "$commit") # what is committed meanwhile stays out
   resume || return                  # a mistake shows here; later ones may pass
@@ -352,8 +360,14 @@ babysit() {
         (renew "$tpu") || say "not yet, trying again"
         ;;
       *)
-        [[ $run != "$failure" ]] || { say "the run failed with exit code $run" && return "$run"; }
-        failure=$run
+        [[ $run == "$failure" ]] || { failure=$run && continue; }
+        # 75: a process was lost, late or stuck; above 128: it was killed, or aborted. All else wants a person.
+        if [[ $run == 75 || $run == 1[3-9][0-9] ]] && worth_a_try; then
+          say "the run failed with exit code $run, going on" && failure=''
+          (renew "$tpu") || say "not yet, trying again"
+        else
+          say "the run failed with exit code $run" && return "$run"
+        fi
         ;;
     esac
   done

@@ -1,7 +1,7 @@
 """The command line: parse, call, print errors.
 
 Commands import their dependencies lazily, so `jaxpt --help` is fast. A user error prints one line on stderr and exits
-with code 2; `--debug` shows the traceback.
+with code 2, or another of `jaxpt.runtime.exit_codes`; `--debug` shows the traceback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxpt import errors
 from jaxpt.cli.parsing import Parser, Version, add_command, add_common
 from jaxpt.cli.table import COMMANDS
 from jaxpt.errors import AlreadySaid, UserError, printable
-from jaxpt.runtime import allocator, plugins, progress, signals
+from jaxpt.runtime import allocator, exit_codes, plugins, progress, signals
 from jaxpt.runtime.stamp import stamped
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the arguments without the program name; default `sys.argv[1:]`.
 
     Returns:
-      The exit code: 0, 2 for a user error, 128 + signal number if stopped by a signal.
+      The exit code (`jaxpt.runtime.exit_codes`).
     """
     arguments = parser().parse(sys.argv[1:] if argv is None else argv)
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         if not isinstance(error, AlreadySaid):
             _print_error(error)
-        return 2
+        return exit_codes.of(error)
 
 
 def _run(arguments: argparse.Namespace) -> int | None:
@@ -96,7 +96,8 @@ def parser() -> Parser:
         "  jaxpt inspect configs/smoke/bert_tiny.yaml\n"
         "  jaxpt train configs/smoke/gpt2_tiny.yaml train.steps=200\n"
         "  jaxpt generate runs/gpt2_tiny --prompt 'Once upon a time'\n\n"
-        "For each command see jaxpt COMMAND --help. A key=value argument overrides a key of the recipe.",
+        "For each command see jaxpt COMMAND --help. A key=value argument overrides a key of the recipe.\n\n"
+        + exit_codes.table(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version)
@@ -170,7 +171,7 @@ def train(path: str, overrides: Sequence[str], timings: bool = False) -> int:
         from jaxpt.parallel import roll_call
 
         roll_call.fail(_line(error), _distributed(overrides), functools.partial(_print_error, error))
-        raise AlreadySaid from error
+        raise AlreadySaid(exit_codes.of(error)) from error
     from jaxpt.train.loop import train
     from jaxpt.train.timings import Timings
 

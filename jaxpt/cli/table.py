@@ -109,6 +109,13 @@ COMMANDS: dict[str, Command] = {
     "verify": Command("jaxpt.report.verify:verify", "compare all files of a run with their checksums", (
         arg("path", "RUN_DIR", "a run, or a directory of prepared batches"),
     ), ("runs/bert_tiny",)),
+    "replay": Command("jaxpt.report.replay:replay", "run a step of a run again: norms of layers, text of rows", (
+        arg("path", "RUN_DIR", "the run"),
+        arg("--step", "N", "the step, from 1", type=count, required=True, dest="at"),
+        arg("--batch", "B", "take batch B of the phase's stream, from 0 (the step's own)", type=index,
+            dest="batch_number"),
+        arg("-n", "N", "how many rows to show (4)", type=count, dest="count"),
+    ), ("runs/bert_tiny --step 120", "runs/bert_tiny --step 120 --batch 119 -n 16")),
     "probe": Command("jaxpt.cli.commands:probe", "train a linear classifier of texts or words on a frozen model", (
         arg("path", "RUN_DIR", "a run, or RUN_DIR/checkpoints/STEP"),
         overrides("path, test_path, unit, text and label (fields), layer, l2", "+"),

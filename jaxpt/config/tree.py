@@ -101,6 +101,15 @@ class TrainConfig(Frozen):
     deterministic: bool = execution(False)
     """Give the same bits in each run on GPUs too, as CPUs and TPUs always do. It costs speed: XLA uses no atomic
     additions, times no kernels to choose from, and cuDNN's attention is left out."""
+    on_spike: Literal["keep", "skip", "rewind"] = execution("keep")
+    """A finite spike of loss or gradient norm: `keep` says so, `skip` leaves the weights as they are, too, and `rewind`
+    also goes back to the checkpoint before and leaves out the batches that made it (`jaxpt.train.spikes`)."""
+    max_rewinds: Annotated[NonNegativeInt, unaffected("program")] = execution(3)
+    """The run ends at the spike after so many rewinds."""
+    stall_seconds: Annotated[PositiveFloat | None, unaffected("program")] = execution(600.0)
+    """A step, batch or save that takes longer is named, with its process and the stacks of all threads; null: never."""
+    stall_exit: Annotated[bool, unaffected("program")] = execution(False)
+    """End the run then, all of its processes, with exit code 75: launchers start it again."""
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
     compiled: Annotated[str | None, unaffected("program")] = execution(None)
@@ -113,6 +122,11 @@ class CheckpointConfig(Frozen):
 
     every: PositiveInt | None = execution(None)
     """Steps between checkpoints; as often as evaluations by default."""
+    every_minutes: PositiveFloat | None = execution(None)
+    """Save also when so many minutes have passed since the last checkpoint."""
+    grace_seconds: PositiveFloat | None = execution(None)
+    """Seconds from SIGTERM or SIGINT until the machine or scheduler kills the process. A step and save that take longer
+    are given up then, with a line, exit code 128 + signal, and the last finished checkpoint; no limit by default."""
     keep_last: PositiveInt = execution(2)
     keep_best: NonNegativeInt = execution(1)
     """Keep so many with the best `best_metric`."""

@@ -56,7 +56,7 @@ def to_host(x: jax.Array) -> np.ndarray:
 
 
 class AnyProcess:
-    """True if any process wants to stop. All processes see it after the same step.
+    """The largest wish of all processes: nothing, to save or to stop. All of them see it after the same step.
 
     The votes of a step are gathered while the next one runs, so that no step waits for them.
     """
@@ -67,11 +67,11 @@ class AnyProcess:
         self._any = jax.jit(jnp.max, out_shardings=NamedSharding(self._devices, PartitionSpec()))
         self._pending: Any = None
 
-    def __call__(self, wish: bool) -> bool:
-        """True if any process wished it in the step before; a process alone is told its wish of now."""
+    def __call__(self, wish: int) -> int:
+        """The largest number that any process gave in the step before; a process alone is told that of now."""
         if jax.process_count() == 1:
             return wish
         before, size = self._pending, self._devices.size
         votes = NamedSharding(self._devices, PartitionSpec("all"))
         self._pending = self._any(jax.make_array_from_callback((size,), votes, lambda _: np.array([wish])))
-        return before is not None and bool(before)
+        return 0 if before is None else int(before)

@@ -17,13 +17,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
-from jaxpt.errors import AlreadySaid, UserError
+from jaxpt.errors import AlreadySaid, RetryableError, UserError
 from jaxpt.parallel import private
-from jaxpt.runtime import signals
+from jaxpt.runtime import exit_codes, signals
 from jaxpt.runtime.stamp import stamped
 
 _POLL_SECONDS = 1.0
@@ -51,7 +51,8 @@ def shared(heartbeat_timeout: float = 60.0) -> Iterator[None]:
     Args:
       heartbeat_timeout: seconds without a sign of life in a step, after which a process counts as gone.
 
-    The process that failed raises its error; the others print its words as the command line does, and exit with code 2.
+    The process that failed raises its error; the others print its words as the command line does, and exit with its
+    code.
     A signal that ends one process ends the others with 128 + its number.
     """
     global _watch
@@ -66,11 +67,11 @@ def shared(heartbeat_timeout: float = 60.0) -> Iterator[None]:
         except BaseException as error:
             if _is_of_a_collective(error) and (lost := watch.lost()):
                 watch.abandon(lost)
-                raise UserError(_gone(lost)) from error
+                raise RetryableError(_gone(lost)) from error
             words = " ".join(str(error).split()) or type(error).__name__
-            watch.tell(2, f"process {jax.process_index()} failed: {words}")
+            watch.tell(exit_codes.of(error), f"process {jax.process_index()} failed: {words}")
             if isinstance(error, UserError | OSError) and watch.is_reported_by_first(words):
-                raise AlreadySaid from error
+                raise AlreadySaid(exit_codes.of(error)) from error
             raise
         finally:
             watch.end()
@@ -92,6 +93,19 @@ def stepping() -> Iterator[None]:
     finally:
         _watch.is_stepping = False
         _watch.beat()
+
+
+def end_all(code: int, words: str) -> NoReturn:
+    """Ends this process at once, from any thread, and the others of its run.
+
+    Args:
+      code: the exit code of all.
+      words: what each prints.
+    """
+    if _watch is not None:
+        _watch.tell(code, words, is_gone=True)
+    os.write(2, (stamped(f"jaxpt: {words}") + "\n").encode())
+    os._exit(code)
 
 
 def _gone(lost: list[int], silence: float | None = None) -> str:
@@ -128,7 +142,7 @@ class _Watch(threading.Thread):
         while failure is None and not self._ended.wait(_POLL_SECONDS):
             self.beat()
             if lost := self._silent_in_step():
-                self.tell(2, _gone(lost, self._heartbeat_timeout), is_gone=True)
+                self.tell(exit_codes.RETRY, _gone(lost, self._heartbeat_timeout), is_gone=True)
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # nobody has failed
                 failure = self._client.key_value_try_get(_KEY)
         if failure is None:
@@ -196,7 +210,7 @@ class _Watch(threading.Thread):
         """Tells the others of processes that are gone, and leaves the coordinator as it is: a shutdown at exit would
         wait for them, and abort."""
         self._ended.set()  # this process says it itself
-        self.tell(2, _gone(lost), is_gone=True)
+        self.tell(exit_codes.RETRY, _gone(lost), is_gone=True)
         _abandoned.extend((self._state.client, self._state.service))
         self._state.client = self._state.service = None
 

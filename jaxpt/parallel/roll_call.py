@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxpt import errors
-from jaxpt.errors import UserError
+from jaxpt.errors import RetryableError, UserError
 from jaxpt.parallel import signed_calls
 from jaxpt.runtime import stamp
 
@@ -33,6 +33,8 @@ _RETRY_SECONDS = 0.2
 """Time until process 0 is looked for again."""
 _LATE_SECONDS = 30.0
 """Time in which the others come, once something is wrong."""
+_LATE = ("did not come in time", "did not find process 0 there in time", "process 0 has ended")
+"""Words of outcomes that another try may change."""
 _CONNECTIONS = 128
 """Maximum number of connections that have sent nothing yet; the oldest is dropped."""
 
@@ -148,11 +150,13 @@ def call_roll(place: ProcessInfo, timeout: float, failure: str = "") -> None:
       failure: this process's error, if it has failed already; then all processes end.
 
     Raises:
-      UserError: some did not come, have failed, or two have the same number; at every process that is there.
+      UserError: some have failed, or two have the same number; at every process that is there.
+      RetryableError: some did not come in time.
     """
     run = _Roll(place).call if place.process == 0 else functools.partial(_report, place)
     if words := asyncio.run(run(time.monotonic() + timeout, failure)):
-        raise UserError(words)
+        is_late = words.startswith(place.where) and any(late in words for late in _LATE)
+        raise (RetryableError if is_late else UserError)(words)
 
 
 def fail(words: str, config: DistributedConfig, report: Callable[[], None]) -> None:

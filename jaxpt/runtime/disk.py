@@ -21,7 +21,8 @@ from typing import IO, Any
 from jaxpt.errors import UserError
 from jaxpt.runtime import signals
 
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""Errors of a disk without room, or of a quota."""
 _MAX_DEPTH = 100
 _ABANDONED = 86400.0  # seconds after which a half-written directory is deleted
 _LFS = b"version https://git-lfs.github.com/spec/"
@@ -293,4 +294,4 @@ def expanded(path: Path, key: str) -> Path:
 def full(error: BaseException) -> str | None:
     """The system's message if the disk or quota is full, None for other errors."""
     number = error_number(error)
-    return os.strerror(number) if number in _FULL else None
+    return os.strerror(number) if number in FULL else None

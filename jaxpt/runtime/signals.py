@@ -1,4 +1,5 @@
-"""SIGINT and SIGTERM: a process exits at once if nothing can be lost, otherwise after saving.
+"""SIGINT and SIGTERM: a process exits at once if nothing can be lost, otherwise after saving. SIGUSR1 and SIGHUP ask
+for a save alone.
 
 Python runs signal handlers between two bytecodes of the main thread: never while XLA compiles, and possibly inside a
 library that swallows exceptions. So the handler raises nothing. It records the signal, and a watcher thread reacts:
@@ -26,6 +27,8 @@ from typing import NoReturn
 from jaxpt.runtime.stamp import stamped
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
+SAVE_NUMBERS = (signal.SIGUSR1, signal.SIGHUP)
+"""Signals that mean "save now" within `save_requests`."""
 _SECOND = 1.0  # seconds between two distinct signals: launchers often send a signal twice
 _PATIENCE = 10.0  # timeout of exit callbacks, in seconds
 
@@ -192,6 +195,58 @@ def deferred(notify: Callback = lambda number: None) -> Iterator[None]:
                 watcher.deferred.remove(notify)
         if watcher.received is not None:  # too late for the code in the block
             leave(watcher.received, None)
+
+
+def hard_end(seconds: float, words: Callable[[], str]) -> Callback:
+    """What `deferred` calls to end the process anyway when its time is over, before another one kills it.
+
+    Args:
+      seconds: from the signal on.
+      words: gives the last line then.
+    """
+
+    def notify(number: int) -> None:
+        timer = threading.Timer(seconds, lambda: leave(number, stamped(f"jaxpt: {words()}")))
+        timer.daemon = True
+        timer.start()
+
+    return notify
+
+
+_save_requested = False
+
+
+def request_save(number: int = 0, frame: object = None) -> None:
+    """Asks the run for a checkpoint; a handler of signals, too."""
+    global _save_requested
+    _save_requested = True
+
+
+def save_requested() -> bool:
+    """Whether a checkpoint was asked for since `clear_save_request`."""
+    return _save_requested
+
+
+def clear_save_request() -> None:
+    """A checkpoint was begun."""
+    global _save_requested
+    _save_requested = False
+
+
+@contextlib.contextmanager
+def save_requests() -> Iterator[None]:
+    """Within it SIGUSR1 and SIGHUP ask for a checkpoint, instead of ending the process; those that are ignored (nohup)
+    or handled by someone else stay as they are."""
+    clear_save_request()
+    in_main = threading.current_thread() is threading.main_thread()
+    numbers = [n for n in SAVE_NUMBERS if in_main and signal.getsignal(n) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, request_save)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def received() -> int | None:

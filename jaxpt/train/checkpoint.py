@@ -21,15 +21,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from flax import traverse_util
 from orbax.checkpoint import checkpoint_managers as policies
 
 from jaxpt.config import CheckpointConfig
-from jaxpt.errors import UserError
+from jaxpt.errors import RetryableError, UserError
 from jaxpt.models import parts
 from jaxpt.runtime import disk
-from jaxpt.train import checksums, handlers, lora, stored, trainable
+from jaxpt.train import checksums, handlers, lora, spikes, stored, trainable
 from jaxpt.train.run_dir import receipt
 from jaxpt.train.state import Setup, State
 
@@ -91,6 +92,10 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Steps of all checkpoints, ascending."""
         return sorted(self._manager.all_steps())
+
+    def finished_steps(self) -> list[int]:
+        """Steps of the checkpoints that are whole on the disk, ascending; may be asked in any thread."""
+        return sorted(int(path.name) for path in self.directory.glob("*") if path.name.isdigit())
 
     def best(self) -> int | None:
         """The step with the best `checkpoint.best_metric`; None where no checkpoint has it."""
@@ -214,7 +219,8 @@ class Checkpoints:
             # Orbax reads the clock that can be set, not the one that only runs.
             late = "the save took too long, or the clock was set during it; re-run the same command to resume"
             reason = late if is_late or number is None else os.strerror(number)
-            raise UserError(f"{self.directory}: cannot save: {reason}; {newest}") from error
+            kind = RetryableError if is_late or number is None else UserError  # else by its number
+            raise kind(f"{self.directory}: cannot save: {reason}; {newest}") from error
 
     def meta(self, step: int) -> dict[str, Any]:
         """What was kept beside the state of `step`."""
@@ -225,6 +231,9 @@ class Checkpoints:
         """The state of `step`, each array placed where the setup wants it, on any mesh."""
         self.check(step)
         saved, abstract_state = self._manager.item_metadata(step).state, setup.placed_shapes()
+        wants_none = abstract_state.scale is None  # whatever the checkpoint has
+        scale = spikes.fresh(np) if wants_none else abstract_state.scale
+        abstract_state = abstract_state.replace(scale=scale if "scale" in saved else None)
         if saved["opt_state"] is None:
             run_dir = self.directory.parent
             start = f"start one from them: init_from.path={run_dir} run_dir=…"
@@ -233,6 +242,8 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_tree(abstract_state)))
         state = State(**self._manager.restore(step, args=args).state)
         stored.compare_step(self.directory / str(step), state.step)
+        if (state.scale is None) != wants_none:
+            state = state.replace(scale=setup.empty_scale())
         return state
 
     def restore_params(self, setup: Setup, step: int) -> Any:
@@ -284,8 +295,9 @@ class Checkpoints:
 
 
 def _tree(state: State) -> dict[str, Any]:
-    """A state by its fields; `carry` is on the disk where there is one alone."""
-    return {name: value for name, value in vars(state).items() if name != "carry" or value is not None}
+    """A state by its fields; `carry` and `scale` are on the disk where there are such alone."""
+    optional = ("carry", "scale")
+    return {name: value for name, value in vars(state).items() if name not in optional or value is not None}
 
 
 def run_id(directory: Path) -> str:

@@ -11,7 +11,7 @@ from jaxpt.config import Config
 from jaxpt.data.labelled.files import NAMED
 from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
-from jaxpt.train import checkpoint, evaluation, run_dir, teachers
+from jaxpt.train import checkpoint, evaluation, goodput, run_dir, teachers
 from jaxpt.train.display import duration, say
 from jaxpt.train.evaluators import Result
 from jaxpt.train.metrics import environment
@@ -32,6 +32,7 @@ def finish(run: Run, current: State) -> int:
     Returns:
       0, the exit code of a finished run.
     """
+    run.clock.switch("evaluation")
     for name, result in run.phase.evaluators.run(run.phase.evaluators.missing(), run.phase.setup.to_model(current)):
         for line in evaluation.lines(name, result):
             say(line)
@@ -45,6 +46,7 @@ def finish(run: Run, current: State) -> int:
     if run.config.task is not None:
         measured |= _best(run, current)
     write_receipt(run, current, finished=True, **measured)
+    run.end_watch()
     say(
         f"done in {duration(time.time() - run.begun)}: {run.run_dir} holds checkpoints, metrics and tokenizer\n"
         + next_commands(run.phase.config, run.phase.data, run.run_dir)
@@ -111,7 +113,9 @@ def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> N
     """
     if not checkpoint.is_primary():
         return
-    before, done = run_dir.receipt(run.run_dir), int(current.step)
+    before, done, seconds = run_dir.receipt(run.run_dir), int(current.step), run.clock.seconds()
+    if not before.get("time"):  # of an earlier version, which knew the sum alone
+        seconds["start"] += before.get("wall_seconds", 0.0)
     last = {
         record["step"]: record["train/loss"] for record in run_dir.records(run.run_dir)[0] if "train/loss" in record
     }.get(done)
@@ -119,11 +123,14 @@ def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> N
         "finished": finished,
         "step": done,
         "skipped_steps": int(current.skipped_total),
+        "spikes": before.get("spikes", 0) + run.num_spikes,
+        **run.rewinds.saved().get("spikes", {}),
         "parameters": run.setup.network.count_params(),
         "tokens_per_step": run.phase.tokens_per_step,
         "text_tokens_per_step": run.phase.text_tokens_per_step,
         "flops_per_step": run.phase.flops,
-        "wall_seconds": round(before.get("wall_seconds", 0.0) + time.time() - run.begun, 1),
+        "wall_seconds": round(sum(seconds.values()) - seconds["down"], 1),
+        "time": goodput.shares(seconds),
         # Without a step in this process: what was logged of the last one.
         "train_loss": before.get("train_loss", last) if run.last_loss is None else run.last_loss,
         **({"compiled": run.phase.digest} if run.phase.digest else {}),

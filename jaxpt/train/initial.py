@@ -61,7 +61,7 @@ def begin(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> t
     try:
         if source.state:
             say(f"branching from {from_dir} at step {at}: the whole state")
-            return reader.restore(_setup_of(setup, at), at), None
+            return reader.restore(setup_at(setup, at), at), None
         say(f"starting from the weights of {from_dir} at step {at}")
         return from_params(setup, setup.init(), reader.restore_params(setup, at)), None
     except ValueError as error:
@@ -83,10 +83,10 @@ def _resume(
     teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
     for line in edited(setup.config, meta):
         say(f"{run_dir / 'config.yaml'}: was changed since step {latest}: {line}")
-    return checkpoints.restore(_setup_of(setup, latest), latest), meta
+    return checkpoints.restore(setup_at(setup, latest), latest), meta
 
 
-def _setup_of(setup: Setup, step: int) -> Setup:
+def setup_at(setup: Setup, step: int) -> Setup:
     """The setup of the phase in which the state of a step was saved."""
     phase = configs.phase_of(setup.config, step)
     return setup.for_phase(configs.at_phase(setup.config, phase), phase)

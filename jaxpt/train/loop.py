@@ -17,26 +17,32 @@ import numpy as np
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.config.plain import leaves
-from jaxpt.errors import UserError, listed
+from jaxpt.errors import DivergedError, listed
 from jaxpt.parallel import compiler, distributed, failures, processes
-from jaxpt.runtime import plugins, progress, signals
+from jaxpt.runtime import maintenance, plugins, progress, signals
 from jaxpt.train import (
     checkpoint,
     ending,
     evaluation,
     flops,
+    goodput,
     initial,
     out_of_memory,
     preflight,
     profile,
     programs,
     resources,
+    rewinds,
+    saving,
+    spikes,
     state,
     step,
     teachers,
     trainable,
     vocabularies,
+    watchdog,
 )
+from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.display import Display, console, say, warn
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics
@@ -76,8 +82,15 @@ def train(config: Config, timings: Timings | None = None) -> int:
     with progress.display.on(console), failures.shared(config.distributed.heartbeat_timeout), plugins.explained():
         settings = leaves(configs.dump(config) | {"distributed": None})
         processes.assert_same_settings(dict(settings), config.distributed.timeout)
-        with out_of_memory.explained(config):
+        watch = maintenance.watch(_save_before_maintenance)
+        with out_of_memory.explained(config), signals.save_requests(), watch:
             return _train(config, timings or Timings())
+
+
+def _save_before_maintenance(line: str) -> None:
+    """Says what is announced, and asks for a save."""
+    warn(f"{line}; saving after this step")
+    signals.request_save()
 
 
 def _train(config: Config, timings: Timings) -> int:
@@ -110,7 +123,16 @@ def _train(config: Config, timings: Timings) -> int:
         current, meta = initial.begin(setup, checkpoints, run_dir)
         done = int(current.step)
         timings.mark("weights and optimizer state")
-        run = Run(config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta), timings)
+        clock = goodput.Clock(begun)
+        clock.add(
+            goodput.of_killed(run_dir, begun, done) or run_dirs.receipt(run_dir).get("time", {}).get("seconds", {})
+        )
+        clock.step = clock.first_step = done
+        end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
+        run = Run(
+            config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta), timings,
+            rewinds.Rewinds(config, meta), clock, end_watch,
+        )  # fmt: skip
         if done >= config.train.steps or run.patience.is_over:
             more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
             say(f"{run_dir} is finished at step {done}; `{more}` continues it")
@@ -133,11 +155,22 @@ class Run:
     begun: float
     patience: evaluation.Patience
     timings: Timings
+    rewinds: rewinds.Rewinds
+    clock: goodput.Clock
+    end_watch: Callable[[], None]
+    """Ends the watchdog."""
     phase: Phase | None = None
     stopped: bool = False
     """By a signal, which this or another process received."""
+    save_wanted: bool = False
+    """By the clock, or by a process that was asked to save."""
     skipped: int = 0
     """Steps in a row, up to the last one logged, whose update was skipped."""
+    spike: spikes.Spike | None = None
+    """For which the run is about to go back."""
+    throughput: watchdog.Throughput = dataclasses.field(default_factory=watchdog.Throughput)
+    num_spikes: int = 0
+    """That this process has seen."""
     last_loss: float | None = None
     begins: bool = False
     """Before its first step, and not resumed from a checkpoint."""
@@ -150,29 +183,66 @@ class Run:
         self.pending_evaluators = tuple((meta or {}).get("missed", ()))
         self.skipped, self.begins = int(current.skipped), not done and meta is None
         metrics = Metrics(self.run_dir, self.config, done)
+        stages = [*enumerate(itertools.pairwise((*self.starts, self.config.train.steps)))]
         try:
-            for index, (start, end) in enumerate(itertools.pairwise((*self.starts, self.config.train.steps))):
-                if done >= end or self.patience.is_over:
-                    continue
-                saved = meta if done == first else None
-                self.phase = enter(self.config, self.setup, index, self.phase, saved, self.timings)
-                if self.begins:
-                    current = vocabularies.with_constants(self.phase.setup, current, self.phase.data.tokenizer)
+            while (stage := next((n for n, (_, end) in stages if done < end), None)) is not None:
+                if self.patience.is_over:
+                    break
+                _, (start, end) = stages[stage]
+                if self.phase is None or self.phase.index != stage:
+                    saved = meta if done == first else None
+                    with self.clock.during("start"):
+                        self.phase = enter(self.config, self.setup, stage, self.phase, saved, self.timings)
+                    if self.begins:
+                        current = vocabularies.with_constants(self.phase.setup, current, self.phase.data.tokenizer)
                 if done == start:
                     current = self.phase.setup.begin_phase(current, new_data=done == self.phase.data_start)
                 with out_of_memory.explained(self.phase.config):
                     current = self._phase(current, end, metrics)
-                done = int(current.step)
+                if self.spike is not None and (at := self._rewind_target()) is not None:
+                    metrics.close()
+                    current, meta = self._rewind(current, at)
+                    first = at
+                    metrics = Metrics(self.run_dir, self.config, at)
+                self.spike, done = None, int(current.step)
         finally:
             metrics.close()
         return ending.finish(self, current)
 
+    def _rewind_target(self) -> int | None:
+        """The step to go back to after a spike; None where nothing was saved before it.
+
+        Raises:
+          DivergedError: the run went back often enough.
+        """
+        self.rewinds.go_back(self.spike, self.phase.data_start, str(self.run_dir))
+        target = self.checkpoints.newest_whole(report=say)
+        omitted = listed([str(number) for number in spikes.left_out(self.spike)], 4)
+        back = "the run goes on" if target is None else f"going back to step {target} (train.on_spike: rewind)"
+        none = "no checkpoint is from before; " if target is None else ""
+        say(f"step {self.spike.step}: {none}its update was left out; {back} without the batches {omitted}")
+        return target
+
+    def _rewind(self, current: State, step: int) -> tuple[State, dict[str, Any]]:
+        """The state of a checkpoint in place of the current one, which is deleted, and what was saved beside it."""
+        for leaf in jax.tree.leaves(current):
+            leaf.delete()
+        self.clock.lose_steps(step)
+        meta = self.checkpoints.meta(step)
+        current = self.checkpoints.restore(initial.setup_at(self.setup, step), step)
+        self.patience, self.skipped = evaluation.Patience(self.config, meta), int(current.skipped)
+        self.pending_evaluators = tuple(meta.get("missed", ()))
+        self.phase.evaluators.forget()
+        return current, meta
+
     def _phase(self, current: State, end: int, metrics: Metrics) -> State:
         """The steps of one phase; ends the process where a signal came."""
         phase, done = self.phase, int(current.step)
-        ready = phase.compile(len(self.starts), self.timings)
+        with self.clock.during("compile"):
+            ready = phase.compile(len(self.starts), self.timings)
         rows = distributed.rows(phase.setup.mesh, phase.config.data.batch_size)
-        batches = phase.data.train.batches(done - phase.data_start, rows=rows)
+        batches = self.rewinds.batches(phase.data.train, done, phase.data_start, rows)
+        self.throughput = watchdog.Throughput()
         feed = resources.InputWait(batches, phase.config.data.readers)
         peak = flops.peak(jax.devices()[0])
         metrics.write(
@@ -181,14 +251,16 @@ class Run:
         processes.barrier(f"phase {phase.index + 1}", self.config.distributed.timeout, warn)
         steps, all_peaks = self.config.train.steps, peak and peak * jax.device_count()
         # From the first step on there is something to save.
-        with signals.deferred():
+        with signals.deferred(self._hard_end()):
             with (
                 phase.setup.use(),
                 failures.stepping(),
                 Display(done, steps, phase.tokens_per_step, phase.flops, all_peaks) as display,
+                self.clock.during("steps"),
             ):
                 current = self._steps(current, end, feed, ready, metrics, display)
-            self.checkpoints.wait()
+            with self.clock.during("saves"):
+                self.checkpoints.wait()
             if self.stopped:
                 metrics.close()
                 self._stop(current)
@@ -206,10 +278,13 @@ class Run:
         """The steps of one phase, or up to a signal; the last state is saved, unless updates are being skipped."""
         phase, setup, done = self.phase, self.phase.setup, int(current.step)
         save_every = phase.config.checkpoint.every or evaluation.default_every(phase.config)
-        any_process, window, to_save = distributed.AnyProcess(setup.mesh), [], False
+        clock = saving.SaveClock(phase.config.checkpoint, distributed.AnyProcess(setup.mesh))
+        window, to_save, watch = [], False, spikes.Watch(phase.index, current.scale)
+        must_judge = phase.config.train.on_spike == "rewind"  # before a save: what is saved is from before any spike
 
         def stop() -> bool:
-            self.stopped = self.stopped or any_process(signals.received() is not None)
+            wish = saving.STOP if self.stopped else clock.wish(done)
+            self.stopped, self.save_wanted = wish == saving.STOP, self.save_wanted or wish == saving.SAVE
             return self.stopped
 
         if self.begins and phase.config.train.eval_on_start:
@@ -221,7 +296,8 @@ class Run:
             self._evaluate(current, done, display, metrics, stop)
             self.checkpoints.add_figures(done, evaluation.figures(self.phase.evaluators.found))
             self.pending_evaluators = ()
-        batch = step.put(feed.next(), setup)
+        with self.clock.during("data"):
+            batch = step.put(feed.next(), setup)
         tracing = profile.Profile(self.config.profile, self.run_dir, ready.train)
         self.timings.mark("the first batch")
         while done < end and not self.stopped and not self.patience.is_over:
@@ -238,20 +314,32 @@ class Run:
             window.append(figures)
             if len(window) > MAX_INFLIGHT_STEPS:
                 jax.block_until_ready(window[-1 - MAX_INFLIGHT_STEPS])
-            if stop() or done % phase.config.train.log_every == 0 or done in (end, self.starts[phase.index] + 1):
-                self._log(window, done, display, metrics, feed)
+            self.clock.beat(done)
+            is_last = stop() or done == end
+            to_save = to_save or self.save_wanted or done % save_every == 0
+            is_logged = done % phase.config.train.log_every == 0 or done == self.starts[phase.index] + 1
+            if is_last or is_logged or (must_judge and to_save):
+                self._log(window, done, display, metrics, feed, watch)
                 window = []
+            if self.spike is not None:
+                break
             self.phase.evaluators.forget()
             if not self.stopped:
                 self._evaluate(current, done, display, metrics, stop)
-            to_save = to_save or done % save_every == 0
             if to_save or self.stopped or self.patience.is_over or done == end:
-                to_save = not self._save(current, ready.check)
+                to_save, self.save_wanted = not self._save(current, ready.check), False
+                clock.saved(done)
         tracing.stop()
         return current
 
     def _log(
-        self, window: list[Figures], done: int, display: Display, metrics: Metrics, feed: resources.InputWait
+        self,
+        window: list[Figures],
+        done: int,
+        display: Display,
+        metrics: Metrics,
+        feed: resources.InputWait,
+        watch: spikes.Watch,
     ) -> None:
         values = jax.device_get(window)
         means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
@@ -262,6 +350,9 @@ class Run:
             means[name] = np.mean(finite_values) if finite_values else np.nan
         rates = display.rates(done)
         rates["input_wait"], hint = feed.share(len(window) / rates["steps_per_second"])
+        self.clock.move(feed.take_idle(), "steps", "data")
+        if (slow := self.throughput.see(rates["steps_per_second"])) is not None:
+            say(f"step {done}: {slow}; input wait {rates['input_wait']:.0%}")
         rate = float(self.setup.schedule(done - 1))
         self.last_loss = float(values[-1]["loss"])
         display.step(done, float(means["loss"]), rate, rates)
@@ -276,13 +367,29 @@ class Run:
         )
         if hint:
             warn(f"step {done}: {hint}")
+        self._judge(values, done, watch)
         for value in values:
             self.skipped = self.skipped + 1 if value["skipped"] else 0
             if self.skipped == MAX_NONFINITE_STEPS:
                 problem = f"loss or gradient was not finite in {MAX_NONFINITE_STEPS} steps in a row"
-                raise UserError(self._nonfinite_message(problem))
+                raise DivergedError(self._nonfinite_message(problem))
         if count := int(sum(value["skipped"] for value in values)):
             say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
+
+    def _judge(self, values: list[dict[str, Any]], done: int, watch: spikes.Watch) -> None:
+        """Says which of the last steps were spikes; the first one for which the run goes back is kept."""
+        action = self.config.train.on_spike
+        for step_number, value in enumerate(values, done - len(values) + 1):
+            number = self.rewinds.batch_number(step_number, self.phase.data_start)
+            rate = float(self.setup.schedule(step_number - 1))
+            spike = watch.see(step_number, number, rate, value)
+            if spike is None:
+                continue
+            hint = "; train.on_spike=skip or rewind would leave it out" if not self.num_spikes else ""
+            self.num_spikes += 1
+            say(f"step {step_number}: a spike: {spike}{hint if action == 'keep' else '; its update is left out'}")
+            if action == "rewind" and self.spike is None:
+                self.spike = spike
 
     def _nonfinite_message(self, problem: str) -> str:
         """The message of a run that ends since its numbers are not finite."""
@@ -298,11 +405,12 @@ class Run:
         due = [evaluator for evaluator in evaluators.due(done) if not pending or evaluator.called in pending]
         if not due:
             return
-        for name, result in evaluators.run(due, self.phase.setup.to_model(current), stop):
-            if figures := evaluation.figures({name: result}):
-                metrics.write(done, figures)
-            for n, line in enumerate(evaluation.lines(name, result)):
-                say(line if n else f"step {done}/{self.config.train.steps}  {line}")
+        with self.clock.during("evaluation"):
+            for name, result in evaluators.run(due, self.phase.setup.to_model(current), stop):
+                if figures := evaluation.figures({name: result}):
+                    metrics.write(done, figures)
+                for n, line in enumerate(evaluation.lines(name, result)):
+                    say(line if n else f"step {done}/{self.config.train.steps}  {line}")
         for line in (evaluators.without_best(), self.patience.see(evaluation.figures(evaluators.found))):
             if line:
                 say(line)
@@ -312,23 +420,39 @@ class Run:
         """Starts to save the state; False where the last update was skipped: then the checkpoints before it are kept.
 
         Raises:
-          UserError: the state is not finite.
+          DivergedError: the state is not finite.
         """
         done, skipped = int(current.step), int(current.skipped)
         if skipped:
             if done == self.config.train.steps or self.patience.is_over:
-                raise UserError(self._nonfinite_message(f"the updates of the last {skipped} steps were skipped"))
+                raise DivergedError(self._nonfinite_message(f"the updates of the last {skipped} steps were skipped"))
             return False
         if nonfinite := step.not_finite(current, check(current)):
             problem = f"{listed(nonfinite, 1)} are not finite at step {done}, which is not saved"
-            raise UserError(self._nonfinite_message(problem))
+            raise DivergedError(self._nonfinite_message(problem))
         meta = {"phase": self.phase.index, "data": self.phase.data.fingerprint, "config": settings(self.config)}
-        meta |= teachers.identities(self.setup) | self.patience.saved() | {"code": self.phase.code}
+        meta |= (
+            teachers.identities(self.setup) | self.patience.saved() | self.rewinds.saved() | {"code": self.phase.code}
+        )
         evaluators = self.phase.evaluators
         due = evaluators.due(done) if self.stopped else ()
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in evaluators.found]
-        self.checkpoints.save(current, meta, evaluation.figures(evaluators.found))
+        with self.clock.during("saves"):
+            self.checkpoints.save(current, meta, evaluation.figures(evaluators.found))
         return True
+
+    def _hard_end(self) -> signals.Callback:
+        """What ends the process when `checkpoint.grace_seconds` are over after a signal."""
+        seconds = self.config.checkpoint.grace_seconds
+        if seconds is None:
+            return lambda number: None
+
+        def words() -> str:
+            saved = self.checkpoints.finished_steps()
+            newest = f"that of step {saved[-1]}" if saved else "none"
+            return f"checkpoint.grace_seconds={seconds:g} end before the save does; the newest checkpoint is {newest}"
+
+        return signals.hard_end(0.9 * seconds, words)
 
     def _stop(self, current: State) -> None:
         """Says where the run stands after a signal, and ends the process."""
@@ -340,4 +464,5 @@ class Run:
             say(f"stopped by a signal after step {done}, whose update was skipped; re-run the same command to resume "
                 f"from {resume_point}")  # fmt: skip
         ending.write_receipt(self, current, finished=False)
+        self.end_watch()
         signals.leave(signals.received() or signal.SIGTERM)

@@ -53,6 +53,7 @@ class Phase:
     """Floating-point operations of a step."""
     digest: str | None = None
     """Of the machine code of `train.compiled`."""
+    _compiled: programs.Programs | None = None
 
     @property
     def config(self) -> Config:
@@ -70,13 +71,15 @@ class Phase:
         return round(self.config.data.batch_size * self.data.text_per_row, 3)
 
     def compile(self, phases: int, timings: Timings) -> programs.Programs:
-        """The phase's programs, compiled before its first step; says what a step takes.
+        """The phase's programs, compiled before its first step; says what a step takes, once.
 
         Args:
           phases: how many the run has.
           timings: the clock of the process's start.
         """
-        compiled_programs = self.programs()
+        if self._compiled is not None:
+            return self._compiled
+        compiled_programs = self._compiled = self.programs()
         for line in compiled_programs.lines:
             say(f"phase {self.index + 1} of {phases}: {line}" if phases > 1 else line)
         timings.mark("waiting for the step's program")

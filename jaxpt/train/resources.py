@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from jaxpt.config import CheckpointConfig
-from jaxpt.errors import UserError
+from jaxpt.errors import StorageError
 from jaxpt.runtime import disk
 from jaxpt.train.display import NOTABLE
 from jaxpt.train.state import Setup, size
@@ -26,6 +26,8 @@ class InputWait:
         self._feed, self._readers = feed, readers
         self._waited, self._steps, self._idle = 0.0, 0, 0
         self._is_said = False
+        self.idle_seconds = 0.0
+        """Time that the device had nothing to do since all were taken (`take_idle`)."""
 
     def next(self, figures: Any = None) -> Any:
         """The next batch.
@@ -40,10 +42,18 @@ class InputWait:
         begun = time.perf_counter()
         batch = next(self._feed)
         if figures is not None:
-            self._waited += time.perf_counter() - begun
+            waited = time.perf_counter() - begun
+            self._waited += waited
             self._steps += 1
-            self._idle += all(x.is_ready() for x in jax.tree.leaves(figures))
+            if all(x.is_ready() for x in jax.tree.leaves(figures)):
+                self._idle += 1
+                self.idle_seconds += waited
         return batch
+
+    def take_idle(self) -> float:
+        """Seconds of waiting after which the device was idle, since the last call."""
+        seconds, self.idle_seconds = self.idle_seconds, 0.0
+        return seconds
 
     def share(self, seconds: float) -> tuple[float, str]:
         """How much of some time went into waiting, since the last call.
@@ -87,7 +97,7 @@ def disk_need(setup: Setup, config: CheckpointConfig) -> int:
 
 
 def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
-    """Raises UserError where the disk cannot hold the run's checkpoints, besides those that are there and will go."""
+    """Raises StorageError where the disk cannot hold the run's checkpoints besides those that are there and will go."""
     rolling = config.keep_last + config.keep_best + config.save_initial_state
     checkpoint_bytes = size(setup.shapes)
     checkpoint_dirs = [path for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit()]
@@ -97,7 +107,7 @@ def check_space(setup: Setup, config: CheckpointConfig, run_dir: Path) -> None:
     free = shutil.disk_usage(disk.nearest_existing(run_dir)).free
     if need > free:
         more = "more " if checkpoint_dirs else ""
-        raise UserError(
+        raise StorageError(
             f"{run_dir}: the run's checkpoints need {more}{need / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; "
             "free some space, lower checkpoint.keep_last or keep_best, or choose another run_dir"
         )

@@ -13,6 +13,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import traverse_util
 from jax.sharding import Mesh, NamedSharding
@@ -22,7 +23,7 @@ from jaxpt.models import parts
 from jaxpt.models.network import Network
 from jaxpt.parallel import compiler, rules
 from jaxpt.parallel import mesh as meshes
-from jaxpt.train import lora, optimizers, trainable
+from jaxpt.train import lora, optimizers, spikes, trainable
 
 
 @flax.struct.dataclass
@@ -41,6 +42,8 @@ class State:
     """int32 []: all steps of the run whose update was skipped."""
     carry: Any = None
     """What each row of the batch hands to the same row of the next one, [batch, ...], or None (see `carry_shapes`)."""
+    scale: Any = None
+    """What loss and gradient norm usually are (`spikes.judge`); None where steps do not judge them."""
 
     @property
     def averaged(self) -> Any:
@@ -141,7 +144,8 @@ class Setup:
         shapes = jax.eval_shape(lambda params: fresh(config, optimizer, params, trained), self.shapes.params)
         opt_axes = optimizers.state_axes(optimizer, trainable.partition(shapes.params, trained)[0], axes)
         ema_axes = None if shapes.ema is None else axes
-        placed = State((), self.axes, opt_axes, ema_axes, skipped=(), skipped_total=())
+        scale_axes = None if shapes.scale is None else spikes.axes()
+        placed = State((), self.axes, opt_axes, ema_axes, skipped=(), skipped_total=(), scale=scale_axes)
         shardings = rules.shardings(placed, shapes, self.mesh, self.table)
         return dataclasses.replace(self, optimizer=optimizer, shapes=shapes, shardings=shardings, trained=trained)
 
@@ -154,6 +158,7 @@ class Setup:
         """
         if new_data:
             state = state.replace(carry=self.empty_carry())
+        state = state.replace(scale=self.empty_scale())
         if jax.tree.structure(state) == jax.tree.structure(self.shapes):
             return state
 
@@ -208,6 +213,12 @@ class Setup:
         with self.use():
             return jax.jit(self._zeros, out_shardings=self.shardings.carry)()
 
+    def empty_scale(self) -> Any:
+        """What loss and gradient norm usually are before the first step of a phase; None where steps do not judge."""
+        if self.shapes.scale is None:
+            return None
+        return jax.device_put(spikes.fresh(np), self.shardings.scale)
+
     def _zeros(self) -> Any:
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.shapes.carry)
 
@@ -235,7 +246,8 @@ def fresh(
     part = params if trained is None else trainable.partition(params, trained)[0]
     ema = jax.tree.map(jnp.copy, part) if config.optimizer.ema_decay else None
     zero = jnp.zeros((), jnp.int32)
-    return State(zero, params, optimizer.init(part), ema, skipped=zero, skipped_total=zero)
+    scale = None if config.train.on_spike == "keep" else spikes.fresh()
+    return State(zero, params, optimizer.init(part), ema, skipped=zero, skipped_total=zero, scale=scale)
 
 
 def _adapters(layout: trainable.Layout, adapter: LoraConfig | None, stored: Any, axes: Any) -> tuple[Any, Any]:

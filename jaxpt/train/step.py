@@ -24,7 +24,7 @@ from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective, carried_loss
 from jaxpt.objectives.checks import check_parts
 from jaxpt.parallel import compiler, distributed, rules
-from jaxpt.train import trainable
+from jaxpt.train import spikes, trainable
 from jaxpt.train.state import Setup, State, purpose_key
 
 Batch = dict[str, jax.Array]
@@ -134,7 +134,8 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
 
     With teachers `setup.teacher_params()` follows the batch: neither donated nor changed.
 
-    A step whose loss or gradient is not finite changes nothing but the counts of steps: the metric "skipped" is 1. What
+    A step whose loss or gradient is not finite changes nothing but the counts of steps: the metric "skipped" is 1. With
+    `train.on_spike` so does a finite spike: the metric "spike" is 1. What
     the update itself makes is not looked at here, which would cost another pass over the state; `make_finite_check` is
     asked before a state is saved.
 
@@ -167,13 +168,19 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
         if ema is not None:
             ema = optax.incremental_update(params, ema, 1.0 - config.optimizer.ema_decay)
         norm = optax.global_norm(grads)
-        is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
+        is_finite = is_good = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
+        scale = state.scale
+        if scale is not None:
+            is_spike, scale = spikes.judge(scale, metrics["loss"], norm)
+            is_good = is_finite & ~is_spike.any()
+            metrics["spike"] = is_spike.any().astype(jnp.float32)
         new = state.replace(params=trainable.merge(params, frozen), opt_state=opt_state, ema=ema, carry=carry)
-        new = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, state)
+        new = jax.tree.map(lambda a, b: jnp.where(is_good, a, b), new, state)
         new = new.replace(
             step=state.step + 1,
             skipped=jnp.where(is_finite, 0, state.skipped + 1),
-            skipped_total=state.skipped_total + ~is_finite,
+            skipped_total=state.skipped_total + ~is_good,
+            scale=scale,
         )
         metrics |= {"gradient_norm": norm, "skipped": 1.0 - is_finite}
         if config.train.layer_norms:

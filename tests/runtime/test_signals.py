@@ -231,3 +231,38 @@ def test_what_is_printed_and_registered_is_not_lost_at_the_end():
          "signals.start()\nsignals.finish(3)"], cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (3, "x" * 99 + "\nlast\n")
+
+
+def test_a_save_is_asked_for_by_two_signals_that_end_nothing():
+    before = {number: signal.getsignal(number) for number in signals.SAVE_NUMBERS}
+    with signals.save_requests():
+        for number in signals.SAVE_NUMBERS:
+            assert not signals.save_requested()
+            os.kill(os.getpid(), number)
+            assert signals.save_requested()
+            signals.clear_save_request()
+    assert {number: signal.getsignal(number) for number in signals.SAVE_NUMBERS} == before
+
+
+def test_an_ignored_hangup_stays_ignored():
+    """Under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals.save_requests():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not signals.save_requested()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_process_ends_before_its_grace_is_over():
+    code, _, err, seconds = run(
+        """
+signals.start()
+with signals.deferred(signals.hard_end(1.5, lambda: "the save was not finished")):
+    say("ready")
+    time.sleep(60)  # a save that does not end in time
+""",
+        signal.SIGTERM,
+    )
+    assert (code, err) == (143, "jaxpt: the save was not finished\n") and 1 < seconds < 20

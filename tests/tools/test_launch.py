@@ -212,6 +212,11 @@ def test_a_second_run_is_refused(play):
         ("running, 143 130", 130, ""),
         ("running, 2 2, 2 2", 2, ""),
         ("running, 2, running, 0", 0, ""),
+        ("running, 75 137, 75 137, none, none, running, 0 0", 0, AGAIN),  # one was killed: the others could not go on
+        ("running, 74, 74", 74, ""),
+        ("running, 65 65, 65 65", 65, ""),
+        # A run that always ends at once for a reason that may pass is given up after five tries.
+        (f"running{', 75, 75, none, none' * 5}, 75", 75, " ".join([AGAIN] * 5)),
     ],
 )
 def test_babysit_goes_on_until_the_run_ends_by_itself(play, runs, code, done):
@@ -363,11 +368,23 @@ def test_slurm_dry_run(play):
 
 
 @pytest.mark.parametrize(
-    ("code", "cancelled", "queued"), [(0, "", []), (2, "", []), (143, "", ["scontrol requeue 7 "]), (143, "yes", [])]
+    ("code", "cancelled", "restarts", "queued"),
+    [
+        (0, "", "0", False),
+        (2, "", "0", False),
+        (65, "", "0", False),
+        (74, "", "0", False),
+        (143, "yes", "0", False),
+        (143, "", "9", True),
+        (75, "", "0", True),
+        (137, "", "4", True),
+        (134, "", "5", False),
+    ],
 )
-def test_slurm_queues_the_job_again_after_sigterm(play, code, cancelled, queued):
-    found, _, _, calls = slurm(play, "jaxpt", "train", SRUN=str(code), SCANCEL=cancelled, SLURM_JOB_ID="7")
-    assert (found, calls[1:]) == (code, queued)
+def test_slurm_queues_the_job_again_where_another_try_may_go_on(play, code, cancelled, restarts, queued):
+    job = {"SRUN": str(code), "SCANCEL": cancelled, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": restarts}
+    found, _, _, calls = slurm(play, "jaxpt", "train", **job)
+    assert (found, calls[1:]) == (code, ["scontrol requeue 7 "] if queued else [])
 
 
 @pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
