@@ -98,7 +98,7 @@ class ModelConfig(Frozen):
     text_layout: ClassVar[str]
     """How texts and special tokens stand in an example of fine-tuning (`jaxpt.objectives.labelled.layouts`)."""
     fixed_params: ClassVar[tuple[str, ...]] = ()
-    """Patterns of parameters that are no weights, but made of the vocabulary (`constants`), and never trained."""
+    """Paths of parameters that are no weights, but made of the vocabulary (`constants`), and never trained."""
     adapter: AnyAdapter | None = None
     """A small module after each attention and feed-forward, at paths such as `*_adapter`; none by default."""
 

@@ -9,7 +9,8 @@ A word's characters are the bytes of its UTF-8 form, in at most `longest` codes:
 
 They stand in a table with a row for each id of the vocabulary, which is no weight: it is made of the vocabulary and
 never trained. A word that the vocabulary does not have is several ids, one for each byte (`spelled_words` of
-`jaxpt.data.tokenizers`); its vector stands at the first of them, the others are no words. Papers: https://arxiv.org/abs/1508.06615, https://arxiv.org/abs/1602.02410
+`jaxpt.data.tokenizers`); its vector stands at the first of them, the others are no words.
+Papers: https://arxiv.org/abs/1508.06615, https://arxiv.org/abs/1602.02410
 
 Shapes: B batch · L length · M codes of a word · E width of a code's embedding · F filters of all widths · P width of a
 word's vector · V vocabulary (Vp: its rows in storage)

@@ -5,11 +5,11 @@
 
     L = −½ · (mean log p(w_t | w_1 … w_{t−1}) + mean log p(w_t | w_{t+1} … w_T))
 
-Both directions share the words' vectors and the softmax. In training the softmax is over the targets and `samples` other
-words (`sampled_softmax`), in evaluation over all. Documents are laid end to end, for the backward model each from its
-end; a row goes on where the row of the batch before ended. Words that the vocabulary does not have are <UNK>, as inputs
-too, where the published code reads their characters. The published code takes the sum over a window's tokens: its
-learning rate, clipping and AdaGrad's first accumulator are of a gradient `data.length` times as large.
+Both directions share the words' vectors and the softmax. In training the softmax is over the targets and `samples`
+other words (`sampled_softmax`), in evaluation over all. Documents are laid end to end, for the backward model each from
+its end; a row goes on where the row of the batch before ended. Words that the vocabulary does not have are <UNK>, as
+inputs too, where the published code reads their characters. The published code takes the sum over a window's tokens:
+its clipping and AdaGrad's first accumulator are of a gradient `data.length` times as large.
 Paper: https://arxiv.org/abs/1802.05365
 
 Shapes: B batch · L length · P width of a direction
@@ -46,6 +46,8 @@ class BidirectionalLM(Objective):
     """Words that the softmax of training is over, besides the targets; null: all."""
     carry: bool = True
     """Carry the state of each row to the next batch. False: shuffled records, each read from a state of zeros."""
+    has_softmax: bool = True
+    """False: the two models without a softmax, as they were published. They give states, and cannot be trained."""
     reset_at_documents: bool = False
     """The state becomes zero where a document begins; ELMo's goes on."""
 
@@ -71,6 +73,8 @@ class BidirectionalLM(Objective):
         )
 
     def heads(self, model: ModelConfig) -> dict[str, Head]:
+        if not self.has_softmax:
+            return {}
         state = jax.ShapeDtypeStruct((1, 1, model.embed_dim // 2), jnp.float32)
         return {"softmax": Head(Softmax(model.vocab_size, model.embed_dim // 2, compute_dtype(model)), (state,))}
 
@@ -143,6 +147,10 @@ class BidirectionalLM(Objective):
                     f"{self.kind} needs a vocabulary with {name.upper()}; data.tokenizer.kind: spelled_words has it"
                 )
         self.check_model(model)
+        if not self.has_softmax:
+            raise UserError(
+                "objective.has_softmax: false: the model gives states and predicts no words; true draws a new softmax"
+            )
         if self.z_loss and self.samples is not None:
             raise UserError("objective.z_loss: of a sampled softmax Z is not known; remove it, or set samples: null")
 

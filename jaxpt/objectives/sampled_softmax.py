@@ -2,11 +2,11 @@
 
     loss = −log softmax over {target} ∪ S of (z_v − log E_v) at the target,    z = x · Wᵀ + b
 
-S are n different ids; those that are the target are left out for it ("accidental hits"). Ids are sorted by frequency, and
-id k is drawn with p_k = log((k + 2) / (k + 1)) / log(V + 1), about Zipf's law, until n different ones were drawn. E_k is
-how often k is expected among them: 1 − (1 − p_k)^t after t draws. TensorFlow counts the draws of each sample; here t is
-the number after which n different ones are expected, and S is the n largest of log p_k + Gumbel noise, which has the same
-distribution. With n ≥ V the loss is the full softmax's. Papers: https://arxiv.org/abs/1412.2007,
+S are n different ids; those that are the target are left out for it ("accidental hits"). Ids are sorted by frequency,
+and id k is drawn with p_k = log((k + 2) / (k + 1)) / log(V + 1), about Zipf's law, until n different ones were drawn.
+E_k is how often k is expected among them: 1 − (1 − p_k)^t after t draws. TensorFlow counts the draws of each sample;
+here t is the number after which n different ones are expected, and S is the n largest of log p_k + Gumbel noise, which
+has the same distribution. With n ≥ V the loss is the full softmax's. Papers: https://arxiv.org/abs/1412.2007,
 https://arxiv.org/abs/1907.06558 (Gumbel noise: https://arxiv.org/abs/1903.06059)
 
 Shapes: B batch · T targets of a row · D width · V vocabulary · S sampled ids

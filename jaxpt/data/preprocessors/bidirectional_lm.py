@@ -74,8 +74,10 @@ def features(
     Example:
       >>> ds = tf.data.Dataset.from_tensors({"tokens": [5, 6, 0, 1, 1, 0, 7, 8]})
       >>> ex = next(features(ds, length=3, bos=1, eos=0, reset_at_documents=True).as_numpy_iterator())
-      >>> [ex[f"encoder_{name}"].tolist() for name in ("input_tokens", "segment_ids")], ex["forward_target_tokens"].tolist()
-      ([[5, 0, 1], [1, 1, 2]], [0, 1, 7])
+      >>> [ex[f"encoder_{name}"].tolist() for name in ("input_tokens", "segment_ids")]
+      [[5, 0, 1], [1, 1, 2]]
+      >>> ex["forward_target_tokens"].tolist(), ex["backward_target_tokens"].tolist()
+      ([0, 1, 7], [1, 0, 8])
     """
     both_RxLx2 = batch["tokens"].values.reshape(-1, length + 1, 2)
     rows: dict[str, np.ndarray] = {}

@@ -3,8 +3,8 @@
 Each is a frozen class of its own hyperparameters whose `build` returns an optax transformation.
 
 Papers: adafactor https://arxiv.org/abs/1804.04235 · adagrad https://jmlr.org/papers/v12/duchi11a.html · adamax
-https://arxiv.org/abs/1412.6980 · adamw https://arxiv.org/abs/1711.05101 · lamb https://arxiv.org/abs/1904.00962 · lion https://arxiv.org/abs/2302.06675 · muon
-https://arxiv.org/abs/2502.16982
+https://arxiv.org/abs/1412.6980 · adamw https://arxiv.org/abs/1711.05101 · lamb https://arxiv.org/abs/1904.00962 · lion
+https://arxiv.org/abs/2302.06675 · muon https://arxiv.org/abs/2502.16982
 """
 
 from __future__ import annotations
