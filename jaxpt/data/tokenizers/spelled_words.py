@@ -26,8 +26,8 @@ class SpelledWords(words.Words):
 
     kind = "spelled_words"
 
-    def __init__(self, words: Sequence[str], lowercase: bool, counts: Sequence[int] | None = None) -> None:
-        super().__init__(words, lowercase, counts)
+    def __init__(self, words: Sequence[str], lowercase: bool) -> None:
+        super().__init__(words, lowercase)
         self.vocabulary = _spelling(dataclasses.replace(self.vocabulary, size=len(self.words) + 512))
 
     @classmethod
@@ -38,11 +38,11 @@ class SpelledWords(words.Words):
     def least(cls, config: TokenizerConfig) -> int:
         return super().least(config) + 512
 
-    def _ids(self, words: Iterable[str]) -> list[int]:
-        return [i for word in words for i in self._pieces(word)]
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [ids for ids, _ in self._encode_with_offsets(texts)]
 
     def _pieces(self, word: str) -> list[int]:
-        """The ids of a word."""
+        """The ids of a word in the vocabulary's spelling."""
         if word in self.ids:
             return [self.ids[word]]
         spelled = word.encode("utf-8", "ignore")[:_LONGEST]
@@ -51,15 +51,19 @@ class SpelledWords(words.Words):
 
     def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
         encoded = []
-        for text in texts:
-            spans = words.spans(text)
-            pieces = [self._pieces(word) for word in words.folded([text[a:b] for a, b in spans], self.lowercase)]
-            offsets = np.repeat(np.reshape(spans, (-1, 2)), [len(ids) for ids in pieces], axis=0)
-            encoded.append(([i for ids in pieces for i in ids], offsets))
+        for text, (found, spans_Tx2) in zip(texts, super()._encode_with_offsets(texts)):
+            ids_T = np.array(found, np.int64)
+            is_unknown_T = ids_T == self.vocabulary.unk
+            spelled = [self._pieces(self.folded(text[a:b])) for a, b in spans_Tx2[is_unknown_T]]
+            count_T = np.ones(len(ids_T), np.int64)
+            count_T[is_unknown_T] = [len(ids) for ids in spelled]
+            ids_N = np.repeat(ids_T, count_T)
+            ids_N[np.repeat(is_unknown_T, count_T)] = [i for ids in spelled for i in ids]
+            encoded.append((ids_N.tolist(), np.repeat(spans_Tx2, count_T, axis=0)))
         return encoded
 
     def encode_words(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        return [[self._pieces(word) for word in words.folded(of_text, self.lowercase)] for of_text in texts]
+        return [[self._pieces(self.folded(word)) for word in of_text] for of_text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
         pieces: list[str | bytearray] = []
