@@ -41,8 +41,8 @@ class TokenizerConfig(Frozen):
     """Which vocabulary, and how to train one when no path is given."""
 
     kind: Annotated[str, AfterValidator(_tokenizer)]
-    """`sentencepiece` (unigram: T5), `wordpiece` (BERT) or `bpe` (byte-level: GPT-2). A dotted path names a module of
-    one's own with a subclass of `jaxpt.data.tokenizers.base.Tokenizer`."""
+    """`sentencepiece` (unigram: T5), `wordpiece` (BERT), `bpe` (byte-level: GPT-2) or `words` (whole words: word2vec).
+    A dotted path names a module of one's own with a subclass of `jaxpt.data.tokenizers.base.Tokenizer`."""
     path: str | None = content(None)
     """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`.
     Or a model of the hub: `OWNER/NAME@REVISION`."""
@@ -58,6 +58,8 @@ class TokenizerConfig(Frozen):
     """Sentinels at the end of a SentencePiece vocabulary; 100 by default (T5's)."""
     characters: PositiveInt = 20_000_000
     """A vocabulary is trained on about the first so many characters of the training split."""
+    min_count: PositiveInt | None = None
+    """Of `words`: words that are rarer in these characters are unknown; 5 by default."""
 
 
 SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "array_record", "tfds", "hf", "task", "batches"]

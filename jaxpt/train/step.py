@@ -23,7 +23,7 @@ from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective, carried_loss
 from jaxpt.objectives.checks import check_parts
 from jaxpt.parallel import compiler, distributed, rules
-from jaxpt.train import trainable
+from jaxpt.train import sparse, trainable
 from jaxpt.train.state import Setup, State, purpose_key
 
 Batch = dict[str, jax.Array]
@@ -179,6 +179,8 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
             metrics |= layer_norms({"gradient": grads, "update": updates, "parameter": trained}, setup.axes)
         return new, metrics
 
+    if sparse.applies(setup, objective):
+        step = sparse.make_update(setup, objective, to_microbatches)
     return compiler.jit(
         step,
         changes=config.train.compiler_options,
