@@ -2,8 +2,9 @@
 
     h_i = mean over the words j in the window of i of v_j          L = mean over words i of L_c(h_i, i)
 
-L_c, the classifier, is negative sampling or a hierarchical softmax (`word2vec.py`). With `subwords` the mean is over all rows of all
-words of the window, as in fastText. Papers: https://arxiv.org/abs/1301.3781, https://arxiv.org/abs/1310.4546
+L_c, the classifier, is negative sampling or a hierarchical softmax (`word2vec.py`). With `subwords` the mean is over
+all rows of all words of the window, as in fastText.
+Papers: https://arxiv.org/abs/1301.3781, https://arxiv.org/abs/1310.4546
 
 Shapes: M blocks · S words of a block · H words around · K noise words · C nodes on the way to a word · D width
 """

@@ -11,9 +11,12 @@ and costs a pass over the tables.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxpt.config import ModelConfig
 from jaxpt.models.base import Bound
@@ -23,6 +26,7 @@ from jaxpt.objectives.base import Batch, LossOutputs, Objective
 
 Rows = dict[str, jax.Array]
 """{path of a table: what there is of each row}."""
+Tables = Mapping[str, np.ndarray]
 TOKENS, CONTEXTS = "model/token_embed/table", "heads/contexts/table"
 
 
@@ -60,6 +64,23 @@ class RowObjective(Objective):
         examples = self.examples(batch)
         ids = self.rows(examples)
         return self.loss_from_rows({path: lookup(table_of(model, path), ids[path]) for path in ids}, examples)
+
+    def word_vectors(self, tables: Tables, ids: np.ndarray, words: Sequence[str]) -> np.ndarray:
+        """The vectors of words that a run gives away.
+
+        Args:
+          tables: {path: [rows, width]}, all parameters of the network.
+          ids: int [V] of the words.
+          words: their letters, for n-grams.
+
+        Returns:
+          float32 [V, width].
+        """
+        return tables[TOKENS][ids]
+
+    def composer(self, tables: Tables) -> Callable[[str], np.ndarray] | None:
+        """A function from an unknown word to its vector [width]; None where there is no such vector."""
+        return None
 
     def check_family(self, model: ModelConfig) -> None:
         """Models of all families have a table of token embeddings."""

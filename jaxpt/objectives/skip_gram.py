@@ -2,9 +2,10 @@
 
     L = mean over pairs of a word i and a word j in its window of L_c(v_i, j)
 
-L_c, the classifier, is negative sampling or a hierarchical softmax (`word2vec.py`). v is a row of the model's `token_embed`, times
-`scale`, or with `subwords` a mean of rows; u is one of the head `contexts`. Layers are not computed: so a Transformer of
-any family can be given such embeddings to start from (`init_from: {path: RUN_DIR, partial: true}`).
+L_c, the classifier, is negative sampling or a hierarchical softmax (`word2vec.py`). v is a row of the model's
+`token_embed`, times `scale`, or with `subwords` a mean of rows; u is one of the head `contexts`. Layers are not
+computed: so a Transformer of any family can be given such embeddings to start from, by `init_from: {path: RUN_DIR,
+partial: true}`.
 Papers: https://arxiv.org/abs/1310.4546, with subwords https://arxiv.org/abs/1607.04606
 
 Shapes: M blocks · S words of a block · H words around · K noise words · C nodes on the way to a word · D width

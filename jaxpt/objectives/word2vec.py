@@ -19,7 +19,7 @@ have as neighbours · K noise words of a block · C nodes on the way to a word �
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import flax.linen as nn
@@ -29,13 +29,14 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from jaxpt.config import Frozen, ModelConfig
+from jaxpt.data import subwords
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec, text_windows
 from jaxpt.errors import UserError
 from jaxpt.models.network import Head
 from jaxpt.models.word_vectors import small_uniform
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics
-from jaxpt.objectives.rows import TOKENS, RowObjective, Rows, table_head, width_of
+from jaxpt.objectives.rows import TOKENS, RowObjective, Rows, Tables, table_head, width_of
 
 BLOCK = 32
 """S: scores with neighbours that are further away than the window are computed and thrown away; smaller products are
@@ -115,17 +116,33 @@ class Word2Vec(RowObjective):
     def coefficients(self) -> dict[str, float]:
         return {self.kind: 1.0}
 
-    def input_rows(self, words: jax.Array, subwords: jax.Array | None) -> Rows:
+    def input_rows(self, words: jax.Array, grams: jax.Array | None) -> Rows:
         """Rows whose means are vectors of words: [M, S or H] and of their n-grams [M, S or H, G]."""
-        return {TOKENS: words} | ({} if subwords is None else {SUBWORDS: subwords})
+        return {TOKENS: words} | ({} if grams is None else {SUBWORDS: grams})
 
-    def input_sums(self, rows: Rows, subwords: jax.Array | None) -> tuple[jax.Array, jax.Array | float]:
+    def input_sums(self, rows: Rows, grams: jax.Array | None) -> tuple[jax.Array, jax.Array | float]:
         """(Σ of the rows of each word [M, S or H, D], how many they are)."""
-        if subwords is None:
+        if grams is None:
             return self.scale * rows[TOKENS], 1.0
-        is_gram = (subwords >= 0).astype(jnp.float32)
+        is_gram = (grams >= 0).astype(jnp.float32)
         total = rows[TOKENS] + jnp.einsum("msgd,msg->msd", rows[SUBWORDS], is_gram)
         return self.scale * total, 1.0 + is_gram.sum(-1)
+
+    def word_vectors(self, tables: Tables, ids: np.ndarray, words: Sequence[str]) -> np.ndarray:
+        """Rows of the model's table; with `subwords` their means with the rows of n-grams."""
+        rows, grams = tables[TOKENS][ids], self.subwords
+        if grams is None:
+            return rows
+        buckets = ((row, self._buckets(word)) for row, word in zip(rows, words))
+        return np.stack([(row + tables[SUBWORDS][of_word].sum(0)) / (1 + len(of_word)) for row, of_word in buckets])
+
+    def composer(self, tables: Tables) -> Callable[[str], np.ndarray] | None:
+        """With `subwords` the mean of the rows of a word's n-grams."""
+        return None if self.subwords is None else lambda word: tables[SUBWORDS][self._buckets(word)].mean(0)
+
+    def _buckets(self, word: str) -> list[int]:
+        grams = self.subwords
+        return subwords.buckets(word, grams.min_length, grams.max_length, grams.buckets)[: grams.per_word]
 
     # ---- losses -----------------------------------------------------------------------------------------------------
 

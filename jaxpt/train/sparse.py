@@ -3,9 +3,9 @@
     ids = objective.rows(examples)       rows = tables[ids]           one for each time that a row is read
     g = ∂ Σ loss / ∂ rows                tables[ids] += optimizer(g)  in place: the state is donated
 
-A step makes `optimizer.updates` of these one after the other, each of a share of the batch's examples. The gradient is of the sum
-over examples, each part times its coefficient; the metrics are means over the step, as everywhere. An update whose loss
-or gradient is not finite adds zeros, and its step counts as skipped.
+A step makes `optimizer.updates` of these one after the other, each of a share of the batch's examples. The gradient is
+of the sum over examples, each part times its coefficient; the metrics are means over the step, as everywhere. An update
+whose loss or gradient is not finite adds zeros, and its step counts as skipped.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def applies(setup: Setup, objective: Objective) -> bool:
         return False
     if not isinstance(objective, RowObjective):
         raise UserError(
-            f"optimizer.kind: {optimizer.kind}: is for objectives that read rows of tables (skip_gram, cbow, glove), not "
-            f"for objective.kind: {objective.kind}"
+            f"optimizer.kind: {optimizer.kind}: is for objectives that read rows of tables (skip_gram, cbow, glove), "
+            f"not for objective.kind: {objective.kind}"
         )
     if not isinstance(setup.shapes.opt_state, tuple):
         raise UserError(f"optimizer.kind: {optimizer.kind}: trains the same parameters in all phases; see train.phases")

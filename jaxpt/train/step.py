@@ -228,9 +228,9 @@ def batch_shapes(setup: Setup, objective: Objective) -> Batch:
 
 
 def tokens_per_example(setup: Setup, objective: Objective) -> int:
-    """Tokens of a row, on all sides of the model."""
+    """Tokens of a row, on all sides of the model; of counts of pairs (GloVe) the pairs."""
     features = objective.data_spec(setup.config.data.length).features
-    sides = ("encoder_input_tokens", "decoder_input_tokens")
+    sides = ("encoder_input_tokens", "decoder_input_tokens", "words")
     return sum(features[name][0][0] for name in sides if name in features)
 
 

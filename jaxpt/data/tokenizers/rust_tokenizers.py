@@ -192,8 +192,8 @@ def read(path: Path, settings: Mapping[str, Any] = MappingProxyType({})) -> Rust
       settings: tokenizer_config.json beside it.
 
     Raises:
-      UserError: of another kind than whole words, WordPiece, BPE and SentencePiece's unigram model, or with sentinels elsewhere than
-        at its end.
+      UserError: of another kind than whole words, WordPiece, BPE and SentencePiece's unigram model, or with sentinels
+        elsewhere than at its end.
     """
     tree = json.loads(path.read_text("utf-8"))
     override(tree, settings)

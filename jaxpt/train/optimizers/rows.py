@@ -32,9 +32,9 @@ class RowOptimizer(OptimizerConfig):
     """What optimizers of rows share."""
 
     updates: PositiveInt = 1
-    """Updates of a step, one after the other, each of an equal share of the batch: of its blocks of 32 words (skip_gram,
-    cbow), or rows. Frequent words are in all of them: the gradients of many of their uses at the same values add up to
-    steps that are far too long."""
+    """Updates of a step, one after the other, each of an equal share of the batch: of its blocks of 32 words
+    (skip_gram, cbow), or rows. Frequent words are in all of them: the gradients of many of their uses at the same
+    values add up to steps that are far too long."""
 
     def slots(self, params: Any) -> Any:
         """What is kept of each parameter: a tree like them; () for nothing."""
