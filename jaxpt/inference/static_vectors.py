@@ -23,6 +23,9 @@ from jaxpt.inference.words import normalized, words_of
 from jaxpt.objectives.rows import RowObjective
 from jaxpt.train import weights
 
+Near = list[tuple[str, float, np.ndarray]]
+"""(word, cosine, vector), the nearest first."""
+
 
 class StaticVectors:
     """Word vectors.
@@ -87,7 +90,7 @@ class StaticVectors:
         """The vectors, each of length 1."""
         return normalized(self.vectors_VxD)
 
-    def nearest(self, word: str, k: int) -> list[tuple[str, float, np.ndarray]]:
+    def nearest(self, word: str, k: int) -> Near:
         """The words with the nearest vectors.
 
         Args:
@@ -104,16 +107,14 @@ class StaticVectors:
         name = word if row is None else self.words[row]
         return [(name, 1.0, vector), *self.nearest_to(vector, k, () if row is None else (row,))]
 
-    def nearest_to(
-        self, vector_D: np.ndarray, k: int, without: Sequence[int] = ()
-    ) -> list[tuple[str, float, np.ndarray]]:
+    def nearest_to(self, vector_D: np.ndarray, k: int, without: Sequence[int] = ()) -> Near:
         """The k words nearest to a vector, as `nearest`; `without` are rows that are left out."""
         cosines_V = self.unit_VxD @ normalized(vector_D[None])[0]
         cosines_V[list(without)] = -np.inf
         order = np.argsort(-cosines_V, kind="stable")[: min(k, len(self.words) - len(without))]
         return [(self.words[n], float(cosines_V[n]), self.vectors_VxD[n]) for n in order]
 
-    def analogy(self, a: str, b: str, c: str, k: int) -> list[tuple[str, float, np.ndarray]]:
+    def analogy(self, a: str, b: str, c: str, k: int) -> Near:
         """What is to c as b is to a: the words nearest to b̂ − â + ĉ, without the three. Paper:
         https://aclanthology.org/N13-1090
 
