@@ -70,9 +70,7 @@ def read(file: str) -> Tests:
         elif len(fields) == 4:
             tests.analogies.append(tuple(fields))
         elif number > 1:  # a first line may name the columns
-            raise UserError(
-                f"{file}: line {number}: wants two words and a score, or four words, got {line.strip()!r:.60}"
-            )
+            raise UserError(f"{file}: line {number}: wants two words and a score, or four words, got {line!r:.60}")
     if len(tests.pairs) < 3 and not tests.analogies:
         raise UserError(f"{file}: {len(tests.pairs)} pairs of words with a score; a correlation wants three or more")
     return tests
