@@ -58,7 +58,7 @@ class TokenizerConfig(Frozen):
     extra_ids: NonNegativeInt | None = None
     """Sentinels at the end of a SentencePiece vocabulary; 100 by default (T5's)."""
     min_count: PositiveInt | None = None
-    """Of `words` and `spelled_words`: one that occurs less often is unknown; 5 by default."""
+    """Of `words` and `spelled_words`: one that occurs less often in the `characters` is unknown; 5 by default."""
     characters: PositiveInt = 20_000_000
     """A vocabulary is trained on about the first so many characters of the training split."""
 
