@@ -1,4 +1,4 @@
-"""ELMo's objective: the state goes on, or becomes zero at a document; meshes, accumulation, resumes; what is refused."""
+"""ELMo's objective: the state goes on, or is zero at a document; meshes, accumulation, resumes; what is refused."""
 
 import functools
 import json
@@ -120,15 +120,14 @@ def test_a_mixed_mesh_changes_no_gradient():
         config = recipe(mesh, rows=16)
         setup, rows = state.setup(config), batch(config)
         with setup.use():
-            params = families.placed(
-                setup.init().replace(params=with_words(jax.device_get(setup.init().params))), setup
-            )
+            begun = families.begin(setup)
+            begun = families.placed(begun.replace(params=with_words(jax.device_get(begun.params))), setup)
             find = jax.jit(
                 lambda params, rows: step.gradients(config.objective, setup.network, params, rows, jax.random.key(0))[
                     :2
                 ]
             )
-            return jax.device_get(find(params.params, step.put(rows, setup)))
+            return jax.device_get(find(begun.params, step.put(rows, setup)))
 
     close(gradients({"data": 2, "fsdp": 2, "tensor": 2}), gradients({"data": 8}))
 

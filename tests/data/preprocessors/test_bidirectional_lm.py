@@ -1,4 +1,4 @@
-"""Running text for two language models: both read each document whole, and a window goes on where the last one ended."""
+"""Running text for two language models: both read each document, and a window goes on where the last one ended."""
 
 import doctest
 
