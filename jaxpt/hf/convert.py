@@ -24,8 +24,8 @@ from jaxpt.data.parts import each_task
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
-from jaxpt.hf import files as hf_files
 from jaxpt.hf import elmo, formats, imported, origin, peft, reader, vocabularies
+from jaxpt.hf import files as hf_files
 from jaxpt.hf.verify import report_differences, verify
 from jaxpt.models import stored
 from jaxpt.models.heads import classes
