@@ -98,7 +98,7 @@ def write(
     tensors: dict[str, np.ndarray] = {}
     parts: dict[str, int] = {}
     for entry in entries:
-        adapted = [path for path in entry.row.paths if path in factors and factors[path].held[entry.at].all()]
+        adapted = [path for path in entry.row.paths if path in factors and factors[path].held[_layer(entry)].all()]
         if adapted:
             _check_linear(entry, adapted[0])
             a, b = _joined(entry, adapted, factors)
@@ -142,6 +142,11 @@ def _check_linear(entry: mapping.Tensor, path: str) -> None:
         )
 
 
+def _layer(entry: mapping.Tensor) -> tuple[int, ...]:
+    """Index of a tensor's layer, without that of its expert."""
+    return () if entry.index is None else (entry.index,)
+
+
 def _joined(
     entry: mapping.Tensor, adapted: Sequence[str], factors: Mapping[str, Factors]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +167,7 @@ def _whole_modules(entries: Iterable[mapping.Tensor], trained: Mapping[str, np.n
     """Names of the modules of which something was trained besides the adapter."""
     names = set()
     for entry in entries:
-        moved = [path for path in entry.row.paths if path in trained and trained[path][entry.at].all()]
+        moved = [path for path in entry.row.paths if path in trained and trained[path][_layer(entry)].all()]
         if moved and (entry.tied or not entry.name.endswith((".weight", ".bias"))):
             raise UserError(f"train.trainable: {moved[0]} is tied or no module of its own, peft cannot save it")
         names |= {entry.module} if moved else set()
@@ -349,6 +354,7 @@ def _uniform(
         for at, (own_a, own_b, own_scale) in layers.items():
             a[at][:, : own_a.shape[1]] = own_a
             b[at][: len(own_b), : own_b.shape[1]] = own_b * (own_scale / scale)
-        factors[path] = Factors(np.ones(stack, bool), a, b)
+        layers_axis = stack[: "layers" in expected[path].axes]
+        factors[path] = Factors(np.ones(layers_axis, bool), a, b)
     dropout = settings.get("lora_dropout") or 0.0
     return LoraConfig(targets=tuple(layer_factors), rank=rank, alpha=scale * rank, dropout=dropout), factors

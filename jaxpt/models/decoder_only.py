@@ -33,7 +33,7 @@ from jaxpt.models.moe import MixtureConfig, MoE, feed
 from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.position_terms import Alibi, alibi_of_keys
 from jaxpt.models.positions import Rope, Rotation, positions_from, sinusoids_in_halves
-from jaxpt.models.stack import Segment, Shared, Stack
+from jaxpt.models.stack import Segment, Shared, Stack, repeated
 
 INIT = nn.initializers.normal(0.02)
 FIRST_SINUSOID = 2
@@ -215,13 +215,8 @@ class DecoderOnlyConfig(MixtureConfig):
         the model is a segment for each run of equal layers. Sparse layers and dense ones differ, too.
         """
         kinds = [*zip(self.layer_kinds(), map(self.is_sparse, range(self.layers)))]
-        step = self.layers if self.sparse_period is None else math.lcm(len(self.pattern), self.sparse_period)
-        if step >= self.layers:
-            runs = [[*run] for _, run in itertools.groupby(range(self.layers), kinds.__getitem__)]
-            return tuple((range(run[0], run[-1] + 1),) for run in runs)
-        end = self.layers // step * step
-        whole = tuple(range(i, end, step) for i in range(step))
-        return (whole, tuple(range(i, i + 1) for i in range(end, self.layers))) if end < self.layers else (whole,)
+        period = self.sparse_period and math.lcm(len(self.pattern), self.sparse_period)
+        return repeated(kinds, period)
 
     def segments(self) -> tuple[Segment, ...]:
         """The layers. A subclass may take another block."""

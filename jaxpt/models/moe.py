@@ -50,6 +50,8 @@ class MixtureConfig(ModelConfig):
     """Experts that every token is sent to, besides: one feed-forward of so many times `expert_dim`."""
     sparse_every: Size = 1
     """s: every s-th layer is sparse, those before it are dense: layers s − 1, 2s − 1, …"""
+    first_sparse: NonNegativeInt | None = None
+    """Number of the first sparse layer; s − 1 by default, as released. Hugging Face's Switch Transformers: 1."""
     dense_layers: tuple[NonNegativeInt, ...] = ()
     """Numbers of layers that are dense whatever `sparse_every` says."""
     router: Literal["softmax", "sigmoid"] = "softmax"
@@ -102,7 +104,8 @@ class MixtureConfig(ModelConfig):
 
     def is_sparse(self, layer: int) -> bool:
         """True if a layer is a mixture; layers are counted from 0."""
-        is_sparse = self.experts is not None and (layer + 1) % self.sparse_every == 0
+        first = self.sparse_every - 1 if self.first_sparse is None else self.first_sparse
+        is_sparse = self.experts is not None and layer % self.sparse_every == first % self.sparse_every
         return is_sparse and layer not in self.dense_layers
 
     @property

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import flax
@@ -58,6 +59,29 @@ class Segment:
     """All repetitions share their parameters, which have no layers axis (ALBERT)."""
     resizes: bool = False
     """The one repetition changes the width of the states, which no loop could carry (AWD-LSTM's first, last layer)."""
+
+
+def repeated(kinds: Sequence[Any], period: int | None = None) -> tuple[tuple[range, ...], ...]:
+    """Layer numbers of each block of each segment, of layers of several kinds: `result[segment][block]`.
+
+    Args:
+      kinds: of each layer.
+      period: layers after which the kinds repeat. As many as there are layers, or None: a segment for each run of equal
+        layers.
+
+    Example:
+      >>> repeated("aabaabaa", 3)  # twice (0, 1, 2), then (6) and (7) once
+      ((range(0, 6, 3), range(1, 6, 3), range(2, 6, 3)), (range(6, 7), range(7, 8)))
+      >>> repeated("aab")
+      ((range(0, 2),), (range(2, 3),))
+    """
+    count = len(kinds)
+    if period is None or period >= count:
+        runs = [[*run] for _, run in itertools.groupby(range(count), kinds.__getitem__)]
+        return tuple((range(run[0], run[-1] + 1),) for run in runs)
+    end = count // period * period
+    whole = tuple(range(i, end, period) for i in range(period))
+    return (whole, tuple(range(i, i + 1) for i in range(end, count))) if end < count else (whole,)
 
 
 class _Pattern(nn.Module):

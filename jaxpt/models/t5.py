@@ -1,7 +1,8 @@
 """T5: an encoder-decoder with relative position biases, RMSNorm as pre-norm and no other biases.
 
-Version 1.0 has ReLU and tied embeddings; version 1.1 has gated GELU and an untied output projection.
-Papers: https://arxiv.org/abs/1910.10683, version 1.1 https://arxiv.org/abs/2002.05202
+Version 1.0 has ReLU and tied embeddings; version 1.1 has gated GELU and an untied output projection. With `experts` it
+is a Switch Transformer. Papers: https://arxiv.org/abs/1910.10683, version 1.1 https://arxiv.org/abs/2002.05202, Switch
+https://arxiv.org/abs/2101.03961
 
 Shapes: B batch · S encoder length · T decoder length · D embedding width · H heads · V vocabulary (Vp: rows in storage)
 """
@@ -16,7 +17,7 @@ import flax.linen as nn
 import jax
 from pydantic import model_validator
 
-from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PositiveFloat, Size, TaskHead
+from jaxpt.config import Fraction, HeadName, Layers, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
 from jaxpt.models.base import LanguageModel, UntiedHead, compute_dtype
@@ -24,9 +25,10 @@ from jaxpt.models.cache import stored
 from jaxpt.models.decoder import EncoderDecoder
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
 from jaxpt.models.mask import Mask
+from jaxpt.models.moe import MixtureConfig, MoE, feed
 from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.positions import LearnedBias, RelativeBias
-from jaxpt.models.stack import Segment, Shared, Stack
+from jaxpt.models.stack import Segment, Shared, Stack, repeated
 
 INIT = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 
@@ -34,7 +36,7 @@ INIT = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 ACTIVATION: dict[str, Activation] = {"relu": "relu", "gated_gelu": "gelu_tanh", "gated_silu": "silu"}
 
 
-class T5Config(ModelConfig):
+class T5Config(MixtureConfig):
     """Configuration of T5."""
 
     family: ClassVar[str] = "encoder_decoder"
@@ -76,7 +78,21 @@ class T5Config(ModelConfig):
     def _check(self) -> Self:
         if self.share_layers and (self.bias_per_layer or self.decoder_layers not in (None, self.layers)):
             raise ValueError("share_layers: requires bias_per_layer: false and decoder_layers equal to layers")
+        if self.share_layers and self.experts is not None:
+            raise ValueError("share_layers: goes with no experts")
         return self
+
+    def numbers(self, side: str) -> tuple[tuple[range, ...], ...]:
+        """Layer numbers of each block of each segment of a side's stack."""
+        count = self.layers if side == "encoder" else self.decoder_layers or self.layers
+        return repeated([self.is_sparse(i) for i in range(count)], self.sparse_period)
+
+    def segments(self, side: str) -> tuple[Segment, ...]:
+        """The layers of the encoder or decoder."""
+        return tuple(
+            Segment(tuple(functools.partial(Block, self, self.is_sparse(at[0])) for at in blocks), len(blocks[0]))
+            for blocks in self.numbers(side)
+        )
 
     @property
     def scaled(self) -> bool:
@@ -101,6 +117,8 @@ class Block(nn.Module):
     """Self-attention, cross-attention if there is a memory, and feed-forward, each x ← x + f(RMSNorm(x))."""
 
     config: T5Config
+    is_sparse: bool = False
+    """The feed-forward is a mixture of experts (Switch Transformers)."""
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
@@ -116,10 +134,10 @@ class Block(nn.Module):
             Attention, c.heads, c.head_dim, dtype, INIT, INIT, query_init, use_bias=False, scale=1.0,
             dropout=c.dropout, implementation=c.attention,
         )  # fmt: skip
-        feed_forward = FeedForward(
-            c.mlp_dim, ACTIVATION[c.feed_forward], INIT, INIT, dtype,
-            gated=c.feed_forward != "relu", use_bias=False, dropout=c.dropout, name="feed_forward",
-        )  # fmt: skip
+        options = {"gated": c.feed_forward != "relu", "dropout": c.dropout, "name": "feed_forward"}
+        parts = ACTIVATION[c.feed_forward], INIT, INIT, dtype
+        dense = functools.partial(FeedForward, c.mlp_dim, use_bias=False)
+        feed_forward = (functools.partial(MoE, c) if self.is_sparse else dense)(*parts, **options)
 
         bias_HxLxS, cross_kv = shared.bias_HxLxS, None
         if c.bias_per_layer:
@@ -135,9 +153,10 @@ class Block(nn.Module):
                 memory_BxSxD=shared.memory_BxSxD, past=past.of("cross_attention"),
             )  # fmt: skip
             x_BxLxD += adapters.after(c, "cross_attention")(drop(y))
-        y = feed_forward(norm("feed_forward", x_BxLxD))
+        y, routing = feed(feed_forward, norm("feed_forward", x_BxLxD), past, shared)
         x_BxLxD += adapters.after(c, "feed_forward")(drop(y))
-        return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv, cross_attention=cross_kv))
+        cache = stored(attention=kv, cross_attention=cross_kv)
+        return Output(constrain(x_BxLxD, "act_embed"), cache=cache, routing=routing)
 
 
 def position_bias(config: T5Config, bidirectional: bool, name: str | None = None) -> RelativeBias:
@@ -173,12 +192,11 @@ class T5(T5Scores, EncoderDecoder):
 
     def setup(self) -> None:
         c, dtype = self.config, compute_dtype(self.config)
-        block = (functools.partial(Block, c),)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype, c.tie_embeddings)
         self.encoder_bias = None if c.bias_per_layer else position_bias(c, bidirectional=True)
         self.decoder_bias = None if c.bias_per_layer else position_bias(c, bidirectional=False)
-        self.encoder = Stack((Segment(block, c.layers),), c.remat, c.unroll)
-        decoder = Stack((Segment(block, c.decoder_layers or c.layers),), c.remat, c.unroll)
+        self.encoder = Stack(c.segments("encoder"), c.remat, c.unroll)
+        decoder = Stack(c.segments("decoder"), c.remat, c.unroll)
         self.decoder = self.encoder if c.share_layers else decoder
         self.encoder_norm, self.decoder_norm = RMSNorm(c.epsilon, dtype), RMSNorm(c.epsilon, dtype)
         self.drop = Dropout(c.dropout)

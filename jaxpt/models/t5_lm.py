@@ -7,7 +7,6 @@ Shapes: B batch · L length · D embedding width · V vocabulary (Vp: its rows i
 
 from __future__ import annotations
 
-import functools
 from typing import ClassVar, Literal
 
 import flax.linen as nn
@@ -18,8 +17,8 @@ from jaxpt.models.cache import Cache, NewCache, Step
 from jaxpt.models.decoder import Decoder
 from jaxpt.models.layers import Dropout, Embed, RMSNorm
 from jaxpt.models.output import Output
-from jaxpt.models.stack import Segment, Shared, Stack
-from jaxpt.models.t5 import INIT, Block, T5Config, T5Scores, bias_of, position_bias
+from jaxpt.models.stack import Shared, Stack
+from jaxpt.models.t5 import INIT, T5Config, T5Scores, bias_of, position_bias
 
 
 class T5LMConfig(T5Config):
@@ -49,7 +48,7 @@ class T5LM(T5Scores, Decoder):
         self.token_embed = Embed(c.vocab_size, c.embed_dim, nn.initializers.normal(1.0), dtype, c.tie_embeddings)
         # A prefix attends to later tokens, so buckets are bidirectional.
         self.decoder_bias = position_bias(c, bidirectional=True)
-        self.decoder = Stack((Segment((functools.partial(Block, c),), c.layers),), c.remat, c.unroll)
+        self.decoder = Stack(c.segments("decoder"), c.remat, c.unroll)
         self.decoder_norm = RMSNorm(c.epsilon, dtype)
         self.drop = Dropout(c.dropout)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)

@@ -107,6 +107,8 @@ def _loss(
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """(the loss's sums as a function of parameters, batch, the teachers' weights and carry, these weights)"""
     plain = network.with_model(attention="xla")  # kernels pad heads to 128 columns
+    if getattr(network.config, "experts", None):
+        plain = plain.with_model(grouped="ragged")  # blocks are a loop whose length is not known
     arrays = {name: weights for name, (_, weights) in (teachers or {}).items()}
 
     def loss(params: Any, batch: Any, arrays: Any, carry: Any) -> Any:
@@ -120,9 +122,10 @@ def _loss(
 def count(jaxpr: core.Jaxpr, needed: bool = False) -> int:
     """FLOPs of all products of a program, over all devices.
 
-    A product of [m, k] and [k, n] counts 2·m·k·n. A loop (`scan`) counts as often as it runs, the longest branch of a
-    condition counts, a region that each shard of a mesh runs counts for every shard. A kernel counts what it declares,
-    or the products of its body in every cell of its grid; of splash attention in those that its mask leaves.
+    A product of [m, k] and [k, n] counts 2·m·k·n, also where each row has the weights of its expert. A loop (`scan`)
+    counts as often as it runs, the longest branch of a condition counts, a region that each shard of a mesh runs counts
+    for every shard. A kernel counts what it declares, or the products of its body in every cell of its grid; of splash
+    attention in those that its mask leaves.
 
     Args:
       jaxpr: the program.
@@ -144,6 +147,9 @@ def _one(eqn: core.JaxprEqn, needed: bool, share: float = 1.0) -> int:
         (contract, _), _ = params["dimension_numbers"]
         depth = math.prod(eqn.invars[0].aval.shape[axis] for axis in contract)
         return round(share * 2 * depth * math.prod(eqn.outvars[0].aval.shape))
+    if name == "ragged_dot_general":  # each row with the weights of one group
+        rows, depth = eqn.invars[0].aval.shape
+        return 2 * rows * depth * eqn.outvars[0].aval.shape[-1]
     if name == "conv_general_dilated":
         kernel = eqn.invars[1].aval.shape
         outputs = kernel[params["dimension_numbers"].rhs_spec[0]]

@@ -59,14 +59,14 @@ def gradients(
       (gradients like `params`, metrics, next carry): the metrics are "loss", each loss part, and the objective's own,
       as means.
     """
-    coefficients, weights, token_count = objective.coefficients(), objective.weights(batch), num_tokens(batch)
+    coefficients, weights = objective.coefficients(), objective.weights(batch)
 
     def loss_fn(params: Any, micro: Batch, key: jax.Array | None, carry: Any) -> tuple[jax.Array, Any]:
         rngs = None if key is None else {"dropout": key, "sample": purpose_key(key, "sample")}
         bound = network.bind(assemble(params, key), rngs)
         sums, metrics, carry = carried_loss(objective, bound, micro, carry, **options)
         check_parts(objective.kind, coefficients, sums, weights)
-        means = {part: total / jnp.maximum(weights.get(part, token_count), 1.0) for part, total in sums.items()}
+        means = {part: total / jnp.maximum(part_weight(part, weights, batch), 1.0) for part, total in sums.items()}
         loss = sum(coefficients.get(part, 1.0) * mean for part, mean in means.items())
         return loss, ((means, metrics), carry)
 
@@ -106,6 +106,22 @@ def num_tokens(batch: Batch) -> jax.Array | int:
     """Non-padding tokens of a batch, encoder and decoder together: the denominator of auxiliary losses."""
     sides = ("encoder_segment_ids", "decoder_segment_ids")
     return sum((batch[name] > 0).sum() for name in sides if name in batch)
+
+
+def part_weight(part: str, weights: Metrics, batch: Batch) -> jax.Array | int:
+    """What a part of the loss is divided by: its own weight, or for an auxiliary loss the number of tokens.
+
+    One whose name begins with "encoder_" or "decoder_" is divided by the tokens of that side.
+
+    Args:
+      part: its name.
+      weights: of the objective's parts.
+      batch: the whole global batch.
+    """
+    if part in weights:
+        return weights[part]
+    side = f"{part.partition('_')[0]}_segment_ids"
+    return (batch[side] > 0).sum() if side in batch else num_tokens(batch)
 
 
 def to_microbatches(rows: Any, accumulation: int) -> Any:
@@ -274,8 +290,8 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
             carry = from_microbatches(carries)
         else:
             sums, metrics, carry = loss(batch, carry)
-        weights, token_count = objective.weights(batch), num_tokens(batch)
-        return metrics | {part: (total, weights.get(part, token_count)) for part, total in sums.items()}, carry
+        weights = objective.weights(batch)
+        return metrics | {part: (total, part_weight(part, weights, batch)) for part, total in sums.items()}, carry
 
     return compiler.jit(
         step,
@@ -322,6 +338,7 @@ def check(config: Config, setup: Setup) -> None:
     config.objective.check_family(config.model)
     config.model.check_length(config.data.length)
     _check_stages(config, setup)
+    _check_experts(config)
     axes = {axis: setup.mesh.shape[axis] for axis in rules.BATCH if axis != "expert" or setup.mesh.shape[axis] > 1}
     rows = math.prod(axes.values())
     if config.data.batch_size % (rows * config.train.grad_accum_steps):
@@ -342,6 +359,23 @@ def _check_stages(config: Config, setup: Setup) -> None:
         raise UserError(
             f"train.grad_accum_steps: {accumulation} is below mesh.pipeline: {stages}: each stage works on its own "
             f"microbatch; 4 × mesh.pipeline or more leave little idle"
+        )
+
+
+def _check_experts(config: Config) -> None:
+    """Microbatches cut what is a mean of more than one row."""
+    accumulation = config.train.grad_accum_steps
+    if accumulation == 1 or not getattr(config.model, "experts", None):
+        return
+    if config.model.balance == "mixtral" and config.model.balance_weight:
+        raise UserError(
+            f"train.grad_accum_steps: {accumulation}: the loss of model.balance: mixtral is a product of means of the "
+            f"whole batch, which microbatches do not know; set model.balance=switch, or train.grad_accum_steps=1"
+        )
+    if config.model.group_rows > 1:
+        raise UserError(
+            f"train.grad_accum_steps: {accumulation}: cuts groups of model.group_rows: {config.model.group_rows}; set "
+            f"model.group_rows=1, or train.grad_accum_steps=1"
         )
 
 

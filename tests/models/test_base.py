@@ -63,6 +63,11 @@ PUBLISHED = {
     "tinyllama_1_1b": 1_100_048_384, "umt5_base": 592_043_520, "umt5_small": 306_601_984, "umt5_xl": 3_768_356_864,
     "umt5_xxl": 12_972_531_712, "xlm_roberta_base": 278_295_186, "xlm_roberta_large": 560_142_482,
     "xlnet_base": 116_750_336, "xlnet_large": 360_300_800,
+    "switch_base_8": 619_339_008, "switch_base_128": 7_415_217_408,
+    "switch_base_256": 14_664_154_368, "switch_large_128": 26_309_291_008,
+    "switch_c_2048": 1_571_327_875_360, "mixtral_8x7b": 46_702_792_704,
+    "mixtral_8x22b": 140_620_634_112, "qwen3_30b_a3b": 30_532_122_624,
+    "qwen3_235b_a22b": 235_093_634_560, "olmoe_1b_7b": 6_919_161_856,
 }  # fmt: skip
 WITHOUT_HEADS = {
     "bert_tiny": 4_385_920, "bert_base": 109_482_240, "bert_large": 335_141_888, "albert_base": 11_683_584,

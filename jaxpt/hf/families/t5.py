@@ -15,22 +15,39 @@ from jaxpt.models.t5 import T5Config
 BIAS = "0.SelfAttention.relative_attention_bias.weight"
 
 
-def _stack(side: str, config: T5Config) -> tuple[Row, ...]:
-    """Rows of the encoder or decoder; their layer is a list of two or three sublayers, each with its norm."""
-    ours, theirs = f"{side}/segment_0/block_0", f"{side}.block.{{layer}}.layer"
+def stack(side: str, config: T5Config, dense: str = "DenseReluDense") -> tuple[Row, ...]:
+    """Rows of the encoder or decoder.
+
+    Args:
+      side: "encoder" or "decoder".
+      config: of the model.
+      dense: their name of a feed-forward, which may be a mixture of experts.
+    """
+    rows: list[Row] = []
+    for s, segment in enumerate(config.numbers(side)):
+        for b, numbers in enumerate(segment):
+            rows += _block(side, config, f"{side}/segment_{s}/block_{b}", tuple(numbers), dense)
+    if not config.bias_per_layer:
+        rows.append(Row(f"{side}_bias/table", f"{side}.block.0.layer.{BIAS}"))
+    return (*rows, *norm(f"{side}_norm", f"{side}.final_layer_norm", bias=False))
+
+
+def _block(side: str, config: T5Config, ours: str, layers: tuple[int, ...], dense: str) -> tuple[Row, ...]:
+    """Rows of some layers; theirs is a list of two or three sublayers, each with its norm."""
+    theirs = f"{side}.block.{{layer}}.layer"
     attentions = {"attention": "0.SelfAttention"}
     attentions |= {"cross_attention": "1.EncDecAttention"} if side == "decoder" else {}
     wide = {"up": "wi"} if config.feed_forward == "relu" else {"gate": "wi_0", "up": "wi_1"}
-    last = f"{len(attentions)}.DenseReluDense"
-    names = {f"feed_forward/{mine}": f"{last}.{name}" for mine, name in (wide | {"down": "wo"}).items()}
+    last, is_sparse = f"{len(attentions)}.{dense}", config.is_sparse(layers[0])
+    each = "experts.expert_{expert}." if is_sparse else ""
+    names = {f"feed_forward/{mine}": f"{last}.{each}{name}" for mine, name in (wide | {"down": "wo"}).items()}
+    names |= {"feed_forward/router": f"{last}.router.classifier"} if is_sparse else {}
     names |= {f"{part}_norm": f"{i}.layer_norm" for i, part in enumerate((*attentions, "feed_forward"))}
     for part, attention in attentions.items():
         names |= {f"{part}/{mine}": f"{attention}.{name}" for mine, name in zip(PROJECTIONS, "qkvo")}
-    bias = Row(f"{side}_bias/table", f"{side}.block.0.layer.{BIAS}")
-    if config.bias_per_layer:
-        bias = Row(f"{ours}/position_bias/table", f"{theirs}.{BIAS}")
-    final_norm = norm(f"{side}_norm", f"{side}.final_layer_norm", bias=False)
-    return (*layer(ours, theirs, names, bias=False), bias, *final_norm)
+    rows = layer(ours, theirs, names, bias=False, layers=layers)
+    bias = Row(f"{ours}/position_bias/table", f"{theirs}.{BIAS}", layers=layers)
+    return (*rows, bias) if config.bias_per_layer else rows
 
 
 EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -43,15 +60,15 @@ def table(config: T5Config) -> Table:
     return Table(
         rows=(
             *vocabulary(first, config.tie_embeddings, *copies),
-            *_stack("encoder", config),
-            *_stack("decoder", config),
+            *stack("encoder", config),
+            *stack("decoder", config),
         ),
         # The first release had an unused bias table in cross-attention.
         ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     )
 
 
-def _infer(keys: Mapping[str, Any], tensors: Mapping[str, Any], scaled: bool, **more: Any) -> dict[str, Any]:
+def infer(keys: Mapping[str, Any], tensors: Mapping[str, Any], scaled: bool, **more: Any) -> dict[str, Any]:
     """Infers from the tensors if embeddings are tied: recent files always claim that they are.
 
     A class without the projection to the vocabulary has only the claim: of old files and of ours it is true.
@@ -69,11 +86,12 @@ def _infer(keys: Mapping[str, Any], tensors: Mapping[str, Any], scaled: bool, **
 
 def _infer_t5(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Infers `scale_logits`: old files imply it by tied embeddings (1.0), recent files have a key."""
-    return _infer(keys, tensors, keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True)))
+    return infer(keys, tensors, keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True)))
 
 
 def _is_t5(config: T5Config) -> bool:
-    return not (config.bias_per_layer or config.share_layers) and config.pooling == "last"
+    plain = not (config.bias_per_layer or config.share_layers or config.experts)
+    return plain and config.pooling == "last"
 
 
 def _write(keys: dict[str, Any], config: T5Config) -> dict[str, Any]:
@@ -134,11 +152,13 @@ FAMILIES = (
     ),
     # mT5's class never scales, UMT5's always.
     _family(
-        "mt5", "MT5", "gated-gelu", infer=lambda keys, tensors: _infer(keys, tensors, False), write=_write,
+        "mt5", "MT5", "gated-gelu", infer=lambda keys, tensors: infer(keys, tensors, False), write=_write,
         supports=lambda config: _is_t5(config) and not config.scaled, only_of_origin=True,
     ),
     _family(
-        "umt5", "UMT5", "gated-gelu", infer=lambda keys, tensors: _infer(keys, tensors, True, bias_per_layer=True),
-        write=_write, supports=lambda config: config.bias_per_layer and config.scaled and config.pooling == "last",
+        "umt5", "UMT5", "gated-gelu", infer=lambda keys, tensors: infer(keys, tensors, True, bias_per_layer=True),
+        write=_write, supports=lambda config: (
+            config.bias_per_layer and config.scaled and config.pooling == "last" and config.experts is None
+        ),
     ),
 )  # fmt: skip

@@ -23,6 +23,7 @@ from jaxpt.hf.formats.arrays import Array, Checkpoint, Tensors, check_whole, fla
 FILE, ORBAX = "checkpoint", "state"
 SIDES = ("encoder", "decoder")
 _BIAS = "layer.0.SelfAttention.relative_attention_bias.weight"
+_ROUTER = ".mlp.router.classifier.weight"
 _PROJECTIONS = {"query": "q", "key": "k", "value": "v", "out": "o"}
 
 
@@ -45,8 +46,13 @@ def open(path: Path) -> Checkpoint:
     tensors = dict(_renamed(arrays))
     if (path / "config.json").is_file():  # of the twin, for what no shape tells
         return Checkpoint(Tensors(tensors), read_object(path / "config.json"))
+    shapes = {name: x.shape for name, x in tensors.items()}
     try:
-        keys = _keys({name: x.shape for name, x in tensors.items()})
+        keys = _keys(shapes)
+        routers = [name for name in shapes if name.endswith(_ROUTER)]
+        if routers:
+            switch_keys, change = _switch(keys, shapes, routers)
+            return Checkpoint(Tensors(tensors), switch_keys, change)
     except (KeyError, ValueError, IndexError, ZeroDivisionError):
         have = ", ".join(list(arrays)[:3]) or "no parameters"
         raise UserError(f"{path}: is not T5X's T5, of which encoder and decoder are read; has {have}, …") from None
@@ -88,23 +94,28 @@ def _folder(path: Path, name: str, spec: Any) -> str:
 
 def _renamed(arrays: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
     """(Hugging Face's name, array); a name that is not T5's stays."""
-    left = set(arrays)
+    left, mlp = set(arrays), "mlp" if any("/mlp/expert/" in path for path in arrays) else "DenseReluDense"
     whole = {"token_embedder/embedding": "shared.weight", "decoder/logits_dense/kernel": "lm_head.weight"}
     for side in SIDES:
         whole[f"{side}/{side}_norm/scale"] = f"{side}.final_layer_norm.weight"
         whole[f"{side}/relpos_bias/rel_embedding"] = f"{side}.block.0.{_BIAS}"
-        parts = _parts(side)
+        parts = _parts(side, mlp)
         for path, index, part, x in layers(arrays, rf"{side}/layers_(\d+)", f"{side}/{side}"):
-            if part in parts:
-                left.discard(path)
-                yield f"{side}.block.{index}.{parts[part]}", x if part.endswith("/scale") else x.transposed()
+            if part not in parts:
+                continue
+            left.discard(path)
+            name = f"{side}.block.{index}.{parts[part]}"
+            if "{expert}" in name:
+                yield from ((name.format(expert=e), x.layer(e, axis=0).transposed()) for e in range(x.shape[0]))
+            else:
+                yield name, x if part.endswith("/scale") else x.transposed()
     for path in left:
         x = arrays[path]
         yield whole.get(path, path), x if path.endswith(("/scale", "/embedding")) else x.transposed()
 
 
-def _parts(side: str) -> dict[str, str]:
-    """{path in a layer of T5X: name in a layer of Hugging Face}."""
+def _parts(side: str, mlp: str) -> dict[str, str]:
+    """{path in a layer of T5X: name in a layer of Hugging Face}; `mlp` is their name of the feed-forward."""
     attentions = {"attention": "SelfAttention"}
     norms = ("pre_attention_layer_norm", "pre_mlp_layer_norm")
     if side == "decoder":
@@ -113,7 +124,9 @@ def _parts(side: str) -> dict[str, str]:
     names = {f"{norm}/scale": f"layer.{i}.layer_norm.weight" for i, norm in enumerate(norms)}
     for i, (ours, theirs) in enumerate(attentions.items()):
         names |= {f"{ours}/{mine}/kernel": f"layer.{i}.{theirs}.{name}.weight" for mine, name in _PROJECTIONS.items()}
-    mlp = f"layer.{len(attentions)}.DenseReluDense"
+    mlp = f"layer.{len(attentions)}.{mlp}"
+    names |= {f"mlp/expert/{name}/kernel": f"{mlp}.experts.expert_{{expert}}.{name}.weight" for name in ("wi", "wo")}
+    names["mlp/router/router_weights/w/kernel"] = f"{mlp}.router.classifier.weight"
     names |= {f"mlp/{name}/kernel": f"{mlp}.{name}.weight" for name in ("wi", "wi_0", "wi_1", "wo")}
     return names | {"relpos_bias/rel_embedding": _BIAS}
 
@@ -121,6 +134,8 @@ def _parts(side: str) -> dict[str, str]:
 def _keys(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """The keys of config.json, from Hugging Face's names and shapes; KeyError, ValueError: another model."""
     block = "encoder.block.0.layer"
+    ups = (".wi.weight", ".wi_0.weight")
+    wide = next((name for name in shapes if name.startswith("encoder.") and name.endswith(ups)), "")
     vocab_size, width = shapes["shared.weight"]
     buckets, heads = shapes[f"encoder.block.0.{_BIAS}"]
     is_gated = f"{block}.1.DenseReluDense.wi_0.weight" in shapes
@@ -133,7 +148,7 @@ def _keys(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         "vocab_size": vocab_size,
         "d_model": width,
         "d_kv": shapes[f"{block}.0.SelfAttention.q.weight"][0] // heads,
-        "d_ff": shapes[f"{block}.1.DenseReluDense.wo.weight"][1],
+        "d_ff": shapes[wide][0],
         "num_layers": encoder,
         "num_decoder_layers": None if decoder == encoder else decoder,
         "num_heads": heads,
@@ -141,3 +156,24 @@ def _keys(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         "feed_forward_proj": "gated-gelu" if is_gated else "relu",
         "tie_word_embeddings": is_tied,
     }
+
+
+def _switch(
+    keys: dict[str, Any], shapes: Mapping[str, tuple[int, ...]], routers: list[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the keys of config.json of a Switch Transformer, what no key of it says): the released capacity."""
+    sparse = {side: sorted(int(x.split(".")[2]) for x in routers if x.startswith(side)) for side in SIDES}
+    counts = {"encoder": keys["num_layers"], "decoder": keys["num_decoder_layers"] or keys["num_layers"]}
+    step = counts["encoder"] // len(sparse["encoder"])
+    first = sparse["encoder"][0]
+    for side, numbers in sparse.items():
+        if numbers != [*range(first, counts[side], step)]:
+            raise UserError(f"{side}: the layers {numbers} are sparse, not every {step}. one from {first}")
+    switch = {
+        "model_type": "switch_transformers", "architectures": ["SwitchTransformersForConditionalGeneration"],
+        "num_experts": shapes[routers[0]][0], "num_decoder_layers": counts["decoder"],
+        **{f"num_sparse_{side}_layers": len(numbers) for side, numbers in sparse.items()},
+    }  # fmt: skip
+    keys = {key: x for key, x in keys.items() if key != "feed_forward_proj"} | switch
+    released = {"capacity": None, "capacity_factor": 1.25, "eval_capacity_factor": 2.0, "balance_weight": 0.01}
+    return keys, {"first_sparse": None if first == step - 1 else first, **released}

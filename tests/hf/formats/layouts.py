@@ -52,9 +52,18 @@ def t5x(state, scan=False):
             for n, norm in enumerate(norms):
                 flat[f"{ours}/{norm}_layer_norm/scale"] = state[f"{theirs}.layer.{n}.layer_norm.weight"]
             for name in ("wi", "wi_0", "wi_1", "wo"):
-                x = state.get(f"{theirs}.layer.{len(norms) - 1}.DenseReluDense.{name}.weight")
-                if x is not None:
-                    flat[f"{ours}/mlp/{name}/kernel"] = x.T
+                for mlp in (f"{theirs}.layer.{len(norms) - 1}.{x}" for x in ("DenseReluDense", "mlp")):
+                    x = state.get(f"{mlp}.{name}.weight")
+                    if x is not None:
+                        flat[f"{ours}/mlp/{name}/kernel"] = x.T
+                    each = [key for key in state if key.startswith(f"{mlp}.experts.") and f".{name}." in key]
+                    if each:
+                        one = f"{mlp}.experts.expert_{{}}.{name}.weight"
+                        flat[f"{ours}/mlp/expert/{name}/kernel"] = np.stack(
+                            [state[one.format(e)].T for e in range(len(each))]
+                        )
+                        router = state[f"{mlp}.router.classifier.weight"]
+                        flat[f"{ours}/mlp/router/router_weights/w/kernel"] = router.T
             if not is_shared:
                 flat[f"{ours}/relpos_bias/rel_embedding"] = state[f"{theirs}.{bias}"].T
     for side in SIDES if scan else ():

@@ -70,8 +70,20 @@ def test_t5x(name, scan, layout, version, tmp_path):
     check_same(tmp_path / "checkpoint_7", network, params)
 
 
-def to_state(network, params):
-    return to_hf(params, directory.families()["umt5"].table_of(network), network, tied=False)
+def to_state(network, params, model_type="umt5"):
+    return to_hf(params, directory.families()[model_type].table_of(network), network, tied=False)
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_switch_of_t5x(step, tmp_path):
+    """The last of so many layers is sparse, as released, and the capacity depends on the length."""
+    options = {"layers": 6, "experts": 5, "sparse_every": step, "router_jitter": 0.01, "router_z_weight": 0.001}
+    released = {"capacity_factor": 1.25, "eval_capacity_factor": 2.0, "balance_weight": 0.01}
+    config = T5Config(**SIZES | T5["t5"] | options | released | {"decoder_layers": 6}, dropout=0.1, **AS_READ)
+    network, params = fresh(config)
+    state = to_state(network, params, "switch_transformers")
+    layouts.write_t5x(tmp_path / "checkpoint_7", layouts.t5x(state))
+    check_same(tmp_path / "checkpoint_7", network, params)
 
 
 @pytest.mark.parametrize(("scan", "ocdbt", "zarr3"), [(True, True, False), (False, False, False), (True, True, True)])
