@@ -22,6 +22,7 @@ from jaxpt.parallel import compiler, distributed, failures, processes
 from jaxpt.runtime import maintenance, plugins, progress, signals
 from jaxpt.train import (
     checkpoint,
+    corruption,
     ending,
     evaluation,
     flops,
@@ -277,6 +278,7 @@ class Run:
         save_every = phase.config.checkpoint.every or evaluation.default_every(phase.config)
         clock = saving.SaveClock(phase.config.checkpoint, distributed.AnyProcess(setup.mesh))
         window, to_save, watch = [], False, spikes.Watch(phase.index, current.scale)
+        checks = corruption.Checks(setup, str(self.run_dir), self._newest)
         must_judge = phase.config.train.on_spike == "rewind"  # before a save: what is saved is from before any spike
 
         def stop() -> bool:
@@ -299,8 +301,11 @@ class Run:
         self.timings.mark("the first batch")
         while done < end and not self.stopped and not self.patience.is_over:
             tracing.before(done + 1)
-            current, figures = ready.train(current, batch, *setup.teacher_params())
+            before, rest = checks.kept(current, done), (batch, *setup.teacher_params())
+            current, figures = ready.train(current, *rest)
             done += 1
+            if before is not None:
+                checks.compare_again(ready.train, before, rest, current)
             tracing.after(done, figures)
             if self.timings.wanted:
                 jax.block_until_ready(figures)
@@ -323,6 +328,8 @@ class Run:
             self.phase.evaluators.forget()
             if not self.stopped:
                 self._evaluate(current, done, display, metrics, stop)
+            is_saved = to_save or self.stopped or done == end
+            checks.compare_replicas(current, done, is_saved)
             if to_save or self.stopped or self.patience.is_over or done == end:
                 to_save, self.save_wanted = not self._save(current, ready.check), False
                 clock.saved(done)
@@ -388,11 +395,14 @@ class Run:
             if action == "rewind" and self.spike is None:
                 self.spike = spike
 
+    def _newest(self) -> str:
+        """Where the run would resume from."""
+        steps = self.checkpoints.steps()
+        return f"its newest checkpoint, of step {steps[-1]}, is from before" if steps else "it has no checkpoint"
+
     def _nonfinite_message(self, problem: str) -> str:
         """The message of a run that ends since its numbers are not finite."""
-        steps = self.checkpoints.steps()
-        newest = f"its newest checkpoint, of step {steps[-1]}, is from before" if steps else "it has no checkpoint"
-        return f"{self.run_dir}: {problem}; {newest}; lower optimizer.learning_rate or set optimizer.clip_norm"
+        return f"{self.run_dir}: {problem}; {self._newest()}; lower optimizer.learning_rate or set optimizer.clip_norm"
 
     def _evaluate(
         self, current: State, done: int, display: Display, metrics: Metrics, stop: Callable[[], bool]
@@ -424,13 +434,15 @@ class Run:
             if done == self.config.train.steps or self.patience.is_over:
                 raise DivergedError(self._nonfinite_message(f"the updates of the last {skipped} steps were skipped"))
             return False
-        if nonfinite := step.not_finite(current, check(current)):
+        is_finite, digests = check(current)
+        if nonfinite := step.not_finite(current, is_finite):
             problem = f"{listed(nonfinite, 1)} are not finite at step {done}, which is not saved"
             raise DivergedError(self._nonfinite_message(problem))
         meta = {"phase": self.phase.index, "data": self.phase.data.fingerprint, "config": settings(self.config)}
         meta |= (
             teachers.identities(self.setup) | self.patience.saved() | self.rewinds.saved() | {"code": self.phase.code}
         )
+        meta["digests"] = corruption.named(current, jax.device_get(digests))
         evaluators = self.phase.evaluators
         due = evaluators.due(done) if self.stopped else ()
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in evaluators.found]
