@@ -132,6 +132,9 @@ class CheckpointConfig(Frozen):
     grace_seconds: PositiveFloat | None = execution(None)
     """Seconds from SIGTERM or SIGINT until the machine or scheduler kills the process. A step and save that take longer
     are given up then, with a line, exit code 128 + signal, and the last finished checkpoint; no limit by default."""
+    copy_to: str | None = execution(None)
+    """A second directory for the checkpoints, best on another disk or a mounted bucket: each is copied there in the
+    background, and fetched at a start where the run_dir has none or a damaged one."""
     keep_last: PositiveInt = execution(2)
     keep_best: NonNegativeInt = execution(1)
     """Keep so many with the best `best_metric`."""

@@ -22,6 +22,7 @@ from jaxpt.parallel import compiler, distributed, failures, processes
 from jaxpt.runtime import maintenance, plugins, progress, signals
 from jaxpt.train import (
     checkpoint,
+    copies,
     corruption,
     ending,
     evaluation,
@@ -117,6 +118,9 @@ def _train(config: Config, timings: Timings) -> int:
             stack.enter_context(hold(run_dir))
             quarantine(run_dir, say)
             stack.enter_context(removed_on_failure(run_dir, new_dirs))
+            _fetch_copy(config, run_dir)
+        if config.checkpoint.copy_to is not None:
+            processes.barrier("the copy of the checkpoints", config.distributed.timeout, warn)
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
         stack.callback(checkpoints.close)
         timings.mark("model, mesh, shapes")
@@ -128,10 +132,12 @@ def _train(config: Config, timings: Timings) -> int:
             goodput.of_killed(run_dir, begun, done) or run_dirs.receipt(run_dir).get("time", {}).get("seconds", {})
         )
         clock.step = clock.first_step = done
+        copied = config.checkpoint.copy_to if checkpoint.is_primary() else None
+        end_copies = stack.enter_context(copies.copying(run_dir, copied, warn))
         end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
         run = Run(
             config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta), timings,
-            rewinds.Rewinds(config, meta), clock, end_watch,
+            rewinds.Rewinds(config, meta), clock, end_watch, end_copies,
         )  # fmt: skip
         if done >= config.train.steps or run.patience.is_over:
             more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
@@ -141,6 +147,14 @@ def _train(config: Config, timings: Timings) -> int:
             return ending.finish(run, current)
         say(initial.describe(setup, resources.disk_need(largest, config.checkpoint)))
         return run.run(current, meta)
+
+
+def _fetch_copy(config: Config, run_dir: Path) -> None:
+    """Takes what the run_dir lacks from `checkpoint.copy_to`."""
+    copy = config.checkpoint.copy_to
+    if copy is not None and Path(copy).is_dir():
+        copies.fetch(run_dir, Path(copy), say)
+        run_dirs.check(config)  # what was fetched may be of other settings
 
 
 @dataclasses.dataclass
@@ -159,6 +173,8 @@ class Run:
     clock: goodput.Clock
     end_watch: Callable[[], None]
     """Ends the watchdog."""
+    end_copies: Callable[[], None]
+    """Copies what `checkpoint.copy_to` lacks."""
     phase: Phase | None = None
     stopped: bool = False
     """By a signal, which this or another process received."""
@@ -474,4 +490,5 @@ class Run:
                 f"from {resume_point}")  # fmt: skip
         ending.write_receipt(self, current, finished=False)
         self.end_watch()
+        self.end_copies()
         signals.leave(signals.received() or signal.SIGTERM)
