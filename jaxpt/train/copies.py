@@ -1,5 +1,5 @@
-"""A second place for a run's checkpoints (`checkpoint.copy_to`): copied in the background, and fetched where the run_dir
-has none or a damaged one.
+"""A second place for a run's checkpoints (`checkpoint.copy_to`): copied in the background, and fetched where the
+run_dir has none or a damaged one.
 
 The copy is a run_dir of the same layout, on any mounted file system or bucket: checkpoints, the run's id, config.yaml,
 tokenizer, metrics and run.json. A checkpoint appears there under its name when its copy has the checksums that were
