@@ -108,7 +108,8 @@ COMMANDS: dict[str, Command] = {
     ), "prepared text into ~/.cache/jaxpt (data.cache_dir); with --batches the directory --out"),
     "verify": Command("jaxpt.report.verify:verify", "compare all files of a run with their checksums", (
         arg("path", "RUN_DIR", "a run, or a directory of prepared batches"),
-    ), ("runs/bert_tiny",)),
+        flag("--repair", "fetch damaged checkpoints from the run's second place (checkpoint.copy_to)"),
+    ), ("runs/bert_tiny", "runs/bert_tiny --repair")),
     "replay": Command("jaxpt.report.replay:replay", "run a step of a run again: norms of layers, text of rows", (
         arg("path", "RUN_DIR", "the run"),
         arg("--step", "N", "the step, from 1", type=count, required=True, dest="at"),

@@ -110,6 +110,11 @@ class TrainConfig(Frozen):
     """A step, batch or save that takes longer is named, with its process and the stacks of all threads; null: never."""
     stall_exit: Annotated[bool, unaffected("program")] = execution(False)
     """End the run then, all of its processes, with exit code 75: launchers start it again."""
+    check_replicas_every: Annotated[PositiveInt | None, unaffected("program")] = execution(100)
+    """Steps between comparisons of the bits of data-parallel replicas, also made before each save: one that differs is
+    named, and the run ends with exit code 75. Runs of fewer steps, and single devices, compare nothing; null: never."""
+    recompute_every: Annotated[PositiveInt | None, unaffected("program")] = execution(None)
+    """Run each step of this multiple twice and compare the bits; it takes the memory of a second state."""
     layer_norms: bool = execution(False)
     """Write each layer's gradient, update and parameter norm to the metrics."""
     compiled: Annotated[str | None, unaffected("program")] = execution(None)
@@ -127,6 +132,9 @@ class CheckpointConfig(Frozen):
     grace_seconds: PositiveFloat | None = execution(None)
     """Seconds from SIGTERM or SIGINT until the machine or scheduler kills the process. A step and save that take longer
     are given up then, with a line, exit code 128 + signal, and the last finished checkpoint; no limit by default."""
+    copy_to: str | None = execution(None)
+    """A second directory for the checkpoints, best on another disk or a mounted bucket: each is copied there in the
+    background, and fetched at a start where the run_dir has none or a damaged one."""
     keep_last: PositiveInt = execution(2)
     keep_best: NonNegativeInt = execution(1)
     """Keep so many with the best `best_metric`."""

@@ -18,20 +18,23 @@ from jaxpt.hf import origin
 from jaxpt.runtime import plugins
 from jaxpt.runtime.disk import read_json
 from jaxpt.runtime.progress import counted
+from jaxpt.train import copies
 from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.checkpoint import Checkpoints
+from jaxpt.train.lock import hold
 
 
 @plugins.unread()
-def verify(path: str, say: Callable[[str], None] = print) -> int:
+def verify(path: str, say: Callable[[str], None] = print, repair: bool = False) -> int:
     """Compares a run's files with their checksums: all checkpoints, tokenizer, run.json; metrics line by line.
 
     Args:
       path: RUN_DIR, or a directory of prepared batches.
       say: called with a line for each of them.
+      repair: fetch damaged checkpoints from `checkpoint.copy_to`.
 
     Returns:
-      0 if all are whole, else 2.
+      0 if all are whole, also after repair, else 2.
 
     Raises:
       UserError: `path` is neither.
@@ -40,7 +43,7 @@ def verify(path: str, say: Callable[[str], None] = print) -> int:
     if (directory / manifest.NAME).is_file():
         parts = _prepared(directory, manifest.read(directory))
     elif (directory / "checkpoints").is_dir():
-        parts = _checked(directory)
+        parts = _checked(directory, repair)
     else:
         raise UserError(f"{path}: is no run_dir, it holds no checkpoints; nor prepared batches, with {manifest.NAME}")
     for part, fault in parts:
@@ -71,9 +74,15 @@ def _read_all(folder: Path, name: str, rows: manifest.Rows) -> None:
         reader.member(number)
 
 
-def _checked(run_dir: Path) -> Iterator[tuple[str, str | None]]:
+def _checked(run_dir: Path, repair: bool) -> Iterator[tuple[str, str | None]]:
     """(part, what is wrong with it or None)."""
     config = configs.load(run_dir)  # a damaged one is refused
+    copy = Path(config.checkpoint.copy_to) if config.checkpoint.copy_to else None
+    if repair and copy is None:
+        raise UserError("--repair: the run has no checkpoint.copy_to to fetch from")
+    if repair:
+        with hold(run_dir):  # no run writes there meanwhile
+            yield from _fetched(run_dir, copy)
     yield "config.yaml", None
     tokenizer = run_dir / "tokenizer"
     if tokenizer.is_dir() and "." in config.data.tokenizer.kind:
@@ -90,9 +99,24 @@ def _checked(run_dir: Path) -> Iterator[tuple[str, str | None]]:
     try:
         for step in checkpoints.steps():
             facts = run_dir / "checkpoints" / str(step) / "_CHECKPOINT_METADATA"  # Orbax's own, without a checksum
-            yield f"checkpoint {step}", checkpoints.damage(step) or _fault(functools.partial(read_json, facts))
+            fault = checkpoints.damage(step) or _fault(functools.partial(read_json, facts))
+            if fault and copy and (copy / "checkpoints" / str(step)).is_dir():
+                fault += f"; {copy} has a copy: `jaxpt verify {run_dir} --repair` fetches it"
+            yield f"checkpoint {step}", fault
     finally:
         checkpoints.close()
+
+
+def _fetched(run_dir: Path, copy: Path) -> Iterator[tuple[str, None]]:
+    """Fetches what is damaged, or lacks in the run_dir, where the copy has it whole."""
+    copies.check_same_run(run_dir, copy)
+    for step in copies.steps(run_dir):
+        local, source = (directory / "checkpoints" / str(step) for directory in (run_dir, copy))
+        facts = local / "_CHECKPOINT_METADATA"
+        is_damaged = copies.damage(local) is not None or _fault(functools.partial(read_json, facts)) is not None
+        if is_damaged and source.is_dir() and copies.damage(source) is None:
+            copies.copy_checkpoint(source, local)
+            yield f"checkpoint {step}, fetched from {copy}", None
 
 
 def _fault(read: Callable[[], object]) -> str | None:

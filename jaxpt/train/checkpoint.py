@@ -27,15 +27,19 @@ from flax import traverse_util
 from orbax.checkpoint import checkpoint_managers as policies
 
 from jaxpt.config import CheckpointConfig
-from jaxpt.errors import RetryableError, UserError
+from jaxpt.errors import RetryableError, UserError, listed
 from jaxpt.models import parts
 from jaxpt.runtime import disk
-from jaxpt.train import checksums, handlers, lora, spikes, stored, trainable
+from jaxpt.train import checksums, corruption, handlers, lora, spikes, stored, trainable
 from jaxpt.train.run_dir import receipt
 from jaxpt.train.state import Setup, State
 
 RUN_ID = "run_id"
 """The file with the run's id, beside its checkpoints."""
+
+
+class AlteredError(RetryableError):
+    """A restored state has not the bits that were saved, though its files are as they were written."""
 
 
 class Checkpoints:
@@ -130,14 +134,33 @@ class Checkpoints:
                 raise UserError(f"{damaged[0][1]}; {restore}")
             return None
         for bad, damage in damaged:
-            report(f"{damage}; put aside as {bad}.damaged")
-            if is_primary():
-                aside = self.directory / f"{bad}.damaged"
-                shutil.rmtree(aside, ignore_errors=True)
-                (self.directory / str(bad)).rename(aside)
+            self._put_aside(bad, damage, report)
         if damaged:
             self._manager.reload()
         return step
+
+    def _put_aside(self, step: int, damage: str, report: Callable[[str], None]) -> None:
+        report(f"{damage}; put aside as {step}.damaged")
+        if is_primary():
+            aside = self.directory / f"{step}.damaged"
+            shutil.rmtree(aside, ignore_errors=True)
+            (self.directory / str(step)).rename(aside)
+
+    def put_aside(self, step: int, damage: str, report: Callable[[str], None]) -> None:
+        """Renames a checkpoint that turned out to be damaged, unless it is the only one.
+
+        Args:
+          step: of the checkpoint.
+          damage: what is wrong with it.
+          report: called with a line.
+
+        Raises:
+          UserError: there is no other one.
+        """
+        if self.steps() == [step]:
+            raise UserError(f"{damage}; there is no other checkpoint: delete the run_dir to begin anew")
+        self._put_aside(step, damage, report)
+        self._manager.reload()
 
     def damage(self, step: int) -> str | None:
         """What is wrong with a checkpoint: the first file that is missing or altered, or that is not of this step and
@@ -242,6 +265,10 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_tree(abstract_state)))
         state = State(**self._manager.restore(step, args=args).state)
         stored.compare_step(self.directory / str(step), state.step)
+        if altered := corruption.changed(self.meta(step).get("digests", {}), state):
+            raise AlteredError(
+                f"{self.directory / str(step)}: {listed(altered, 2)} are not what was saved: their digests differ"
+            )
         if (state.scale is None) != wants_none:
             state = state.replace(scale=setup.empty_scale())
         return state

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 ACTIVITIES = ("start", "compile", "data", "steps", "saves", "evaluation", "lost", "down")
-"""start: imports, data, restore, anew after each restart; data: waiting for a batch while the device is idle; lost: steps
-that were done again, after a kill or a rewind; down: from a killed process's last heartbeat to the next start."""
+"""start: imports, data, restore, anew after each restart; data: waiting for a batch while the device is idle; lost:
+steps that are done again, after a kill or a rewind; down: from a killed process's last heartbeat to the next start."""
 HEARTBEAT = "heartbeat.json"
 """The file in the run_dir, written every few seconds while the run is under way."""
 

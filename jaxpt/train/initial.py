@@ -41,9 +41,11 @@ def begin(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> t
     Raises:
       UserError: the checkpoint does not belong to the run, or `init_from` does not fit the model.
     """
-    latest = checkpoints.newest_whole(report=say)
-    if latest is not None:
-        return _resume(setup, checkpoints, run_dir, latest)
+    while (latest := checkpoints.newest_whole(report=say)) is not None:
+        try:
+            return _resume(setup, checkpoints, run_dir, latest)
+        except checkpoint.AlteredError as error:
+            checkpoints.put_aside(latest, str(error), say)
     source = setup.config.init_from
     if source is None:
         return setup.init(), None

@@ -22,6 +22,8 @@ from jaxpt.parallel import compiler, distributed, failures, processes
 from jaxpt.runtime import maintenance, plugins, progress, signals
 from jaxpt.train import (
     checkpoint,
+    copies,
+    corruption,
     ending,
     evaluation,
     flops,
@@ -117,6 +119,9 @@ def _train(config: Config, timings: Timings) -> int:
             stack.enter_context(hold(run_dir))
             quarantine(run_dir, say)
             stack.enter_context(removed_on_failure(run_dir, new_dirs))
+            _fetch_copy(config, run_dir)
+        if config.checkpoint.copy_to is not None:
+            processes.barrier("the copy of the checkpoints", config.distributed.timeout, warn)
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
         stack.callback(checkpoints.close)
         timings.mark("model, mesh, shapes")
@@ -128,10 +133,12 @@ def _train(config: Config, timings: Timings) -> int:
             goodput.of_killed(run_dir, begun, done) or run_dirs.receipt(run_dir).get("time", {}).get("seconds", {})
         )
         clock.step = clock.first_step = done
+        copied = config.checkpoint.copy_to if checkpoint.is_primary() else None
+        end_copies = stack.enter_context(copies.copying(run_dir, copied, warn))
         end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
         run = Run(
             config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta), timings,
-            rewinds.Rewinds(config, meta), clock, end_watch,
+            rewinds.Rewinds(config, meta), clock, end_watch, end_copies,
         )  # fmt: skip
         if done >= config.train.steps or run.patience.is_over:
             more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
@@ -141,6 +148,14 @@ def _train(config: Config, timings: Timings) -> int:
             return ending.finish(run, current)
         say(initial.describe(setup, resources.disk_need(largest, config.checkpoint)))
         return run.run(current, meta)
+
+
+def _fetch_copy(config: Config, run_dir: Path) -> None:
+    """Takes what the run_dir lacks from `checkpoint.copy_to`."""
+    copy = config.checkpoint.copy_to
+    if copy is not None and Path(copy).is_dir():
+        copies.fetch(run_dir, Path(copy), say)
+        run_dirs.check(config)  # what was fetched may be of other settings
 
 
 @dataclasses.dataclass
@@ -159,6 +174,8 @@ class Run:
     clock: goodput.Clock
     end_watch: Callable[[], None]
     """Ends the watchdog."""
+    end_copies: Callable[[], None]
+    """Copies what `checkpoint.copy_to` lacks."""
     phase: Phase | None = None
     stopped: bool = False
     """By a signal, which this or another process received."""
@@ -280,6 +297,7 @@ class Run:
         save_every = phase.config.checkpoint.every or evaluation.default_every(phase.config)
         clock = saving.SaveClock(phase.config.checkpoint, distributed.AnyProcess(setup.mesh))
         window, to_save, watch = [], False, spikes.Watch(phase.index, current.scale)
+        checks = corruption.Checks(setup, str(self.run_dir), self._newest)
         must_judge = phase.config.train.on_spike == "rewind"  # before a save: what is saved is from before any spike
 
         def stop() -> bool:
@@ -302,8 +320,11 @@ class Run:
         self.timings.mark("the first batch")
         while done < end and not self.stopped and not self.patience.is_over:
             tracing.before(done + 1)
-            current, figures = ready.train(current, batch, *setup.teacher_params())
+            before, rest = checks.kept(current, done), (batch, *setup.teacher_params())
+            current, figures = ready.train(current, *rest)
             done += 1
+            if before is not None:
+                checks.compare_again(ready.train, before, rest, current)
             tracing.after(done, figures)
             if self.timings.wanted:
                 jax.block_until_ready(figures)
@@ -326,6 +347,8 @@ class Run:
             self.phase.evaluators.forget()
             if not self.stopped:
                 self._evaluate(current, done, display, metrics, stop)
+            is_saved = to_save or self.stopped or done == end
+            checks.compare_replicas(current, done, is_saved)
             if to_save or self.stopped or self.patience.is_over or done == end:
                 to_save, self.save_wanted = not self._save(current, ready.check), False
                 clock.saved(done)
@@ -391,11 +414,14 @@ class Run:
             if action == "rewind" and self.spike is None:
                 self.spike = spike
 
+    def _newest(self) -> str:
+        """Where the run would resume from."""
+        steps = self.checkpoints.steps()
+        return f"its newest checkpoint, of step {steps[-1]}, is from before" if steps else "it has no checkpoint"
+
     def _nonfinite_message(self, problem: str) -> str:
         """The message of a run that ends since its numbers are not finite."""
-        steps = self.checkpoints.steps()
-        newest = f"its newest checkpoint, of step {steps[-1]}, is from before" if steps else "it has no checkpoint"
-        return f"{self.run_dir}: {problem}; {newest}; lower optimizer.learning_rate or set optimizer.clip_norm"
+        return f"{self.run_dir}: {problem}; {self._newest()}; lower optimizer.learning_rate or set optimizer.clip_norm"
 
     def _evaluate(
         self, current: State, done: int, display: Display, metrics: Metrics, stop: Callable[[], bool]
@@ -427,13 +453,15 @@ class Run:
             if done == self.config.train.steps or self.patience.is_over:
                 raise DivergedError(self._nonfinite_message(f"the updates of the last {skipped} steps were skipped"))
             return False
-        if nonfinite := step.not_finite(current, check(current)):
+        is_finite, digests = check(current)
+        if nonfinite := step.not_finite(current, is_finite):
             problem = f"{listed(nonfinite, 1)} are not finite at step {done}, which is not saved"
             raise DivergedError(self._nonfinite_message(problem))
         meta = {"phase": self.phase.index, "data": self.phase.data.fingerprint, "config": settings(self.config)}
         meta |= (
             teachers.identities(self.setup) | self.patience.saved() | self.rewinds.saved() | {"code": self.phase.code}
         )
+        meta["digests"] = corruption.named(current, jax.device_get(digests))
         evaluators = self.phase.evaluators
         due = evaluators.due(done) if self.stopped else ()
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in evaluators.found]
@@ -465,4 +493,5 @@ class Run:
                 f"from {resume_point}")  # fmt: skip
         ending.write_receipt(self, current, finished=False)
         self.end_watch()
+        self.end_copies()
         signals.leave(signals.received() or signal.SIGTERM)

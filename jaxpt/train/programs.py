@@ -25,7 +25,7 @@ class Programs(NamedTuple):
     train: Any
     """(state, batch) → (state, figures)"""
     check: Any
-    """state → whether each of its arrays is finite"""
+    """state → (whether each of its arrays is finite, its digest)"""
     flops: float
     """Floating-point operations of a step."""
     digest: str | None
@@ -101,7 +101,7 @@ def build(setup: Setup, phase: int) -> Programs:
     if getattr(config.model, "score_cap", None) and setup.mesh.devices.flat[0].platform == "gpu":
         lines.append("model.score_cap: no attention kernel for GPUs has a cap of scores; XLA computes it")
     with setup.use():
-        check = step.make_finite_check(setup).lower(placed)
+        check = step.make_state_check(setup).lower(placed)
     _ = setup.to_model  # compiled now: evaluations need it
     times = traced_at - begun, compiled_at - traced_at
     return Programs(train_step, check.compile(), of_step, digest, *times, lines)

@@ -24,7 +24,7 @@ from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective, carried_loss
 from jaxpt.objectives.checks import check_parts
 from jaxpt.parallel import compiler, distributed, rules
-from jaxpt.train import sparse, spikes, trainable
+from jaxpt.train import corruption, sparse, spikes, trainable
 from jaxpt.train.state import Setup, State, purpose_key
 
 Batch = dict[str, jax.Array]
@@ -152,7 +152,7 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
 
     A step whose loss or gradient is not finite changes nothing but the counts of steps: the metric "skipped" is 1. With
     `train.on_spike` so does a finite spike: the metric "spike" is 1. What
-    the update itself makes is not looked at here, which would cost another pass over the state; `make_finite_check` is
+    the update itself makes is not looked at here, which would cost another pass over the state; `make_state_check` is
     asked before a state is saved.
 
     Args:
@@ -226,17 +226,25 @@ def _check_updates(kind: str, updates: Any, params: Any) -> None:
             raise UserError(f"optimizer.kind: {kind}: the update of {path} {problem}; it wants {shape}")
 
 
-def make_finite_check(setup: Setup) -> Callable[[State], jax.Array]:
-    """Which arrays of a state hold only finite numbers, as a jitted function: bool [arrays], see `not_finite`."""
+def make_state_check(setup: Setup) -> Callable[[State], tuple[jax.Array, jax.Array]]:
+    """What is asked of a state before it is saved, as a jitted function.
+
+    Returns:
+      A function whose result is (which arrays hold only finite numbers, bool [arrays], see `not_finite`; their digests,
+      uint32 [arrays], see `corruption.digest`).
+    """
     return compiler.jit(
-        lambda state: jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(state)]),
+        lambda state: (
+            jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(state)]),
+            corruption.digests(state),
+        ),
         in_shardings=(setup.shardings,),
         out_shardings=rules.replicated(setup.mesh),
     )
 
 
 def not_finite(state: State, found: jax.Array) -> list[str]:
-    """Names of the arrays of a state in which `make_finite_check` found NaN or infinity."""
+    """Names of the arrays of a state in which `make_state_check` found NaN or infinity."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(state)]
     flags = zip(paths, jax.device_get(found), strict=True)
     return [jax.tree_util.keystr(path, simple=True, separator="/") for path, is_finite in flags if not is_finite]

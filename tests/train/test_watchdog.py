@@ -1,4 +1,4 @@
-"""What takes too long is named with its process and stack; the heartbeat says where a run is; slow stretches are noticed."""
+"""What takes too long is named with its process and stack; the heartbeat says where a run is."""
 
 import json
 import os

@@ -1,0 +1,188 @@
+"""A second place for a run's checkpoints (`checkpoint.copy_to`): copied in the background, and fetched where the
+run_dir has none or a damaged one.
+
+The copy is a run_dir of the same layout, on any mounted file system or bucket: checkpoints, the run's id, config.yaml,
+tokenizer, metrics and run.json. A checkpoint appears there under its name when its copy has the checksums that were
+written with it. A copy that was cut off has the suffix `.partial`, and is begun anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from jaxpt.errors import UserError
+from jaxpt.runtime import disk
+from jaxpt.train import checksums
+from jaxpt.train.checkpoint import RUN_ID
+
+PARTS = ("meta", "state")
+"""Directories of a checkpoint that have checksums."""
+BESIDE = ("config.yaml", "run.json", "metrics.jsonl", "tokenizer")
+"""What a run_dir has besides its checkpoints."""
+_POLL_SECONDS = 2.0
+
+
+def steps(run_dir: Path) -> list[int]:
+    """Steps of the checkpoints in a run_dir, ascending."""
+    return sorted(int(path.name) for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit())
+
+
+def damage(checkpoint: Path) -> str | None:
+    """The first file of `RUN_DIR/checkpoints/STEP` that is missing or altered; None where all are as written."""
+    return next((found for part in PARTS if (found := checksums.damage(checkpoint / part))), None)
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copies a checkpoint, which is there under its name when it is whole; one that was there goes.
+
+    Args:
+      source: `RUN_DIR/checkpoints/STEP`.
+      target: the same of another run_dir.
+
+    Raises:
+      OSError: the disk fails, or the source is gone.
+      UserError: the copy is not whole.
+    """
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(source, partial)
+    if (reason := damage(partial)) is not None:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise UserError(f"{target}: the copy of {source} is not whole: {reason}")
+    if target.exists():
+        shutil.rmtree(target)
+    partial.rename(target)
+
+
+def check_same_run(run_dir: Path, copy: Path) -> None:
+    """Raises UserError where a copy is of another run."""
+    ids = [directory / "checkpoints" / RUN_ID for directory in (run_dir, copy)]
+    if all(file.is_file() for file in ids) and ids[0].read_bytes() != ids[1].read_bytes():
+        raise UserError(f"checkpoint.copy_to: {copy} holds the copy of another run; choose another directory")
+
+
+def fetch(run_dir: Path, copy: Path, report: Callable[[str], None]) -> None:
+    """Takes the newest checkpoint of a copy that is whole, unless the run_dir has that one, or a newer one, whole.
+
+    Args:
+      run_dir: of a run that is about to start; it exists.
+      copy: `checkpoint.copy_to`.
+      report: called with a line about what was fetched.
+
+    Raises:
+      UserError: the copy is of another run.
+    """
+    disk.check_path(copy)
+    if copy.absolute() == run_dir.absolute():
+        raise UserError(f"checkpoint.copy_to: {copy} is the run_dir itself; choose another directory")
+    check_same_run(run_dir, copy)
+    local = {step: run_dir / "checkpoints" / str(step) for step in steps(run_dir)}
+    for step in sorted({*local, *steps(copy)}, reverse=True):
+        if step in local and damage(local[step]) is None:
+            return
+        source = copy / "checkpoints" / str(step)
+        if source.is_dir() and damage(source) is None:
+            _fetch_beside(run_dir, copy)
+            copy_checkpoint(source, run_dir / "checkpoints" / str(step))
+            report(f"checkpoint {step} is {'damaged' if step in local else 'missing'} here: fetched from {copy}")
+            return
+
+
+def _fetch_beside(run_dir: Path, copy: Path) -> None:
+    """What a new run_dir needs of the copy's: its id, its vocabulary, its figures."""
+    (run_dir / "checkpoints").mkdir(exist_ok=True)
+    for name in (f"checkpoints/{RUN_ID}", *BESIDE):
+        source, target = copy / name, run_dir / name
+        if source.is_dir() and not target.exists():
+            shutil.copytree(source, target)
+        elif source.is_file() and not target.exists():
+            disk.write_bytes(target, source.read_bytes())
+
+
+class Copier(threading.Thread):
+    """Copies checkpoints when they are finished, and removes from the copy those that the run does not keep."""
+
+    def __init__(self, run_dir: Path, copy: Path, warn: Callable[[str], None]) -> None:
+        """From one run_dir to another; `warn` is called with a line where that fails, for the run goes on."""
+        super().__init__(name="jaxpt-copies", daemon=True)
+        self._run_dir, self._copy, self._warn = run_dir, copy, warn
+        self._ended, self._failed = threading.Event(), ""
+
+    def run(self) -> None:
+        """Copies until `end`."""
+        while not self._ended.wait(_POLL_SECONDS):
+            self.copy()
+
+    def copy(self) -> None:
+        """Copies what is not there yet."""
+        try:
+            for step in steps(self._run_dir):
+                target = self._copy / "checkpoints" / str(step)
+                with contextlib.suppress(FileNotFoundError):  # the run removed it meanwhile
+                    if not target.exists():
+                        self._copy_beside()
+                        copy_checkpoint(self._run_dir / "checkpoints" / str(step), target)
+            self._remove_old()
+            self._failed = ""
+        except (OSError, UserError, shutil.Error) as error:
+            reason = disk.full(error) or str(error)
+            if reason != self._failed:
+                self._warn(f"checkpoint.copy_to: {self._copy}: cannot copy: {reason}; the run goes on, and tries again")
+            self._failed = reason
+
+    def _copy_beside(self) -> None:
+        (self._copy / "checkpoints").mkdir(parents=True, exist_ok=True)
+        for name in (f"checkpoints/{RUN_ID}", *BESIDE):
+            source, target = self._run_dir / name, self._copy / name
+            if source.is_dir() and not target.exists():
+                shutil.copytree(source, target)
+            elif source.is_file():
+                disk.write_bytes(target, source.read_bytes())
+
+    def _remove_old(self) -> None:
+        """Only what is older than a whole one that both have."""
+        here, there = set(steps(self._run_dir)), steps(self._copy)
+        newest = max(here & set(there), default=0)
+        for step in there:
+            if step < newest and step not in here:
+                shutil.rmtree(self._copy / "checkpoints" / str(step))
+
+    def end(self, waits: bool) -> None:
+        """Stops; `waits`: after a last look, so that the copy has all that the run has."""
+        is_first = not self._ended.is_set()
+        self._ended.set()
+        if waits and is_first:
+            self.join()
+            self.copy()
+            with contextlib.suppress(OSError):
+                self._copy_beside()
+
+
+@contextlib.contextmanager
+def copying(run_dir: Path, copy: str | None, warn: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """Copies to `checkpoint.copy_to`, if there is one, within this block; at its end all that is finished is copied.
+
+    Args:
+      run_dir: of the run.
+      copy: the second place.
+      warn: called with a line where copying fails.
+
+    Yields:
+      What copies the rest before the block ends, for a process that leaves otherwise.
+    """
+    if copy is None:
+        yield lambda: None
+        return
+    copier = Copier(run_dir, Path(copy), warn)
+    copier.start()
+    try:
+        yield lambda: copier.end(waits=True)
+    except BaseException:
+        copier.end(waits=False)
+        raise
+    copier.end(waits=True)

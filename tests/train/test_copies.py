@@ -1,0 +1,133 @@
+"""A second place for checkpoints: what is whole there is fetched where the run_dir has none or a damaged one."""
+
+import shutil
+
+import pytest
+import yaml
+
+from jaxpt import cli
+from jaxpt.errors import UserError
+from jaxpt.train import checksums, copies
+from tests import families
+from tests.runs import assert_bit_equal, final
+
+
+def checkpoint(run_dir, step, words="some weights"):
+    """Files with checksums, as a run leaves them."""
+    for part in copies.PARTS:
+        (run_dir / "checkpoints" / str(step) / part).mkdir(parents=True)
+        (run_dir / "checkpoints" / str(step) / part / "file").write_text(f"{words} {step} {part}")
+        checksums.write(run_dir / "checkpoints" / str(step) / part)
+
+
+def spoil(run_dir, step):
+    (run_dir / "checkpoints" / str(step) / "state" / "file").write_text("altered")
+
+
+@pytest.fixture
+def places(tmp_path):
+    run_dir, copy = tmp_path / "run", tmp_path / "elsewhere" / "copy"
+    for step in (10, 20):
+        checkpoint(run_dir, step)
+    (run_dir / "checkpoints" / "run_id").write_text("1234")
+    (run_dir / "config.yaml").write_text("model: {}")
+    return run_dir, copy
+
+
+def test_a_copy_follows_the_run(places):
+    run_dir, copy = places
+    lines = []
+    with copies.copying(run_dir, str(copy), lines.append) as finish:
+        finish()
+        assert copies.steps(copy) == [10, 20]
+    shutil.rmtree(run_dir / "checkpoints/10")  # the run keeps the newest ones
+    checkpoint(run_dir, 30)
+    (copy / "checkpoints/30.partial").mkdir()  # of a copy that was killed
+    with copies.copying(run_dir, str(copy), lines.append):
+        pass
+    assert copies.steps(copy) == [20, 30] and lines == []
+    assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == ["20", "30", "run_id"]
+    assert (copy / "config.yaml").read_text() == "model: {}"
+    shutil.rmtree(run_dir / "checkpoints")  # nothing is removed from the copy of a run that lost all
+    with copies.copying(run_dir, str(copy), lines.append):
+        pass
+    assert copies.steps(copy) == [20, 30]
+
+
+def test_a_damaged_checkpoint_is_not_copied_over(places, monkeypatch):
+    run_dir, copy = places
+    lines = []
+    spoil(run_dir, 20)
+    with copies.copying(run_dir, str(copy), lines.append) as finish:
+        finish()
+    assert copies.steps(copy) == [10]
+    assert len(lines) == 1 and "is not whole" in lines[0] and "the run goes on" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("lost", "spoiled", "fetched"),
+    [
+        ((), (), None), ((20,), (), 20), ((), (20,), 20), ((10, 20), (), 20), ((), (10,), None), ((10,), (20,), 20),
+    ],
+)  # fmt: skip
+def test_the_newest_whole_one_is_fetched(places, lost, spoiled, fetched):
+    run_dir, copy = places
+    shutil.copytree(run_dir, copy)
+    for step in lost:
+        shutil.rmtree(run_dir / "checkpoints" / str(step))
+    for step in spoiled:
+        spoil(run_dir, step)
+    lines = []
+    copies.fetch(run_dir, copy, lines.append)
+    assert len(lines) == (fetched is not None) and all(f"checkpoint {fetched} is " in line for line in lines)
+    assert copies.damage(run_dir / "checkpoints/20") is None
+
+
+def test_a_damaged_copy_is_left_and_another_runs_refused(places):
+    run_dir, copy = places
+    shutil.copytree(run_dir, copy)
+    spoil(copy, 20)
+    shutil.rmtree(run_dir / "checkpoints/20")
+    lines = []
+    copies.fetch(run_dir, copy, lines.append)
+    assert lines == [] and copies.steps(run_dir) == [10]
+    (copy / "checkpoints/run_id").write_text("5678")
+    with pytest.raises(UserError, match="holds the copy of another run"):
+        copies.fetch(run_dir, copy, lines.append)
+    with pytest.raises(UserError, match="is the run_dir itself"):
+        copies.fetch(run_dir, run_dir, lines.append)
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_its_directory_goes_on_from_the_copy(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("".join(f"document number {i} says that the cat sat\n" for i in range(60)))
+    data = {"path": str(tmp_path / "text.txt"), "cache_dir": str(tmp_path / "cache"), "length": 16, "batch_size": 8}
+    tree = families.tree(
+        "gpt2", model={"vocab_size": 300, "layers": 1}, data=data, log={"tensorboard": False},
+        train={"steps": 4, "eval_every": 100}, checkpoint={"every": 2, "copy_to": str(tmp_path / "copy")},
+    )  # fmt: skip
+    recipe, run_dir = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(yaml.safe_dump(tree))
+
+    def call(*argv):
+        code = cli.main([str(word) for word in argv])
+        said = capsys.readouterr()
+        return code, " ".join((said.out + said.err).split())
+
+    assert call("train", recipe, f"run_dir={run_dir}")[0] == 0
+    whole = final(run_dir, 4)
+    damaged = next(path for path in (run_dir / "checkpoints/4/state").rglob("*") if path.is_file())
+    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
+    code, said = call("verify", run_dir)
+    assert code == 2 and "--repair` fetches it" in said
+    code, said = call("verify", run_dir, "--repair")
+    assert code == 0 and f"checkpoint 4, fetched from {tmp_path / 'copy'}: whole" in said
+    shutil.rmtree(run_dir)
+    code, said = call("train", recipe, f"run_dir={run_dir}")
+    assert code == 0 and "checkpoint 4 is missing here: fetched from" in said and "is finished at step 4" in said
+    assert_bit_equal(final(run_dir, 4), whole)
+    shutil.rmtree(tmp_path / "copy/checkpoints/4")
+    shutil.rmtree(run_dir)
+    code, said = call("train", recipe, f"run_dir={run_dir}")
+    assert code == 0 and "resuming from step 2" in said
+    assert_bit_equal(final(run_dir, 4), whole)
