@@ -19,7 +19,7 @@ from jaxpt.config import AnyTask
 from jaxpt.config.finetunings import KEEP, cells, fine_tuning
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
-from jaxpt.metrics import describe
+from jaxpt.metrics import describe, jackknife
 from jaxpt.study import finetuned, finetunings, pretrainings
 from tests.config.helpers import ROOT
 from tests.study.test_pretrainings import (  # noqa: F401 (a fixture)
@@ -108,7 +108,7 @@ def test_killed_and_continued_gives_the_same_tables(tmp_path):
         said = (run / "log.txt").read_text()
         assert ("all weights are random" in said) == (start_from == "random") and "60 rows" in said
     written = (tmp_path / "study" / "table.md").read_text()
-    assert "\n| constant |  | 50.0 |  |\n" in written
+    assert "\n| constant baseline |  | 50.0 |  |\n" in written
     assert "| killed | mood | pretrained − random |" in written and "mood, accuracy" in written
 
 
@@ -228,7 +228,7 @@ def test_differences_of_given_predictions(tmp_path):
     of_examples = np.mean([right["pretrained", seed].astype(float) - right["random", seed] for seed in SEEDS], 0)
     assert difference.over_examples == pytest.approx(of_examples.std(ddof=1) / math.sqrt(count))
     assert difference.error == pytest.approx(math.hypot(difference.over_seeds, difference.over_examples))
-    assert "\n| constant |  | 50.0 |  |\n" in finetuned.markdown(plan)
+    assert "\n| constant baseline |  | 50.0 |  |\n" in finetuned.markdown(plan)
     # Predictions that are written anew are read anew, whatever ends of lines are in them.
     for seed in SEEDS:
         file = fine_tuning(plan, pretrained, 0, seed).run_dir / "evaluations" / "predictions_test.jsonl"
@@ -277,7 +277,7 @@ def test_a_mean_is_scored_once_for_each_group(metric):
     texts = [f"the cat sat on mat {n}" for n in range(7)]
     found = [text if n % 3 else "the cat sat there" for n, text in enumerate(texts)]
     value = describe(metric).selection_value
-    quick = finetuned.without_groups(task, texts, found, value, 3)
+    quick = jackknife.without_groups(task, texts, found, value, 3)
     slow = [
         task.score(*[[one for i, one in enumerate(of) if i % 3 != group] for of in (found, texts)], metric)[value]
         for group in range(3)
