@@ -59,7 +59,7 @@ COMMANDS: dict[str, Command] = {
     )),
     "baseline": Command("jaxpt.report.simple_models:baseline", "train simple models of a task in seconds: TF-IDF, …", (
         *PATH,
-        arg("--models", "A,B", "only these (all): words_logistic, words_svm, chars_…, both_…; of tags affixes_logistic"),
+        arg("--models", "A,B", "only these (all): words_svm, both_logistic, affixes_logistic, …"),
         arg("--out", "F.json", "write the scores as JSON"),
         flag("--save", "write receipt and predictions of the best one into run_dir, as a fine-tuning leaves them"),
     ), (

@@ -164,7 +164,8 @@ def _details(tells: Mapping[str, Tell], params: Any, measured: Mapping[str, floa
         lines += ([f"{name}:"] if name else []) + list(task_details.lines)
         rows += [{"task": name, **row} for row in task_details.rows] if name else task_details.rows
         parts += [{"task": name, **part} for part in task_details.parts]
-        simple_models |= {name: entry for entry in task_details.simple_models.values()}
+        if task_details.simple_models:
+            simple_models[name] = task_details.simple_models[""]
     return Details(tuple(lines), tuple(rows), tuple(parts), simple_models)
 
 

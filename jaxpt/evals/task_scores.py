@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from jaxpt.config import Config
 from jaxpt.data.tasks.base import LocatedRow, Task
-from jaxpt.evals.jackknife import scorer_of
 from jaxpt.metrics import describe
 from jaxpt.metrics.base import Unit
+from jaxpt.metrics.jackknife import scorer_of
 
 
 class Selection(NamedTuple):

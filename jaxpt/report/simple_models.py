@@ -103,10 +103,11 @@ def _print(name: str, measured: Measured) -> None:
 
 def _rows(measured: Measured, others: Sequence[str]) -> Iterator[list[str]]:
     """The rows of the table."""
-    constant, split = measured.constant[measured.split], measured.split
+    split = measured.split
+    constant = {name: x for name, x in measured.constant[split].items() if name not in measured.baseline_names}
     if constant:
-        name = measured.baseline_names.get(measured.metric, "constant baseline")
-        yield [name, _number(constant, measured.metric), "", *(_number(constant, value) for value in others), "", "", ""]
+        numbers = [_number(constant, value) for value in others]
+        yield ["constant baseline", _number(constant, measured.metric), "", *numbers, "", "", ""]
     for score in measured.scores:
         error = "" if score.error is None else f"{score.error:.4f}"
         metrics = score.metrics[split]

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 
 from jaxpt import config as configs
-from jaxpt.config.finetunings import Cell, cells
+from jaxpt.config.finetunings import SIMPLE, Cell, cells, points, ways
 from jaxpt.config.kinds import is_unread
 from jaxpt.config.studies import Study
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError
-from jaxpt.evals.jackknife import GROUPS, scorer_of, standard_error, without_groups
 from jaxpt.metrics import describe
 from jaxpt.metrics.base import Unit, in_percent
+from jaxpt.metrics.jackknife import GROUPS, scorer_of, standard_error, without_groups
 from jaxpt.study import finetunings
 from jaxpt.study.text_table import Table
 from jaxpt.study.text_table import markdown as as_markdown
@@ -41,8 +41,9 @@ NOTE = """\
   of the grid are chosen on the
   validation set, the point with the first seed alone. **n of m points**: the others failed or are still to be run,
   and this search is smaller than those that it is compared with.
-- **constant**: one prediction for all, the best of the training set: the most frequent label; of tags no constant, but
-  each word's most frequent tag.
+- **constant baseline**: one prediction for all, the best of the training set: the most frequent label; of tags no
+  constant, but the most-frequent-tag baseline. **simple**: a model of `jaxpt baseline`, such as a linear one on counts
+  of words. A model that is not better by two standard errors has learnt nothing that shows beside it.
 - **difference**: between runs of the same seed, with its standard error over seeds and test examples together; **t** is
   their ratio. Above 2 it is hardly chance, where the examples' part is the larger one: three seeds tell theirs roughly.
   Of two models it is a difference of these two: each was pretrained once, with one seed.
@@ -139,9 +140,9 @@ def scores(study: Study, cell: Cell) -> Scores:
     return Scores(
         *cell.name.split("/"),
         metric=metric,
-        point=None if best is None else study.evaluate.finetune.points[best],
+        point=None if best is None else points(study.evaluate.finetune, cell)[best],
         searched=len(finetunings.searched(study, cell)),
-        points=len(study.evaluate.finetune.points),
+        points=len(points(study.evaluate.finetune, cell)),
         by_seed={seed: metrics[metric] for seed, metrics in metrics_by_seed.items() if metric in metrics},
         others={} if task is None else others(task, metric, list(metrics_by_seed.values())),
         unit=scorer.unit if scorer else "fraction",
@@ -261,15 +262,15 @@ def tables(study: Study) -> list[Table]:
     heads = ["model", "weights", *["strategy"] * many]
     numeric = range(len(heads), len(heads) + len(tuned.tasks) + 1)
     heads += [f"{task.name}, {metrics.get(task.name, '')}".removesuffix(", ") for task in tuned.tasks] + ["average"]
-    rows = [("constant", *[""] * (1 + many), *constants, "")] if any(constants) else []
+    rows = [("constant baseline", *[""] * (1 + many), *constants, "")] if any(constants) else []
     for row in study.tuned_rows:
-        for strategy in tuned.strategies:
-            for start in tuned.starts:
-                row_scores = [scores_by_cell[Cell(row, task, start, strategy).name] for task in tuned.tasks]
-                averages = [cell_scores.average for cell_scores in row_scores]
-                known = None not in averages and len(row_scores) > 1
-                average = f"{statistics.fmean(averages):.1f}" if known else ""
-                rows.append((row.name, start, *[strategy.name] * many, *map(_scored, row_scores), average))
+        for start, strategy in ways(tuned, row):
+            row_scores = [scores_by_cell[Cell(row, task, start, strategy).name] for task in tuned.tasks]
+            averages = [cell_scores.average for cell_scores in row_scores]
+            known = None not in averages and len(row_scores) > 1
+            average = f"{statistics.fmean(averages):.1f}" if known else ""
+            way = (f"simple: {row.simple_model}", *[""] * many) if start == SIMPLE else (start, *[strategy.name] * many)
+            rows.append((row.name, *way, *map(_scored, row_scores), average))
     study_tables = [Table("Fine-tuned", tuple(heads), tuple(numeric), tuple(rows))]
     if pairs := _pairs(study):
         below = ("model", "task", "difference", "by", "± s.e.", "seeds", "examples", "t")
@@ -309,17 +310,22 @@ def _scored(cell_scores: Scores) -> str:
 
 
 def _pairs(study: Study) -> list[tuple[Cell, Cell, str]]:
-    """What is compared: pretrained with random weights, each strategy with the first; without these models."""
+    """What is compared: pretrained with random weights, each strategy with the first; without these models; and models
+    with each simple one."""
     tuned, pairs = study.evaluate.finetune, []
-    first, base = tuned.strategies[0], study.tuned_rows[0]
+    simple = [row for row in study.tuned_rows if row.simple_model is not None]
+    models = [row for row in study.tuned_rows if row.simple_model is None]
+    first, base = tuned.strategies[0], next(iter(models), None)
     of_models = len(tuned.starts) == len(tuned.strategies) == 1
-    for cell in cells(study):
+    for cell in (cell for cell in cells(study) if cell.start != SIMPLE):
         if cell.start == "pretrained" and "random" in tuned.starts:
             pairs.append((cell, cell._replace(start="random"), "pretrained − random"))
         if cell.strategy != first and cell.start == tuned.starts[0]:
             pairs.append((cell, cell._replace(strategy=first), f"{cell.strategy.name} − {first.name}"))
         if of_models and cell.row != base:
             pairs.append((cell, cell._replace(row=base), f"{cell.row.name} − {base.name}"))
+        if cell.start == tuned.starts[0] and cell.strategy == first:
+            pairs += [(cell, cell._replace(row=row, start=SIMPLE), f"{cell.row.name} − {row.name}") for row in simple]
     return pairs
 
 

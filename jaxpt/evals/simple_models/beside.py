@@ -14,10 +14,10 @@ import numpy as np
 from jaxpt.config import Config
 from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.errors import UserError
-from jaxpt.evals import jackknife
 from jaxpt.evals.simple_models import measure as measuring
 from jaxpt.evals.simple_models.base import Splits
 from jaxpt.evals.simple_models.measure import Measured, Score
+from jaxpt.metrics import jackknife
 from jaxpt.runtime import disk, packages
 
 VERSION = 1
@@ -71,7 +71,8 @@ def compare(
     error = jackknife.standard_error(without - np.array(best.without)) if is_paired else None
     difference = value - reference
     gain = -difference if measured.lower_is_better else difference
-    verdict = "better" if gain > SIGNIFICANT * (error or 0.0) else "not significantly better" if gain > 0 else "no better"
+    verdict = "not significantly better" if gain > 0 else "no better"
+    verdict = "better" if gain > SIGNIFICANT * (error or 0.0) else verdict
     constant = measured.constant[split].get(measured.metric)
     entry = {
         "split": split, "metric": measured.metric, "model": best.model, "setting": best.setting,
@@ -94,7 +95,8 @@ def lines(entry: Mapping[str, Any], baseline_names: Mapping[str, str]) -> list[s
       ...          "difference_error": 0.011, "verdict": "not significantly better"}
       >>> for line in lines(entry, {}):
       ...     print(line)
-      best simple model: words_svm (C=1), accuracy 0.8100 ± 0.0130, constant baseline 0.5100; this model +0.0200 ± 0.0110
+      best simple model: words_svm (C=1), accuracy 0.8100 ± 0.0130, constant baseline 0.5100; this model \
++0.0200 ± 0.0110
       accuracy is not significantly better than that of a simple baseline: the difference is below 2 standard errors; \
 jaxpt baseline has them all
     """
@@ -145,7 +147,8 @@ def _digest(config: Config, splits: Splits, models: Sequence[str]) -> str:
     """Of all that the scores depend on."""
     task = config.task.model_dump(mode="json")
     versions = [VERSION, packages.version("scikit-learn"), packages.version("numpy")]
-    found = hashlib.blake2b(json.dumps([versions, models, task, config.checkpoint.best_metric]).encode(), digest_size=16)
+    known = [versions, models, task, config.checkpoint.best_metric]
+    found = hashlib.blake2b(json.dumps(known).encode(), digest_size=16)
     for split, rows in splits.rows.items():
         for row in rows:
             found.update(json.dumps([split, row.row.values], default=str).encode())

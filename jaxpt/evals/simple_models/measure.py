@@ -1,8 +1,8 @@
 """Fits the simple models of a recipe's task, chooses each one's candidate on the validation rows, and scores it.
 
-Rows, splits, targets and metrics are those of fine-tuning (`jaxpt.data.labelled.examples`, `Task.score`). The last split
-that the recipe has is the one that counts: its test set, else its validation set, which then chooses as well, as it does
-for a fine-tuned model.
+Rows, splits, targets and metrics are those of fine-tuning (`jaxpt.data.labelled.examples`, `Task.score`). The last
+split of the recipe is the one that counts: its test set, else its validation set, which then chooses as well, as it
+does for a fine-tuned model.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from jaxpt.config.kinds import nearest
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
-from jaxpt.evals import jackknife
 from jaxpt.evals.simple_models import choices, generation, questions, tagging, texts
 from jaxpt.evals.simple_models.base import Candidate, SimpleModel, Splits
 from jaxpt.evals.task_scores import Selection, all_metrics, constant_baseline, selection
+from jaxpt.metrics import jackknife
 
 MODELS: dict[str, tuple[SimpleModel, ...]] = {
     "classification": texts.models("logistic", "svm"),

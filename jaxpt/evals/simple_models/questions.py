@@ -5,7 +5,8 @@
 
 The second one is a relative of the sliding window with distances of MCTest (https://aclanthology.org/D13-1020), which
 SQuAD's paper has as its baseline. A span is as long as one of the usual answers of the training set, stays in its
-sentence, has no word of the question, and begins and ends with a content word (its idf is above the context's mean).
+sentence, has no word of the question, and begins and ends with a content word, whose idf is not below the sentence's
+mean.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def best_window(counts: Counts, question: str, context: str) -> Found:
             continue
         is_asked_N = np.array([word in asked for word in words])
         weights_N = counts.weights(words)
-        is_content_N = weights_N > weights_N.mean()
+        is_content_N = weights_N >= weights_N.mean()
         asked_N = np.where(is_asked_N, weights_N, 0.0)
         for length in counts.lengths:
             for first in range(len(words) - length + 1):

@@ -28,7 +28,7 @@ FEATURES = ("words", "chars", "both")
 GRIDS = {"logistic": (1.0, 10.0), "svm": (0.1, 1.0), "ridge": (1.0, 3.0, 10.0)}
 """C of the classifiers (the inverse weight of the penalty), α of ridge regression (its weight)."""
 _MAX_ITERATIONS = 200
-_NO_CLASS = -1e9  # the output of a label without training rows
+_NO_CLASS = -500.0  # the output of a label without training rows
 
 
 def vectorizer(features: str) -> BaseEstimator:
