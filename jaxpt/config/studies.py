@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, mo
 
 from jaxpt.config import sweeps
 from jaxpt.config.explain import explain
-from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt
+from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.config.files import override, parsed, read
 from jaxpt.config.kinds import strictly
 from jaxpt.config.sweeps import Grid, Point
@@ -131,6 +131,8 @@ class StudyRow(Frozen):
     set: Overrides = ()
     """Keys of the recipe with their values, over the study's `set`; `{study}` in them is the study's run_dir, so that a
     row may begin from one before it."""
+    minutes: PositiveFloat | None = None
+    """Minutes of training steps of this row; the study's by default."""
     model: str | None = None
     """A run or a directory in Hugging Face's form, which is there already: nothing is trained, it is fine-tuned."""
     finetune: Overrides | None = ()
@@ -165,6 +167,10 @@ class Study(Frozen):
     """A glob, relative to this file: each recipe that it matches is a row, after `rows`, unless one has its name."""
     tokens: PositiveInt | None = None
     """Tokens of text that each row sees, which gives its `train.steps`; without it each recipe has its own steps."""
+    minutes: PositiveFloat | None = None
+    """Minutes of training steps of each row, which give its `train.steps`: seconds of a step are measured once, before
+    its first one, and kept. Preparing data, compiling, evaluating and saving are not counted. A recipe with phases
+    keeps their proportions."""
     set: Overrides = ()
     """Keys with their values, in the recipes of all rows."""
     grid: Grid = ()
@@ -183,6 +189,8 @@ class Study(Frozen):
             raise ValueError(f"seeds: {max(self.seeds, key=self.seeds.count)} stands there twice")
         if self.seeds and any(key == "seed" for key, _ in self.grid):
             raise ValueError("grid: seed: the study has seeds; give the seeds there alone")
+        if self.tokens is not None and (self.minutes or any(row.minutes for row in self.rows)):
+            raise ValueError("tokens: a study has a budget of tokens or of minutes; leave one of them out")
         return self
 
     @property
@@ -195,9 +203,14 @@ class Study(Frozen):
         """The rows whose models are fine-tuned."""
         return tuple(row for row in self.rows if row.finetune is not None)
 
+    def minutes_of(self, row: StudyRow) -> float | None:
+        """Minutes of training steps of a row; None if its steps come from tokens, or from its recipe."""
+        return row.minutes or self.minutes
+
     def overrides(self, row: StudyRow) -> list[str]:
         """What is set over a row's recipe, its run_dir included; with a budget evaluations go by its steps."""
-        often = [] if self.tokens is None else ["train.eval_every=null"]
+        has_budget = self.tokens is not None or self.minutes_of(row) is not None
+        often = ["train.eval_every=null"] if has_budget else []
         run_dir_json = json.dumps(self.run_dir)[1:-1]  # the items are JSON
         row_settings = [item.replace("{study}", run_dir_json) for item in row.set]
         return [*often, *self.set, *row_settings, f"run_dir={json.dumps(str(Path(self.run_dir) / row.name))}"]
@@ -208,8 +221,9 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
 
     Args:
       path: a YAML file; `base:` names others under it, as in a recipe.
-      overrides: `key=value`: `tokens=…`, `run_dir=…`, `grid=…`, `seeds=…` and `evaluate.…` are the study's, other
-        keys are set in all rows' recipes, over what the file says of all rows or of one.
+      overrides: `key=value`: `tokens=…`, `minutes=…`, `run_dir=…`, `grid=…`, `seeds=…` and `evaluate.…` are the
+        study's, other keys are set in all rows' recipes, over what the file says of all rows or of one. With
+        `minutes=…` a row that has minutes of its own keeps its share.
 
     Returns:
       The study; each row has a recipe, whose path starts at the current directory.
@@ -224,10 +238,12 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     """
     path = Path(path)
     tree, origin, _ = read(path)
-    study_overrides = [item for item in overrides if re.match(r"(tokens|run_dir|evaluate|grid|seeds)[.=]", item)]
+    of_study = r"(tokens|minutes|run_dir|evaluate|grid|seeds)[.=]"
+    study_overrides = [item for item in overrides if re.match(of_study, item)]
+    before = tree.get("minutes")
     for item in study_overrides:
         override(tree, origin, item)
-    study = parsed(Study, tree, origin, str(path))
+    study = _rescaled(parsed(Study, tree, origin, str(path)), before)
     tuned = study.evaluate.finetune
     if tuned is not None:
         tasks = (task.model_copy(update={"recipe": _beside(path, task.recipe)}) for task in tuned.tasks)
@@ -242,6 +258,20 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
             "rows": _swept(study, path, _rows(study, path, row_overrides)),
         }
     )
+
+
+def _rescaled(study: Study, before: Any) -> Study:
+    """The study with its rows' own minutes in the same proportion to the study's as they are in its file.
+
+    Args:
+      study: with what the command line says.
+      before: the study's minutes in the file.
+    """
+    if not before or study.minutes in (None, before):
+        return study
+    shares = [None if row.minutes is None else row.minutes / before * study.minutes for row in study.rows]
+    rows = (row.model_copy(update={"minutes": share}) for row, share in zip(study.rows, shares))
+    return study.model_copy(update={"rows": tuple(rows)})
 
 
 def load_probe(words: Sequence[str]) -> Probe:
