@@ -57,6 +57,16 @@ COMMANDS: dict[str, Command] = {
         "configs/pretrain/gpt2_124m.yaml data.path=mytexts data.documents=file -n 10000",
         "configs/finetune/roberta/sst2.yaml data.path=sst2/train.tsv --json",
     )),
+    "baseline": Command("jaxpt.report.simple_models:baseline", "train simple models of a task in seconds: TF-IDF, …", (
+        *PATH,
+        arg("--models", "A,B", "only these (all): words_svm, both_logistic, affixes_logistic, …"),
+        arg("--out", "F.json", "write the scores as JSON"),
+        flag("--save", "write receipt and predictions of the best one into run_dir, as a fine-tuning leaves them"),
+    ), (
+        "configs/finetune/bert/cola.yaml data.path=train.tsv data.validation_path=dev.tsv",
+        "configs/finetune/tagging/ewt.yaml data.path=train.conllu data.validation_path=dev.conllu --out scores.json",
+        "runs/bert_sst2 --models words_svm,both_svm     # on the rows of a run",
+    ), "nothing; with --out a JSON file, with --save RUN_DIR: config.yaml, run.json, evaluations/"),
     **inference.COMMANDS,
     "plan": Command("jaxpt.cli.commands:plan", "estimate memory, step time, bottlenecks and cost, without running", (
         *PATH,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from jaxpt.config.studies import Finetuning, Start, Strategy, Study, StudyRow, StudyTask
 
 KEEP = "checkpoint.keep_last=1"
 """Of a fine-tuning: a study reads none of its checkpoints, and has many of them."""
+SIMPLE = "simple"
+"""The start of a simple model, which has no weights to start from."""
 
 
 class Cell(NamedTuple):
@@ -17,8 +19,9 @@ class Cell(NamedTuple):
 
     row: StudyRow
     task: StudyTask
-    start: Start
+    start: Start | Literal["simple"]
     strategy: Strategy
+    """Of a simple model the first one, of which nothing is set."""
 
     @property
     def name(self) -> str:
@@ -43,12 +46,19 @@ class FineTuning(NamedTuple):
     overrides: list[str]
     """Over the recipe."""
     origin: str
-    """The model that is fine-tuned."""
+    """The model that is fine-tuned; "" of a simple one."""
 
     @property
     def name(self) -> str:
         """For people."""
         return f"{self.cell.name}/{self.run_dir.parent.name}/seed {self.seed}"
+
+    @property
+    def command(self) -> list[str]:
+        """The words after `jaxpt` that run it."""
+        if (name := self.cell.row.simple_model) is None:
+            return ["train", self.recipe, *self.overrides]
+        return ["baseline", self.recipe, *self.overrides, "--save", *([] if name == "best" else ["--models", name])]
 
 
 def cells(study: Study) -> list[Cell]:
@@ -62,9 +72,25 @@ def cells(study: Study) -> list[Cell]:
         Cell(row, task, start, strategy)
         for row in study.tuned_rows
         for task in tuned.tasks
-        for strategy in tuned.strategies
-        for start in tuned.starts
+        for start, strategy in ways(tuned, row)
     ]
+
+
+def ways(tuned: Finetuning, row: StudyRow) -> list[tuple[Start | Literal["simple"], Strategy]]:
+    """(start, strategy) of each cell of a row and a task: a simple model has one.
+
+    Args:
+      tuned: of the study.
+      row: one of its rows.
+    """
+    if row.simple_model is not None:
+        return [(SIMPLE, tuned.strategies[0])]
+    return [(start, strategy) for strategy in tuned.strategies for start in tuned.starts]
+
+
+def points(tuned: Finetuning, cell: Cell) -> list[tuple[str, ...]]:
+    """The combinations of the grid that a cell searches; a simple model has a grid of its own (`jaxpt baseline`)."""
+    return tuned.points if cell.start != SIMPLE else [()]
 
 
 def fine_tuning(study: Study, cell: Cell, point: int, seed: int) -> FineTuning:
@@ -78,13 +104,16 @@ def fine_tuning(study: Study, cell: Cell, point: int, seed: int) -> FineTuning:
     """
     tuned: Finetuning = study.evaluate.finetune
     row, task, start, strategy = cell
-    chosen = tuned.points[point]
+    chosen = points(tuned, cell)[point]
     short = [item.rpartition("=")[0].rpartition(".")[2] + "=" + item.rpartition("=")[2] for item in chosen]
     folder = ",".join(item.replace("/", "_").replace('"', "") for item in short) or "as_it_is"
     run_dir = Path(study.run_dir, "finetune", *cell.name.split("/"), folder, f"seed_{seed}")
+    of_run = [*chosen, f"seed={seed}", f"run_dir={json.dumps(str(run_dir))}"]
+    if cell.start == SIMPLE:
+        settings = [*tuned.set, *task.set, *row.finetune, *of_run]
+        return FineTuning(cell, point, seed, run_dir, task.recipe, settings, "")
     origin = row.model or str(Path(study.run_dir) / row.name)
     settings = [f"init_from.path={json.dumps(origin)}", "log.tensorboard=false", "init_from.partial=true", KEEP]
     settings += ["init_from.random=true"] * (start == "random")
-    settings += [*tuned.set, *task.set, *strategy.set, *row.finetune, *chosen]
-    settings += [f"seed={seed}", f"run_dir={json.dumps(str(run_dir))}"]
+    settings += [*tuned.set, *task.set, *strategy.set, *row.finetune, *of_run]
     return FineTuning(cell, point, seed, run_dir, task.recipe, settings, origin)

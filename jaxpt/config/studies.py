@@ -32,6 +32,12 @@ def _overrides(value: Any) -> Any:
 NAME = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$"
 Overrides = Annotated[tuple[str, ...], BeforeValidator(_overrides), WithJsonSchema({"type": "object"})]
 Start = Literal["pretrained", "random"]
+SimpleModelName = Literal[
+    "best", "words_logistic", "words_svm", "chars_logistic", "chars_svm", "both_logistic", "both_svm", "words_ridge",
+    "chars_ridge", "both_ridge", "most_frequent_tag", "affixes_logistic", "similarity", "lead_3", "copy", "commonest",
+    "nearest", "sentence", "window",
+]  # fmt: skip
+"""Those of `jaxpt.evals.simple_models`, each for some kinds of tasks."""
 _SEEDS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 
@@ -135,11 +141,19 @@ class StudyRow(Frozen):
     """Minutes of training steps of this row; the study's by default."""
     model: str | None = None
     """A run or a directory in Hugging Face's form, which is there already: nothing is trained, it is fine-tuned."""
+    simple_model: SimpleModelName | None = None
+    """A simple model of `jaxpt baseline`; `best`: of all that a task has the one that is best on the validation set.
+    Nothing is pretrained; it is trained on the tasks of `evaluate.finetune`, with each of their seeds."""
     finetune: Overrides | None = ()
     """Keys with their values in the fine-tuning recipes of this row's model; null: it is not fine-tuned, other rows
     begin from it."""
     paper: str | float | None = None
     """What was published for it, shown beside what was measured."""
+
+    @property
+    def is_trained(self) -> bool:
+        """True if the study trains it: it is no model that is there, and no simple one."""
+        return self.model is None and self.simple_model is None
 
 
 class SweptRow(StudyRow):
@@ -302,9 +316,14 @@ def _rows(study: Study, path: Path, overrides: Overrides) -> tuple[StudyRow, ...
     """All rows, each with a recipe, and what is given for all of them over its own settings."""
     rows = []
     for row in study.rows:
-        if row.model is not None and (row.recipe is not None or row.set):
-            raise UserError(f"{path}: rows: {row.name}: a model that is there takes neither recipe nor set")
-        if row.model is not None:
+        if not row.is_trained and (row.recipe is not None or row.set):
+            what = "a simple model" if row.model is None else "a model that is there"
+            raise UserError(f"{path}: rows: {row.name}: {what} takes neither recipe nor set")
+        if row.model is not None and row.simple_model is not None:
+            raise UserError(f"{path}: rows: {row.name}: a row has either model or simple_model; drop one of both keys")
+        if row.simple_model is not None and (study.evaluate.finetune is None or row.finetune is None):
+            raise UserError(f"{path}: rows: {row.name}: a simple model learns tasks alone: wants evaluate.finetune")
+        if not row.is_trained:
             rows.append(row)
             continue
         recipe = row.recipe or study.recipe
@@ -324,7 +343,7 @@ def _rows(study: Study, path: Path, overrides: Overrides) -> tuple[StudyRow, ...
             rows.append(StudyRow(name=recipe.stem, recipe=str(recipe)))
     if not rows:
         raise UserError(f"{path}: wants rows, each with a name and a recipe")
-    return tuple(row if row.model else row.model_copy(update={"set": (*row.set, *overrides)}) for row in rows)
+    return tuple(row.model_copy(update={"set": (*row.set, *overrides)}) if row.is_trained else row for row in rows)
 
 
 def _check_sweep(study: Study, path: Path, row_overrides: Sequence[str]) -> None:
@@ -340,9 +359,9 @@ def _swept(study: Study, path: Path, rows: Sequence[StudyRow]) -> tuple[StudyRow
     """The runs of all rows; a row that begins from another one's run begins from that with its values and seed."""
     if not study.is_swept:
         return tuple(rows)
-    names, trained = sweeps.labels(study.grid), {row.name for row in rows if row.model is None}
-    runs: list[StudyRow] = [row for row in rows if row.model is not None]
-    for row in (row for row in rows if row.model is None):
+    names, trained = sweeps.labels(study.grid), {row.name for row in rows if row.is_trained}
+    runs: list[StudyRow] = [row for row in rows if not row.is_trained]
+    for row in (row for row in rows if row.is_trained):
         for point, seed in sweeps.combinations(study.grid, study.seeds):
 
             def of_run(match: re.Match, point: Point = point, seed: int | None = seed) -> str:

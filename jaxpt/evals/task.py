@@ -7,9 +7,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from jaxpt.config import Config
-from jaxpt.data.tasks.base import LocatedRow
+import jax
+
+from jaxpt.config import Config, NonNegativeInt, execution
+from jaxpt.errors import UserError
 from jaxpt.evals import error_analysis, predictors
+from jaxpt.evals.simple_models import beside
+from jaxpt.evals.task_scores import all_metrics, constant_baseline
 from jaxpt.models.heads import features
 from jaxpt.runtime.progress import track
 from jaxpt.train.evaluators import Details, Evaluate, Evaluator, Result
@@ -30,6 +34,9 @@ class TaskMetrics(Evaluator):
     kind: Literal["task"] = "task"
     split: Literal["validation", "test"] = "validation"
     """Which rows are scored; of the validation set the first `train.eval_examples`."""
+    simple_models: NonNegativeInt = execution(20_000)
+    """At the end of a run simple models are trained on the same rows, in seconds, and the best one is compared with the
+    model; where the training set has more rows than these (of 250 characters), or 0, none is."""
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         from jaxpt.data.parts import each_task, named
@@ -40,7 +47,7 @@ class TaskMetrics(Evaluator):
                 continue
             others = [task.predictor for task in tasks.values()]
             with named(name):
-                tasks[name] = _OneTask(dataclasses.replace(setup, config=config), data, self.split, others)
+                tasks[name] = _OneTask(dataclasses.replace(setup, config=config), data, self, others)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             metrics: dict[str, float] = {}
@@ -70,12 +77,12 @@ class TaskMetrics(Evaluator):
 class _OneTask:
     """A task's rows, encoded, and what they are compared with."""
 
-    def __init__(self, setup: Setup, data: Data, split: str, others: Sequence[Any]) -> None:
+    def __init__(self, setup: Setup, data: Data, settings: TaskMetrics, others: Sequence[Any]) -> None:
         """Of a recipe as if the task were all; `others`: the predictors of other tasks of the run."""
         from jaxpt.data.labelled import examples
 
         config = self._config = setup.config
-        self._split = split
+        split = self._split = settings.split
         rows, targets = config.task.grouped(examples.split_rows(config, split))
         limit = config.train.eval_examples if split == "validation" else None
         rows, self._targets = rows[:limit], targets[:limit]
@@ -83,7 +90,8 @@ class _OneTask:
         trained = examples.split_rows(config, "train")
         of_metrics = ((metric, config.task.computed(metric, self._targets)) for metric in config.task.scored)
         self.computed = {metric: how for metric, how in of_metrics if how is not None}
-        self.majority = constant(config, trained, rows, self._targets)
+        self.majority = constant_baseline(config.task, trained, rows, self._targets)
+        self._has_simple_models = beside.is_within(config, trained, settings.simple_models)
         self._labels = {
             name: error_analysis.label_counts(config.task, split_rows)
             for name, split_rows in (("train", trained), (split, rows))
@@ -120,9 +128,23 @@ class _OneTask:
             task_details = error_analysis.details(task, rows, self._targets, predictions, losses, confidences)
             reliability = task.reliability(of_rows, self._targets) if has_outputs else {}
             common = {"labels": self._labels, **({"reliability": reliability} if reliability else {})}
-            return task_details._replace(parts=tuple(common | part for part in task_details.parts))
+            parts = tuple(common | part for part in task_details.parts)
+            return self._with_simple_model(task_details._replace(parts=parts), predictions, metrics)
 
-        return {**measured(config, predictions, self._targets), **fitted}, details
+        metrics = all_metrics(config.task, predictions, self._targets)
+        return {**metrics, **fitted}, details
+
+    def _with_simple_model(
+        self, task_details: Details, predictions: Sequence[Any], metrics: Mapping[str, float]
+    ) -> Details:
+        """Compares the predictions with the best simple model's, in one process."""
+        if not self._has_simple_models or jax.process_index() != 0:
+            return task_details
+        try:
+            compared = beside.compare(self._config, self._split, predictions, self._targets, metrics)
+        except (UserError, OSError) as error:  # the run is finished: it does not fail by these
+            return task_details._replace(lines=(f"no simple model: {error}", *task_details.lines))
+        return task_details._replace(lines=(*compared.lines, *task_details.lines), simple_models={"": compared.entry})
 
 
 def _prefixed(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,12 +157,15 @@ def _details(tells: Mapping[str, Tell], params: Any, measured: Mapping[str, floa
     lines: list[str] = []
     rows: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
+    simple_models: dict[str, Any] = {}
     for name, tell in tells.items():
         task_details = tell(params, of_part(measured, name) if name else measured)
         lines += ([f"{name}:"] if name else []) + list(task_details.lines)
         rows += [{"task": name, **row} for row in task_details.rows] if name else task_details.rows
         parts += [{"task": name, **part} for part in task_details.parts]
-    return Details(tuple(lines), tuple(rows), tuple(parts))
+        if task_details.simple_models:
+            simple_models[name] = task_details.simple_models[""]
+    return Details(tuple(lines), tuple(rows), tuple(parts), simple_models)
 
 
 def of_part(metrics: Mapping[str, float], name: str) -> dict[str, float]:
@@ -158,25 +183,6 @@ def with_measured(config: Config, metrics: Mapping[str, float]) -> Config:
     task = config.task.with_measured(metrics)
     objective = config.objective.model_copy(update={"task": task})
     return config.model_copy(update={"task": task, "objective": objective})
-
-
-def measured(config: Config, predictions: Sequence[Any], targets: Sequence[Any]) -> dict[str, float]:
-    """All metrics of a task: {name: value}."""
-    return {
-        name: value
-        for metric in config.task.scored
-        for name, value in config.task.score(predictions, targets, metric).items()
-    }
-
-
-def constant(
-    config: Config, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
-) -> dict[str, float]:
-    """The metrics of the best trivial prediction from the training set: {name: value}."""
-    metrics: dict[str, float] = {}
-    for metric in config.task.scored:
-        metrics |= config.task.majority(metric, trained, rows, targets) or {}
-    return metrics
 
 
 def lines(
@@ -197,12 +203,12 @@ def lines(
 
     Example:
       >>> lines("task", {"f1": 0.5}, {"f1": 0.25}, {}, {"f1": "of the label yes"})
-      ['task: f1 0.5000 (constant 0.2500)  [f1: of the label yes]']
+      ['task: f1 0.5000 (constant baseline 0.2500)  [f1: of the label yes]']
     """
     majority, baseline_names = majority or {}, baseline_names or {}
     entries = [
         f"{value} {number:.4f}"
-        + (f" ({baseline_names.get(value, 'constant')} {majority[value]:.4f})" if value in majority else "")
+        + (f" ({baseline_names.get(value, 'constant baseline')} {majority[value]:.4f})" if value in majority else "")
         for value, number in metrics.items()
     ]
     notes = [f"[{metric}: {how}]" for metric, how in (computed or {}).items()]

@@ -56,7 +56,7 @@ def majority(
     if kind == "tags":
         if train_words is None or words is None:
             train_words, words = ([[""] * len(row) for row in rows] for rows in (train_targets, targets))
-        return score(metric, _by_word(train_words, train_targets, words), targets, **options)
+        return score(metric, most_frequent_tags(train_words, train_targets, words), targets, **options)
     if kind in ("mean", "means"):
         constant: Any = (
             _means(train_targets) if kind == "means" else sum(map(float, train_targets)) / len(train_targets)
@@ -96,8 +96,18 @@ def _means(targets: Sequence) -> np.ndarray:
     return np.asarray(targets, np.float64).mean(axis=0)
 
 
-def _by_word(train_words: Tags, train_tags: Tags, words: Tags) -> list[list[str]]:
-    """The most frequent tag of each word in the training set; of an unknown word the most frequent of all."""
+def most_frequent_tags(train_words: Tags, train_tags: Tags, words: Tags) -> list[list[str]]:
+    """The most frequent tag of each word in the training set; of an unknown word the most frequent of all.
+
+    Args:
+      train_words: sentences of the training set.
+      train_tags: their tags.
+      words: sentences that are tagged.
+
+    Example:
+      >>> most_frequent_tags([["a", "dog", "barks"], ["dog"]], [["D", "N", "V"], ["N"]], [["a", "cat"]])
+      [['D', 'N']]
+    """
     counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     for row, tags in zip(train_words, train_tags, strict=True):
         for word, tag in zip(row, tags, strict=True):

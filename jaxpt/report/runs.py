@@ -134,9 +134,10 @@ def run(path: Path) -> Run:
     metric = next((f"test {name}" for name in test), config.checkpoint.best_metric)
     values = [line[metric] for line in lines if line.get(metric) is not None]
     best = (min if config.checkpoint.best_mode == "min" else max)(values, default=None)
+    simple = (ended.get("simple_model") or {}).get("best")
     return Run(
         str(path),
-        f"{config.model.kind} · {config.objective.kind}",
+        f"{simple or config.model.kind} · {config.objective.kind}",
         status,
         max((line["step"] for line in lines), default=0),
         config.train.steps,

@@ -21,29 +21,29 @@ from typing import Any
 import numpy as np
 
 from jaxpt import config as configs
-from jaxpt.config.finetunings import Cell, cells
+from jaxpt.config.finetunings import SIMPLE, Cell, cells, points, ways
 from jaxpt.config.kinds import is_unread
 from jaxpt.config.studies import Study
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError
-from jaxpt.metrics import Metric, describe
+from jaxpt.metrics import describe
 from jaxpt.metrics.base import Unit, in_percent
+from jaxpt.metrics.jackknife import GROUPS, scorer_of, standard_error, without_groups
 from jaxpt.study import finetunings
 from jaxpt.study.text_table import Table
 from jaxpt.study.text_table import markdown as as_markdown
 from jaxpt.train.run_dir import receipt
 
 _File = tuple[str, str, int]
-GROUPS = 50
-"""Groups of test examples of the jackknife."""
 NOTE = """\
 - Each cell: the mean of the test metric over the seeds ± its standard deviation, in percent (squared errors as they
   are); in brackets the median and the best seed, and the number of seeds. The best checkpoint of each run and the point
   of the grid are chosen on the
   validation set, the point with the first seed alone. **n of m points**: the others failed or are still to be run,
   and this search is smaller than those that it is compared with.
-- **constant**: one prediction for all, the best of the training set: the most frequent label; of tags no constant, but
-  each word's most frequent tag.
+- **constant baseline**: one prediction for all, the best of the training set: the most frequent label; of tags no
+  constant, but the most-frequent-tag baseline. **simple**: a model of `jaxpt baseline`, such as a linear one on counts
+  of words. A model that is not better by two standard errors has learnt nothing that shows beside it.
 - **difference**: between runs of the same seed, with its standard error over seeds and test examples together; **t** is
   their ratio. Above 2 it is hardly chance, where the examples' part is the larger one: three seeds tell theirs roughly.
   Of two models it is a difference of these two: each was pretrained once, with one seed.
@@ -131,7 +131,7 @@ def scores(study: Study, cell: Cell) -> Scores:
     )
     task = _task_of(next(iter(runs.values()))) if runs else None
     metric = cell.task.metric or ("" if task is None else describe(task.scored[0]).selection_value)
-    scorer = None if task is None else _scorer(task, metric)
+    scorer = None if task is None else scorer_of(task, metric)
     if metric and metrics_by_seed and not any(metric in metrics for metrics in metrics_by_seed.values()):
         has = ", ".join(next(iter(metrics_by_seed.values()))) or "none"
         raise UserError(
@@ -140,9 +140,9 @@ def scores(study: Study, cell: Cell) -> Scores:
     return Scores(
         *cell.name.split("/"),
         metric=metric,
-        point=None if best is None else study.evaluate.finetune.points[best],
+        point=None if best is None else points(study.evaluate.finetune, cell)[best],
         searched=len(finetunings.searched(study, cell)),
-        points=len(study.evaluate.finetune.points),
+        points=len(points(study.evaluate.finetune, cell)),
         by_seed={seed: metrics[metric] for seed, metrics in metrics_by_seed.items() if metric in metrics},
         others={} if task is None else others(task, metric, list(metrics_by_seed.values())),
         unit=scorer.unit if scorer else "fraction",
@@ -157,14 +157,9 @@ def _task_of(run_dir: Path) -> Task | None:
     return None if is_unread(task) else task
 
 
-def _scorer(task: Task, value: str) -> Metric | None:
-    """The metric of a task that gives a value; None of a mixture's average, which is a fraction."""
-    return next((metric for metric in map(describe, task.scored) if value in metric.values), None)
-
-
 def others(task: Task, metric: str, runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """A value of each other metric of a task of which high values are better: the mean over runs, in percent."""
-    means, scorer = {}, _scorer(task, metric)
+    means, scorer = {}, scorer_of(task, metric)
     for other in map(describe, task.scored):
         name = other.selection_value
         if other != scorer and not other.lower_is_better and all(name in metrics for metrics in runs):
@@ -213,7 +208,7 @@ def _over_examples(first: Sequence[_File], second: Sequence[_File], metric: str)
         return None
     means = [np.mean([values for _, values in side], 0) for side in runs]
     left = means[0] - means[1]
-    return float(np.sqrt((len(left) - 1) / len(left) * ((left - left.mean()) ** 2).sum()))
+    return standard_error(left)
 
 
 @functools.lru_cache(1024)  # a run is compared in several differences, and a table written after each cell
@@ -221,7 +216,7 @@ def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.nd
     """(ids of the test examples, `without_groups` of a run); None where its predictions cannot be scored again."""
     run_dir, file, _ = run
     task = _task_of(Path(run_dir))
-    if task is None or task.kind == "mixture" or _scorer(task, metric) is None:
+    if task is None or task.kind == "mixture" or scorer_of(task, metric) is None:
         return None
     try:
         ids, targets, predictions = _predictions(Path(file), task)
@@ -229,22 +224,6 @@ def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.nd
         return None
     groups = min(GROUPS, len(ids))
     return None if groups < 2 else (tuple(ids), without_groups(task, targets, predictions, metric, groups))
-
-
-def without_groups(
-    task: Task, targets: Sequence[Any], predictions: Sequence[Any], metric: str, groups: int
-) -> np.ndarray:
-    """A value without each of the groups, [groups]; of a mean over examples each of these is scored once."""
-    scored, count = _scorer(task, metric), len(targets)
-
-    def value(chosen: Sequence[int]) -> float:
-        return task.score([predictions[i] for i in chosen], [targets[i] for i in chosen], scored.name)[metric]
-
-    parts = [range(group, count, groups) for group in range(groups)]
-    if scored.aggregation != "mean":
-        return np.array([value([i for i in range(count) if i % groups != group]) for group in range(groups)])
-    sums = np.array([value(part) * len(part) for part in parts])
-    return (sums.sum() - sums) / (count - np.array([len(part) for part in parts]))
 
 
 def _predictions(file: Path, task: Task) -> tuple[list[Any], list[Any], list[Any]]:
@@ -283,15 +262,15 @@ def tables(study: Study) -> list[Table]:
     heads = ["model", "weights", *["strategy"] * many]
     numeric = range(len(heads), len(heads) + len(tuned.tasks) + 1)
     heads += [f"{task.name}, {metrics.get(task.name, '')}".removesuffix(", ") for task in tuned.tasks] + ["average"]
-    rows = [("constant", *[""] * (1 + many), *constants, "")] if any(constants) else []
+    rows = [("constant baseline", *[""] * (1 + many), *constants, "")] if any(constants) else []
     for row in study.tuned_rows:
-        for strategy in tuned.strategies:
-            for start in tuned.starts:
-                row_scores = [scores_by_cell[Cell(row, task, start, strategy).name] for task in tuned.tasks]
-                averages = [cell_scores.average for cell_scores in row_scores]
-                known = None not in averages and len(row_scores) > 1
-                average = f"{statistics.fmean(averages):.1f}" if known else ""
-                rows.append((row.name, start, *[strategy.name] * many, *map(_scored, row_scores), average))
+        for start, strategy in ways(tuned, row):
+            row_scores = [scores_by_cell[Cell(row, task, start, strategy).name] for task in tuned.tasks]
+            averages = [cell_scores.average for cell_scores in row_scores]
+            known = None not in averages and len(row_scores) > 1
+            average = f"{statistics.fmean(averages):.1f}" if known else ""
+            way = (f"simple: {row.simple_model}", *[""] * many) if start == SIMPLE else (start, *[strategy.name] * many)
+            rows.append((row.name, *way, *map(_scored, row_scores), average))
     study_tables = [Table("Fine-tuned", tuple(heads), tuple(numeric), tuple(rows))]
     if pairs := _pairs(study):
         below = ("model", "task", "difference", "by", "± s.e.", "seeds", "examples", "t")
@@ -331,17 +310,22 @@ def _scored(cell_scores: Scores) -> str:
 
 
 def _pairs(study: Study) -> list[tuple[Cell, Cell, str]]:
-    """What is compared: pretrained with random weights, each strategy with the first; without these models."""
+    """What is compared: pretrained with random weights, each strategy with the first; without these models; and models
+    with each simple one."""
     tuned, pairs = study.evaluate.finetune, []
-    first, base = tuned.strategies[0], study.tuned_rows[0]
+    simple = [row for row in study.tuned_rows if row.simple_model is not None]
+    models = [row for row in study.tuned_rows if row.simple_model is None]
+    first, base = tuned.strategies[0], next(iter(models), None)
     of_models = len(tuned.starts) == len(tuned.strategies) == 1
-    for cell in cells(study):
+    for cell in (cell for cell in cells(study) if cell.start != SIMPLE):
         if cell.start == "pretrained" and "random" in tuned.starts:
             pairs.append((cell, cell._replace(start="random"), "pretrained − random"))
         if cell.strategy != first and cell.start == tuned.starts[0]:
             pairs.append((cell, cell._replace(strategy=first), f"{cell.strategy.name} − {first.name}"))
         if of_models and cell.row != base:
             pairs.append((cell, cell._replace(row=base), f"{cell.row.name} − {base.name}"))
+        if cell.start == tuned.starts[0] and cell.strategy == first:
+            pairs += [(cell, cell._replace(row=row, start=SIMPLE), f"{cell.row.name} − {row.name}") for row in simple]
     return pairs
 
 

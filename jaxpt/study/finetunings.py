@@ -19,7 +19,7 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.config.files import read
-from jaxpt.config.finetunings import KEEP, Cell, FineTuning, cells, fine_tuning
+from jaxpt.config.finetunings import KEEP, Cell, FineTuning, cells, fine_tuning, points
 from jaxpt.config.studies import Study
 from jaxpt.errors import UserError, shown
 from jaxpt.runtime import disk, signals
@@ -123,7 +123,7 @@ def run(
                 if signals.received() is not None:
                     return failures
                 if not failure:
-                    scored = [line for line in lines if " task: " in line or line.startswith("test: ")]
+                    scored = [line for line in lines if " task: " in line or line.startswith(("test: ", "best on "))]
                     say(f"[{tuning.name}] {scored[-1] if scored else 'finished'}")
                     continue
                 failures[tuning.name] = failure
@@ -149,7 +149,7 @@ def _run(tuning: FineTuning, worker: Worker, say: Callable[[str], None]) -> tupl
             return [], str(error)
     tuning.run_dir.mkdir(parents=True, exist_ok=True)
     disk.write_text(tuning.run_dir / BEGUN, identity(tuning, is_finished=False))
-    lines, failure = worker.run(["train", tuning.recipe, *tuning.overrides])
+    lines, failure = worker.run(tuning.command)
     disk.write_text(tuning.run_dir / LOG, "\n".join(lines) + "\n")
     if not failure and receipt(tuning.run_dir).get("best_value") is None and signals.received() is None:
         failure = "checkpoint.best_metric was not measured, and it chooses the checkpoint and the point of the grid"
@@ -181,7 +181,7 @@ def check_unchanged(config: Config) -> None:
 def _runs(study: Study, cell: Cell) -> Iterator[FineTuning]:
     """The runs of a cell; the best point is asked for when the search is over."""
     tuned = study.evaluate.finetune
-    for point in range(len(tuned.points)):
+    for point in range(len(points(tuned, cell))):
         yield fine_tuning(study, cell, point, tuned.seeds[0])
     best = best_point(study, cell)
     for seed in tuned.seeds[1:] if best is not None else ():
@@ -210,7 +210,7 @@ def searched(study: Study, cell: Cell) -> dict[int, float]:
       cell: which.
     """
     tuned = study.evaluate.finetune
-    runs = [fine_tuning(study, cell, point, tuned.seeds[0]) for point in range(len(tuned.points))]
+    runs = [fine_tuning(study, cell, point, tuned.seeds[0]) for point in range(len(points(tuned, cell)))]
     known = {tuning.point: receipt(tuning.run_dir) for tuning in runs if is_finished(tuning)}
     return {
         point: run_receipt["best_value"] * (-1 if run_receipt["best_mode"] == "min" else 1)
@@ -236,8 +236,10 @@ def weights(run_dir: str | Path) -> str | int | None:
     """What tells the weights of a run's last step from others: the digest of their checksums.
 
     Args:
-      run_dir: of a trained row; None for a directory of another kind.
+      run_dir: of a trained row; None for a directory of another kind, and for "".
     """
+    if not run_dir:
+        return None
     step = receipt(Path(run_dir)).get("step")
     file = Path(run_dir) / "checkpoints" / str(step) / "state" / checksums.NAME
     return checksums.digest(file) if file.is_file() else step
@@ -256,6 +258,8 @@ def identity(tuning: FineTuning, is_finished: bool = True) -> str:
     known: dict[str, Any] = {"settings": read(Path(tuning.recipe))[0]}
     known["overrides"] = [item for item in tuning.overrides if item != KEEP]  # which changes no result
     known |= {"from": weights(tuning.origin), "finished": is_finished}
+    if (simple_model := tuning.cell.row.simple_model) is not None:
+        known["simple_model"] = simple_model
     return json.dumps(known, indent=1, default=str) + "\n"
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jaxpt import config as configs
 from jaxpt.config import Config
-from jaxpt.config.finetunings import FineTuning, cells, fine_tuning
+from jaxpt.config.finetunings import SIMPLE, FineTuning, cells, fine_tuning, points
 from jaxpt.config.kinds import nearest
 from jaxpt.config.studies import Study, StudyRow, SweptRow, load_study
 from jaxpt.errors import UserError
@@ -103,7 +103,7 @@ def _check(plan: Study, row: StudyRow, where: str) -> None:
     Raises:
       UserError: names the row.
     """
-    if row.model is not None or any("{study}" in item for item in row.set):
+    if not row.is_trained or any("{study}" in item for item in row.set):
         return
     if isinstance(row, SweptRow) and row.seed not in (None, plan.seeds[0]):  # as the first seed
         return
@@ -129,18 +129,27 @@ def check_finetunings(plan: Study, path: str) -> dict[str, Config]:
       UserError: names the fine-tuning.
     """
     tuned, checked = plan.evaluate.finetune, {}
-    for cell in (cell for cell in cells(plan) if cell.start == tuned.starts[0]):
-        for point in range(len(tuned.points)):
+    for cell in (cell for cell in cells(plan) if cell.start in (tuned.starts[0], SIMPLE)):
+        for point in range(len(points(tuned, cell))):
             tuning = fine_tuning(plan, cell, point, tuned.seeds[0])
-            overrides = tuning.overrides if cell.row.model is not None else _as_if_trained(plan, tuning)
             try:
-                config = recipes.load(tuning.recipe, overrides, "its settings")
-                preflight.check_recipe(config)
+                config = _checked(plan, tuning)
                 _check_metric(cell.task.metric, config)
             except UserError as error:
                 raise UserError(f"{path}: fine-tuning {cell.name}: {error}") from None
             checked[tuning.name] = config
     return checked
+
+
+def _checked(plan: Study, tuning: FineTuning) -> Config:
+    """The configuration of a fine-tuning, or of a simple model."""
+    row = tuning.cell.row
+    if row.simple_model is not None:
+        return recipes.load_data(tuning.recipe, tuning.overrides)[0]
+    overrides = tuning.overrides if row.model is not None else _as_if_trained(plan, tuning)
+    config = recipes.load(tuning.recipe, overrides, "its settings")
+    preflight.check_recipe(config)
+    return config
 
 
 def _check_metric(metric: str | None, config: Config) -> None:
@@ -168,7 +177,7 @@ def _as_if_trained(plan: Study, tuning: FineTuning) -> list[str]:
 def _rows(plan: Study, path: str, child: Children, stop: bool, slots: Sequence[str | None]) -> dict[str, str]:
     """Trains each unfinished row; returns {row: reason of failure}."""
     failures: dict[str, str] = {}
-    rows = {row.name: row for row in plan.rows if row.model is None}
+    rows = {row.name: row for row in plan.rows if row.is_trained}
     places, writing = {name: place for place, name in enumerate(rows, 1)}, threading.Lock()
 
     def run(name: str, device: str | None) -> bool:

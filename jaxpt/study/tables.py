@@ -90,7 +90,7 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
     directory = Path(study.run_dir)
     failed = _known_failures(directory / "table.json") | dict(failures or {})
     tasks: dict[str, str] = {}
-    results = [_result(study, row, failed.get(row.name), tasks) for row in study.rows if row.model is None]
+    results = [_result(study, row, failed.get(row.name), tasks) for row in study.rows if row.is_trained]
     directory.mkdir(parents=True, exist_ok=True)
     known = {"name": study.name, "question": study.question, "tokens": study.tokens, "minutes": study.minutes}
     known["notes"] = notes(results)

@@ -75,6 +75,8 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     known = {"best_step": best, "best_value": measured.get(metric), "best_mode": run.config.checkpoint.best_mode}
     if result.computed:
         known["computed"] = dict(result.computed)
+    if details.simple_models:
+        known["simple_models"] = dict(details.simple_models)
     if split == "test":
         return known | {"test": result.metrics, "test_constant": result.majority_baseline}
     return known | {"best": result.metrics, "task_constant": result.majority_baseline}

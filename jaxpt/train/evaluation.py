@@ -86,12 +86,11 @@ class Evaluators:
 
     def of_task(self, split: str) -> Evaluate | None:
         """What measures a task on a split: "test", or "validation", if the recipe has an evaluator for it."""
+        own = [evaluator for evaluator in self._setup.config.evals if evaluator.kind == "task"]
         if split == "test":
-            return self._prepared(resolve("task", EVALUATORS, EvaluatorConfig)(name="test", split="test"))
-        matches = (
-            evaluator for evaluator in self._setup.config.evals if evaluator.kind == "task" and evaluator.split == split
-        )
-        return next(map(self._prepared, matches), None)
+            settings = own[0] if own else resolve("task", EVALUATORS, EvaluatorConfig)()
+            return self._prepared(settings.model_copy(update={"name": "test", "split": "test"}))
+        return next((self._prepared(evaluator) for evaluator in own if evaluator.split == split), None)
 
     def without_best(self) -> str | None:
         """What is to be said where an evaluator ran that does not give `checkpoint.best_metric`, though named in it."""

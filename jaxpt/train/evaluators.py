@@ -25,6 +25,8 @@ class Details(NamedTuple):
     """What was found of each row, ready for JSON."""
     parts: tuple[dict[str, Any], ...] = ()
     """Of each task how often its labels occur, and its rows with the largest loss, with their texts; ready for JSON."""
+    simple_models: Mapping[str, Any] = {}
+    """{task, "" of the only one: the best simple model on the same rows}, where one was trained; ready for JSON."""
 
 
 class Result(NamedTuple):

@@ -35,6 +35,6 @@ def test_lines_say_what_a_value_is_of_and_what_it_is_compared_with():
     task = TaggingTask(labels=("B-A", "O"), metrics=("tag_accuracy", "macro_f1", "span_f1"))
     metrics, trivial = {"tag_accuracy": 0.9, "macro_f1": 0.8}, {"tag_accuracy": 0.8522, "macro_f1": 0.4}
     assert lines("task", metrics, trivial, task.baseline_names(), {"span_f1": task.computed("span_f1", [])}) == [
-        "task: tag_accuracy 0.9000 (each word's most frequent tag 0.8522)  macro_f1 0.8000 (constant 0.4000)  "
+        "task: tag_accuracy 0.9000 (most-frequent-tag baseline 0.8522)  macro_f1 0.8000 (constant baseline 0.4000)  "
         "[span_f1: micro average over entities, IOB2, conlleval's rules]"
     ]

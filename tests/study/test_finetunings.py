@@ -14,13 +14,14 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
+from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.config import AnyTask
 from jaxpt.config.finetunings import KEEP, cells, fine_tuning
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
-from jaxpt.metrics import describe
-from jaxpt.study import finetuned, finetunings, pretrainings
+from jaxpt.metrics import describe, jackknife
+from jaxpt.study import finetuned, finetunings, pretrainings, tables
 from tests.config.helpers import ROOT
 from tests.study.test_pretrainings import (  # noqa: F401 (a fixture)
     names,
@@ -108,7 +109,7 @@ def test_killed_and_continued_gives_the_same_tables(tmp_path):
         said = (run / "log.txt").read_text()
         assert ("all weights are random" in said) == (start_from == "random") and "60 rows" in said
     written = (tmp_path / "study" / "table.md").read_text()
-    assert "\n| constant |  | 50.0 |  |\n" in written
+    assert "\n| constant baseline |  | 50.0 |  |\n" in written
     assert "| killed | mood | pretrained − random |" in written and "mood, accuracy" in written
 
 
@@ -228,7 +229,7 @@ def test_differences_of_given_predictions(tmp_path):
     of_examples = np.mean([right["pretrained", seed].astype(float) - right["random", seed] for seed in SEEDS], 0)
     assert difference.over_examples == pytest.approx(of_examples.std(ddof=1) / math.sqrt(count))
     assert difference.error == pytest.approx(math.hypot(difference.over_seeds, difference.over_examples))
-    assert "\n| constant |  | 50.0 |  |\n" in finetuned.markdown(plan)
+    assert "\n| constant baseline |  | 50.0 |  |\n" in finetuned.markdown(plan)
     # Predictions that are written anew are read anew, whatever ends of lines are in them.
     for seed in SEEDS:
         file = fine_tuning(plan, pretrained, 0, seed).run_dir / "evaluations" / "predictions_test.jsonl"
@@ -271,13 +272,79 @@ def test_models_are_compared_with_the_first_where_none_is_random(tmp_path):
     assert float(t) == pytest.approx(30 / float(error), abs=0.05)
 
 
+def test_a_simple_model_is_a_row_that_models_are_compared_with(tmp_path, monkeypatch, capsys):
+    """It is trained here, with each seed; the fine-tunings beside it are finished ones."""
+    path = write(tmp_path)
+    tree = yaml.safe_load(path.read_text())
+    tree["rows"] = [{"name": "linear", "simple_model": "words_svm"}, *tree["rows"]]
+    path.write_text(yaml.safe_dump(tree))
+    plan = load_study(path)
+    assert [row.name for row in plan.rows if row.is_trained] == ["bert"]
+    assert cells(plan)[0].name == "linear/mood/simple/all" and len(cells(plan)) == 3
+    assert "linear/mood/simple/all/as_it_is/seed 0" in pretrainings.check_finetunings(plan, "study")
+    wrong_half = [{"id": n, "target": "good", "prediction": "bad" if n % 2 else "good"} for n in range(60)]
+    trained(plan)
+    for cell in cells(plan)[1:]:
+        for point, seed in ((0, 0), (1, 0), (0, 1)):
+            one = fine_tuning(plan, cell, point, seed)
+            finished(one, test={"accuracy": 0.5})
+            (one.run_dir / "evaluations" / "predictions_test.jsonl").write_text("\n".join(map(json.dumps, wrong_half)))
+    commands = []
+
+    def run(worker, words):
+        commands.append(words)
+        code = cli.main(["--quiet", *words])
+        lines = capsys.readouterr()
+        return lines.out.splitlines(), lines.err if code else ""
+
+    monkeypatch.setattr(finetunings.Worker, "run", run)
+    lines = []
+    for _ in range(2):  # what is finished is not run again
+        assert finetunings.run(plan, lines.append, lambda pid: None, lambda: None, {}) == {}
+    assert [words[:2] + words[-3:] for words in commands] == [
+        ["baseline", str(tmp_path / "task.yaml"), "--save", "--models", "words_svm"]
+    ] * len(SEEDS)
+    assert [f"seed={seed}" in words for seed, words in zip(SEEDS, commands)] == [True, True]
+    said = "[linear/mood/simple/all/as_it_is/seed 0] best on the validation set: words_svm, accuracy 1.0"
+    assert lines[1].startswith(said)
+    tuned, differences = finetuned.tables(plan)
+    assert [row[:2] for row in tuned.rows] == [
+        ("constant baseline", ""), ("linear", "simple: words_svm"), ("bert", "pretrained"), ("bert", "random"),
+    ]  # fmt: skip
+    assert tuned.rows[1][2].startswith("100.0 ± 0.0")
+    assert [(row[2], row[3]) for row in differences.rows] == [
+        ("pretrained − random", "+0.0"), ("bert − linear", "-50.0"),
+    ]  # fmt: skip
+    assert tables.write(plan) and "simple: words_svm" in (tmp_path / "study" / "table.md").read_text()
+    changed = plan.rows[0].model_copy(update={"simple_model": "best"})
+    other = fine_tuning(plan, cells(plan)[0]._replace(row=changed), 0, 0)
+    assert not finetunings.is_finished(other) and other.command[-1] == "--save"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"simple_model": "words_smv"}, "rows.0.simple_model"),
+        ({"simple_model": "best", "recipe": "bert.yaml"}, "linear: a simple model takes neither recipe nor set"),
+        ({"simple_model": "best", "model": "runs/x"}, "linear: a row has either model or simple_model"),
+        ({"simple_model": "best", "finetune": None}, "linear: a simple model learns tasks alone"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_simple_model_is_named(tmp_path, row, message):
+    path = write(tmp_path)
+    tree = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(tree | {"rows": [{"name": "linear", **row}]}))
+    with pytest.raises(UserError, match=message):
+        load_study(path)
+
+
 @pytest.mark.parametrize("metric", ["exact_match", "rouge", "bleu"])
 def test_a_mean_is_scored_once_for_each_group(metric):
     task = TypeAdapter(AnyTask).validate_python({"kind": "generation", "metrics": [metric], "inputs": "{text}"})
     texts = [f"the cat sat on mat {n}" for n in range(7)]
     found = [text if n % 3 else "the cat sat there" for n, text in enumerate(texts)]
     value = describe(metric).selection_value
-    quick = finetuned.without_groups(task, texts, found, value, 3)
+    quick = jackknife.without_groups(task, texts, found, value, 3)
     slow = [
         task.score(*[[one for i, one in enumerate(of) if i % 3 != group] for of in (found, texts)], metric)[value]
         for group in range(3)

@@ -170,7 +170,7 @@ class TaggingTask(Task):
 
     def baseline_names(self) -> dict[str, str]:
         of_words = [value for metric in ("tag_accuracy", "span_f1") for value in metrics.find(metric).values]
-        return dict.fromkeys(of_words, "each word's most frequent tag")
+        return dict.fromkeys(of_words, "most-frequent-tag baseline")
 
     def score(self, predictions: Sequence[list[str]], targets: Sequence[list[str]], metric: str) -> dict[str, float]:
         """A metric; macro_f1 is over all words, each tag a label. Tags beyond the words are compared with O."""

@@ -176,16 +176,30 @@ def baselines(runs: Sequence[RunData]) -> str:
         for metric, value in (run.receipt.get(f"{split}_constant") or {}).items():
             if metric in measured:
                 names = {} if run.config.task is None else run.config.task.baseline_names()
-                trivial = names.get(metric, "best constant prediction")
+                trivial = names.get(metric, "constant baseline")
                 description = f"{split if split == 'test' else 'held-out'} {metric}; {trivial}"
                 margin = f"{measured[metric] - value:+.4f}"
                 rows.append([name, escape(description), f"{measured[metric]:.4f}", f"{value:.4f}", margin])
+        rows += [[name, *cells] for cells in _simple_models(run)]
         probe = run.json("probe.json")
         if probe:
             cells = [f"{probe[key]:.4f}" for key in ("accuracy", "untrained")]
             margin = f"{probe['accuracy'] - probe['untrained']:+.4f}"
             rows.append([name, "accuracy of a linear probe; the same of the untrained model", *cells, margin])
     return table(["run", "what", "model", "baseline", "difference"], rows, (2, 3, 4)) if rows else ""
+
+
+def _simple_models(run: RunData) -> Iterator[list[str]]:
+    """[what, model, simple model, difference] of the best simple model of each task."""
+    for task, entry in (run.receipt.get("simple_models") or {}).items():
+        split = "test" if entry["split"] == "test" else "held-out"
+        setting = f" ({entry['setting']})" if entry["setting"] else ""
+        note = "" if entry["verdict"] == "better" else f"; the model is {entry['verdict']}"
+        prefix = f"{task}: " if task else ""
+        description = f"{prefix}{split} {entry['metric']}; simple model {entry['model']}{setting}{note}"
+        error = "" if entry["difference_error"] is None else f" ± {entry['difference_error']:.4f}"
+        reached = f"{entry['value'] + entry['difference']:.4f}"
+        yield [escape(description), reached, f"{entry['value']:.4f}", f"{entry['difference']:+.4f}{error}"]
 
 
 def samples(runs: Sequence[RunData]) -> str:

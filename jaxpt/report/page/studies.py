@@ -159,7 +159,7 @@ def _scores(study: StudyData) -> list[Dots]:
         ]  # fmt: skip
         first = task_scores[0][0]
         if first.metric in first.constant:
-            rows.insert(0, Row("constant", [first.percent(first.constant[first.metric])], len(starts)))
+            rows.insert(0, Row("constant baseline", [first.percent(first.constant[first.metric])], len(starts)))
         dots.append(
             Dots(
                 f"{task}: a dot for each seed, a line at the mean",
