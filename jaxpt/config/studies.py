@@ -15,7 +15,7 @@ from jaxpt.config import sweeps
 from jaxpt.config.explain import explain
 from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.config.files import override, parsed, read
-from jaxpt.config.kinds import strictly
+from jaxpt.config.kinds import nearest, strictly
 from jaxpt.config.sweeps import Grid, Point
 from jaxpt.errors import UserError
 
@@ -147,6 +147,8 @@ class StudyRow(Frozen):
     finetune: Overrides | None = ()
     """Keys with their values in the fine-tuning recipes of this row's model; null: it is not fine-tuned, other rows
     begin from it."""
+    finetune_by_task: dict[str, Overrides] = Field(default_factory=dict)
+    """{name of a task: keys with their values for this row's model on that task alone}, over `finetune`."""
     paper: str | float | None = None
     """What was published for it, shown beside what was measured."""
 
@@ -217,6 +219,24 @@ class Study(Frozen):
         """The rows whose models are fine-tuned."""
         return tuple(row for row in self.rows if row.finetune is not None)
 
+    def ancestors(self, row: StudyRow) -> list[str]:
+        """Names of the rows whose training is in a row's weights: it begins from them, or they are its teachers.
+
+        A row whose vocabulary alone it has (`{study}/ROW/tokenizer`) is none.
+
+        Example:
+          >>> rows = [StudyRow(name="a"), StudyRow(name="b", set={"init_from.path": "{study}/a"})]
+          >>> rows += [StudyRow(name="c", set={"init_from.path": "{study}/b", "data.path": "{study}/x/tokenizer"})]
+          >>> Study(question="?", rows=rows).ancestors(rows[2])
+          ['b', 'a']
+        """
+        rows, found = {row.name: row for row in self.rows}, []
+        matches = [re.findall(r"\{study\}/([\w.=+-]+)(/tokenizer)?", text) for text in row.set]
+        for name in dict.fromkeys(name for match in matches for name, vocabulary in match if not vocabulary):
+            if name in rows and name != row.name:
+                found += [name, *self.ancestors(rows[name])]
+        return list(dict.fromkeys(found))
+
     def minutes_of(self, row: StudyRow) -> float | None:
         """Minutes of training steps of a row; None if its steps come from tokens, or from its recipe."""
         return row.minutes or self.minutes
@@ -264,6 +284,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
         tuned = tuned.model_copy(update={"tasks": tuple(tasks)})
     row_overrides = tuple(item for item in overrides if item not in study_overrides)
     _check_sweep(study, path, row_overrides)
+    _check_tasks(study, path)
     return study.model_copy(
         update={
             "evaluate": study.evaluate.model_copy(update={"finetune": tuned}),
@@ -353,6 +374,18 @@ def _check_sweep(study: Study, path: Path, row_overrides: Sequence[str]) -> None
         if (key := item.partition("=")[0]) in swept:
             source = "seeds" if key == "seed" else f"grid: {key}"
             raise UserError(f"command line: {item}: {path} has {source}; override grid=… or seeds=… instead")
+
+
+def _check_tasks(study: Study, path: Path) -> None:
+    """Raises UserError where a row has keys for a task that the study has not."""
+    tuned = study.evaluate.finetune
+    names = [] if tuned is None else [task.name for task in tuned.tasks]
+    for row in study.rows:
+        for task in (task for task in row.finetune_by_task if task not in names):
+            raise UserError(
+                f"{path}: rows: {row.name}: finetune_by_task: no task {task!r} in evaluate.finetune"
+                f"{nearest(task, names)}"
+            )
 
 
 def _swept(study: Study, path: Path, rows: Sequence[StudyRow]) -> tuple[StudyRow, ...]:

@@ -15,7 +15,7 @@ from jaxpt.config.studies import Study, SweptRow
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.runtime.disk import write_text
-from jaxpt.study import curves, finetuned, pictures, sweeps
+from jaxpt.study import curves, finetuned, pictures, summary, sweeps
 from jaxpt.study.charts import Chart, Series, is_drawable
 from jaxpt.study.text_table import Table
 from jaxpt.study.text_table import markdown as as_markdown
@@ -101,11 +101,13 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
         known["notes_sweep"] = sweeps.NOTE
     if study.evaluate.finetune is not None:
         known |= {"finetuned": finetuned.as_json(study), "notes_finetuned": finetuned.NOTE}
-        tables = [*finetuned.tables(study), *tables]
+        known["notes_summary"] = summary.NOTE
+        tables = [summary.table(study), *finetuned.tables(study), *tables]
     known |= {"budget": budget(study), "tables": [text_table._asdict() for text_table in tables]}
     write_text(directory / "table.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / "table.md", markdown(study, results))
-    charts = [*sweeps.charts(results), *_charts(results)]
+    scores = [finetuned.Scores(**cell) for cell in known.get("finetuned", ()) if cell["by_seed"]]
+    charts = [*sweeps.charts(results), *summary.charts(scores), *_charts(results)]
     for suffix in ("png", "svg") if any(map(is_drawable, charts)) else ():
         pictures.draw(f"{study.name}: {study.question}", charts, directory / f"picture.{suffix}")
     return results
@@ -269,7 +271,7 @@ def notes(results: Sequence[Result]) -> str:
 
 def markdown(study: Study, results: Sequence[Result]) -> str:
     """The table as Markdown, and below it what its columns mean and which can be compared."""
-    tuned = "" if study.evaluate.finetune is None else finetuned.markdown(study) + "\n"
+    tuned = "" if study.evaluate.finetune is None else f"{summary.markdown(study)}\n{finetuned.markdown(study)}\n"
     head = f"# {study.name}\n\n{study.question}\n\n"
     if not results:
         return head + tuned
