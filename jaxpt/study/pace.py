@@ -95,8 +95,24 @@ def read(run_dir: Path, minutes: float | None) -> Budget | None:
     return None
 
 
+def known(config: Config, minutes: float) -> Budget | None:
+    """The budget that a row has for this recipe, and keeps; None where its steps are still to be measured.
+
+    Args:
+      config: the row's configuration, of any number of steps.
+      minutes: what the study gives it.
+
+    Raises:
+      UserError: as `read`.
+    """
+    run_dir = Path(config.run_dir)
+    budget = read(run_dir, minutes)
+    is_same = budget is not None and (budget.settings == digest(config) or has_checkpoint(run_dir))
+    return budget if is_same else None
+
+
 def write(config: Config, minutes: float) -> Budget:
-    """Measures the steps of a row, unless FILE is there for the same recipe and minutes, and writes FILE.
+    """Measures the steps of a row, and writes FILE.
 
     Args:
       config: the row's configuration, of any number of steps.
@@ -105,12 +121,9 @@ def write(config: Config, minutes: float) -> Budget:
     Raises:
       UserError: as `jaxpt.train.loop.train` before its first step.
     """
-    run_dir, settings = Path(config.run_dir), digest(config)
-    budget = read(run_dir, minutes)
-    if budget is not None and (budget.settings == settings or has_checkpoint(run_dir)):
-        return budget
     lengths, seconds = phase_lengths(config), measure(config)
-    budget = Budget(minutes, tuple(seconds), scaled(lengths, seconds, minutes), settings)
+    budget = Budget(minutes, tuple(seconds), scaled(lengths, seconds, minutes), digest(config))
+    run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     disk.write_text(run_dir / FILE, json.dumps(dataclasses.asdict(budget), indent=1) + "\n")
     return budget

@@ -223,7 +223,8 @@ def _train(plan: Study, row: StudyRow, where: str, child: Children, environment:
         config = configs.load(row.recipe, overrides, where)
     elif minutes is not None:
         words = {"recipe": str(row.recipe), "overrides": plan.overrides(row), "minutes": minutes}
-        if failure := children.run([*PACE, json.dumps(words)], row.name, child, environment):
+        is_known = pace.known(recipes.load(row.recipe, words["overrides"], where), minutes) is not None
+        if not is_known and (failure := children.run([*PACE, json.dumps(words)], row.name, child, environment)):
             return failure
         overrides = _overrides(plan, row)
         config = configs.load(row.recipe, overrides, where)
