@@ -5,7 +5,7 @@ import pytest
 
 MODULES = (
     "tasks", "tokenizers", "sources.base", "stream.loader", "stream.order", "stream.packing",
-    "tokenizers.scripts",
+    "tokenizers.scripts", "tokenizers.words",
 )  # fmt: skip
 
 

@@ -1,10 +1,8 @@
 """A bidirectional LSTM over the states of each text, between a model and a head.
 
-    c_t = σ(f) · c_{t−1} + σ(i) · tanh(g),   h_t = σ(o) · tanh(c_t),   [i f g o] = x_t · W + h_{t−1} · U + b
-
-in both directions; the outputs are concatenated, and read by the next layer. Cell and output start at zero at each end
-of a text, so that neither padding nor a neighbour in a packed row is seen. `nn.RNN` has no such resets, and computes
-x · W token by token. Paper of the features of a language model below one: https://arxiv.org/abs/1802.05365
+Each layer has an LSTM in each direction (`jaxpt.models.recurrent`); the outputs are concatenated, and read by the next
+layer. Their state starts at zero at each end of a text, so that neither padding nor a neighbour in a packed row is
+seen. Paper of the features of a language model below one: https://arxiv.org/abs/1802.05365
 
 Shapes: B batch · L length · D width of the inputs · H units
 """
@@ -20,7 +18,8 @@ from jax.typing import DTypeLike
 from pydantic import Field
 
 from jaxpt.config import Frozen, PositiveInt
-from jaxpt.models.layers import Dense, Dropout, constrain, param
+from jaxpt.models.layers import Dropout, constrain
+from jaxpt.models.recurrent import LSTM
 
 
 class BiLSTMConfig(Frozen):
@@ -46,52 +45,19 @@ class BiLSTM(nn.Module):
 
         Args:
           x_BxLxD: inputs.
-          segments_BxL: segment ids: neighbouring tokens of one text have the same.
+          segments_BxL: segment ids: 0 on padding, the same for all tokens of a text.
 
         Returns:
           [B, L, 2·H].
         """
         for layer in range(self.config.layers):
             x_BxLxD = Dropout(self.config.dropout)(x_BxLxD)
-            forward, backward = (
-                LSTM(self.config.size, self.dtype, reverse, name=f"{name}_{layer}")(x_BxLxD, segments_BxL)
-                for name, reverse in (("forward", False), ("backward", True))
-            )
-            x_BxLxD = constrain(jnp.concatenate([forward, backward], axis=-1), "act_embed")
+            outputs = []
+            for name, reverse in (("forward", False), ("backward", True)):
+                options = {"recurrent_init": _orthogonal_gates, "reverse": reverse, "name": f"{name}_{layer}"}
+                outputs.append(LSTM(self.config.size, self.dtype, **options)(x_BxLxD, segments_BxL)[0])
+            x_BxLxD = constrain(jnp.concatenate(outputs, axis=-1), "act_embed")
         return x_BxLxD
-
-
-class LSTM(nn.Module):
-    """One direction of a layer."""
-
-    size: int
-    dtype: DTypeLike
-    reverse: bool
-
-    @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, segments_BxL: jax.Array) -> jax.Array:
-        """[B, L, D], segment ids [B, L] → outputs [B, L, H]."""
-        of_inputs = Dense(4 * self.size, ("embed", "norm"), nn.initializers.lecun_normal(), self.dtype, name="input")
-        shape = (self.size, 4 * self.size)
-        kernel_Hx4H = param(self, "recurrent_kernel", _orthogonal_gates, shape, ("embed", "norm"))
-        # Gathered once, not in every step.
-        kernel_Hx4H = nn.with_logical_constraint(kernel_Hx4H, (None, None)).astype(self.dtype)
-        is_edge = segments_BxL[:, 1:] != segments_BxL[:, :-1]
-        is_start_BxL = jnp.pad(is_edge, ((0, 0), (0, 1) if self.reverse else (1, 0)), constant_values=True)
-
-        def step(carry: tuple[jax.Array, jax.Array], xs: tuple[jax.Array, jax.Array]) -> tuple[tuple, jax.Array]:
-            gates_Bx4H, is_start_B = xs
-            cell_BxH, output_BxH = (jnp.where(is_start_B[:, None], 0, x) for x in carry)
-            gates_Bx4H = (gates_Bx4H + output_BxH @ kernel_Hx4H).astype(jnp.float32)
-            i, f, g, o = jnp.split(gates_Bx4H, 4, axis=-1)
-            cell_BxH = jax.nn.sigmoid(f) * cell_BxH + jax.nn.sigmoid(i) * jnp.tanh(g)
-            output_BxH = (jax.nn.sigmoid(o) * jnp.tanh(cell_BxH)).astype(self.dtype)
-            return (cell_BxH, output_BxH), output_BxH
-
-        zeros_BxH = jnp.zeros((len(x_BxLxD), self.size), jnp.float32)
-        steps = jax.tree.map(lambda x: x.swapaxes(0, 1), (of_inputs(x_BxLxD), is_start_BxL))
-        _, outputs_LxBxH = jax.lax.scan(step, (zeros_BxH, zeros_BxH.astype(self.dtype)), steps, reverse=self.reverse)
-        return outputs_LxBxH.swapaxes(0, 1)
 
 
 def _orthogonal_gates(key: jax.Array, shape: tuple[int, int], dtype: DTypeLike) -> jax.Array:

@@ -1,7 +1,5 @@
 """An LSTM language model, with dropout between its layers. Paper: https://arxiv.org/abs/1409.2329
 
-    i, f, g, o = x_t · W + h · U + b,   c ← σ(f + 1) · c + σ(i) · tanh(g),   h ← σ(o) · tanh(c)
-
 Shapes: B batch · L length · D width
 """
 
@@ -10,15 +8,13 @@ from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.models import recurrent
 from jaxpt.models.base import LanguageModel, compute_dtype
-from jaxpt.models.layers import Dense, Dropout, Embed, constrain, param
+from jaxpt.models.layers import Dropout, Embed, constrain
 from jaxpt.models.output import Output, Past
 from jaxpt.models.stack import Segment, Shared, Stack
-
-INIT = nn.initializers.lecun_normal()
 
 
 class LSTMConfig(ModelConfig):
@@ -38,31 +34,16 @@ class LSTMConfig(ModelConfig):
 
 
 class Layer(nn.Module):
-    """One layer. Its memory is (h, c), float32 [B, D] each: the state after the last real token."""
+    """One layer. Its memory is the LSTM's state after the last real token."""
 
     config: LSTMConfig
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
         size, dtype = self.config.embed_dim, compute_dtype(self.config)
-        dense = Dense(4 * size, ("embed", "mlp"), INIT, dtype, name="input")
-        recurrent_Dx4D = param(self, "recurrent", INIT, (size, 4 * size), ("embed", "mlp")).astype(dtype)
-        # Whole before the loop: cut over fsdp and tensor in it, XLA gives it a wrong gradient.
-        recurrent_Dx4D = nn.with_logical_constraint(recurrent_Dx4D, (None, None))
-
-        def step(state, now):
-            gates_Bx4D, starts_Bx1, is_real_Bx1 = now
-            h, c = (jnp.where(starts_Bx1, 0.0, x) for x in state)
-            i, f, g, o = jnp.split(gates_Bx4D + h.astype(dtype) @ recurrent_Dx4D, 4, axis=-1)
-            c = nn.sigmoid(f + 1) * c + nn.sigmoid(i) * jnp.tanh(g)
-            h = nn.sigmoid(o) * jnp.tanh(c)
-            return tuple(jnp.where(is_real_Bx1, new, old) for new, old in zip((h, c), state)), h.astype(dtype)
-
-        zeros = jnp.zeros((x_BxLxD.shape[0], size), jnp.float32)
-        state = (zeros, zeros) if past.memory is None else past.memory
-        steps = dense(Dropout(self.config.dropout)(x_BxLxD)), *shared.positional
-        state, h_LxBxD = jax.lax.scan(step, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps))
-        return Output(constrain(jnp.swapaxes(h_LxBxD, 0, 1), "act_embed"), memory=state)
+        layer = recurrent.LSTM(size, dtype, forget_bias=1.0, name="lstm")
+        h_BxLxD, state = layer(Dropout(self.config.dropout)(x_BxLxD), shared.positional, past.memory)
+        return Output(constrain(h_BxLxD, "act_embed"), memory=state)
 
 
 class LSTM(LanguageModel):
@@ -86,9 +67,7 @@ class LSTM(LanguageModel):
           memory: `memory` of the output for the previous text; zeros by default.
           layers: also return the hidden states of all layers.
         """
-        ids_BxLx1 = jnp.ones_like(tokens_BxL)[..., None] if segment_ids is None else segment_ids[..., None]
-        starts_BxLx1 = jnp.pad(ids_BxLx1[:, 1:] > ids_BxLx1[:, :-1], ((0, 0), (1, 0), (0, 0)))
-        shared = Shared(positional=(starts_BxLx1, ids_BxLx1 > 0))
+        shared = Shared(positional=segment_ids)
         output = self.decoder(self.token_embed(tokens_BxL), shared, Past(memory=memory), layers=layers)
         return output.with_hidden(self.dropout(output.hidden))
 
