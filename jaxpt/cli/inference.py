@@ -70,12 +70,15 @@ COMMANDS: dict[str, Command] = {
             "the file to write: .csv, .tsv, .parquet or .jsonl, the columns of FILE first (JSON lines on stdout)"),
         arg("--top-k", "K", "the likeliest labels to write with their probabilities (3)", type=count),
         flag("--glue", "write GLUE's submission: --out DIR, or FILE.tsv"),
+        arg("--average", "RUN_DIR", "another run of the task: the mean of both's probabilities; several: again",
+            action="append", dest="average"),
         overrides("overrides a key of the run's recipe"),
     ), (
         "runs/sst2 test.tsv --out predictions.csv",
         "runs/sst2/checkpoints/500 reviews.csv --out predictions.parquet task.text=review",
         "runs/sst2 --text 'A gem of a film.' --top-k 1",
         "runs/mnli test_mismatched.tsv --glue --out submission    # MNLI-mm.tsv",
+        "runs/ulmfit_sst2 dev.tsv --average runs/ulmfit_sst2_backward --out predictions.csv",
         "runs/squad questions.json --out predictions.jsonl task.nbest=5",
     )),
     "chat": Command("jaxpt.inference.chat:chat", "talk with a dialogue model, by its chat template", (

@@ -154,9 +154,10 @@ class InitConfig(Frozen):
     layers: tuple[NonNegativeInt, ...] | None = None
     """Layers of the source that fill this model's stack, in this order (DistilBERT: [0, 2, 4, 7, 9, 11]); all by
     default."""
-    vocabulary: Literal["same", "first", "mean", "new"] = "same"
+    vocabulary: Literal["same", "first", "mean", "tokens", "new"] = "same"
     """Another vocabulary: `first` takes the rows of the ids that both have, `new` draws all rows. `mean` is for one
-    that extends the source's: a new token's row is the mean of the rows of the pieces that it had before."""
+    that extends the source's: a new token's row is the mean of the rows of the pieces that it had before. `tokens`
+    takes the row of the same token, whatever its id; one that the source has not gets the mean of all rows (ULMFiT)."""
 
     @model_validator(mode="after")
     def _random_takes_nothing(self) -> Self:

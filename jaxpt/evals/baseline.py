@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxpt.config import Config, PositiveInt, execution
 from jaxpt.evals.heldout import batches
+from jaxpt.evals.kneser_ney import KneserNey
 from jaxpt.objectives import base
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -49,17 +50,19 @@ def baseline(config: Config, data: Data) -> float:
 
     Args:
       config: the run's configuration in its current phase.
-      data: training examples (for bigram counts) and validation examples.
+      data: training examples (for counts of bigrams or trigrams) and validation examples.
 
     Returns:
       The baseline's loss at the positions that `Baseline.target_name` names.
     """
     expected = config.objective.baseline
-    if expected.name == "bigram":
+    if expected.name in ("bigram", "trigram"):
         if data.bigram_loss is not None:
             return data.bigram_loss
-        train = data.train.epoch(config.data.batch_size)
-        return bigram(data.vocabulary.size, train, batches(config, data))
+        train, size = data.train.epoch(config.data.batch_size), data.vocabulary.size
+        if expected.name == "bigram":
+            return bigram(size, train, batches(config, data))
+        return trigram(size, train, batches(config, data), config.objective.carries)
     if expected.loss is not None:
         return expected.loss(batches(config, data))
     targets_name = "masked_targets" if config.objective.family == "encoder" else "decoder_target_tokens"
@@ -148,6 +151,49 @@ def bigram(vocab_size: int, train: Iterable[Batch], validation: Iterable[Batch])
         total += model.loss(left, right).sum()
         weight += left.size
     return float(total / max(weight, 1))
+
+
+def trigram(vocab_size: int, train: Iterable[Batch], validation: Iterable[Batch], continues: bool) -> float:
+    """Validation loss of a Kneser-Ney trigram model that is counted on the training split.
+
+    Args:
+      vocab_size: number of ids.
+      train: batches with decoder_input_tokens, decoder_target_tokens, decoder_loss_weights.
+      validation: same features.
+      continues: each row of a batch continues the text of the same row of the batch before.
+
+    Returns:
+      Nats per token.
+    """
+    model = KneserNey(vocab_size, triples(train, continues))
+    losses = [model.loss(*chunk) for chunk in triples(validation, continues)]
+    return float(np.concatenate(losses).mean())
+
+
+def triples(
+    batches: Iterable[Batch], continues: bool, size: int = 1_000_000
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(token before the last, last token, target) in large chunks; the first is -1 where a text begins.
+
+    Args:
+      batches: with decoder_input_tokens, decoder_target_tokens, decoder_loss_weights; padding is at the end of rows.
+      continues: each row of a batch continues the text of the same row of the batch before.
+      size: of a chunk, about.
+    """
+    chunk: list[np.ndarray] = []
+    last_B: np.ndarray | None = None
+    for batch in batches:
+        inputs_BxL, real_BxL = batch["decoder_input_tokens"].astype(np.int64), batch["decoder_loss_weights"] > 0
+        last_B = np.full(len(inputs_BxL), -1) if last_B is None or not continues else last_B
+        first_BxL = np.concatenate([last_B[:, None], inputs_BxL[:, :-1]], axis=1)
+        chunk.append(np.stack([x[real_BxL] for x in (first_BxL, inputs_BxL, batch["decoder_target_tokens"])]))
+        final = np.maximum(real_BxL.sum(1) - 1, 0)
+        last_B = np.where(real_BxL.any(1), inputs_BxL[np.arange(len(final)), final], last_B)
+        if sum(x.shape[1] for x in chunk) >= size:
+            yield tuple(np.concatenate(chunk, axis=1))
+            chunk = []
+    if chunk:
+        yield tuple(np.concatenate(chunk, axis=1))
 
 
 def _chunks(batches: Iterable[Batch], size: int = 1_000_000) -> Iterator[tuple[np.ndarray, np.ndarray]]:

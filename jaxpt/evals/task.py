@@ -15,6 +15,7 @@ from jaxpt.evals import error_analysis, predictors
 from jaxpt.evals.simple_models import beside
 from jaxpt.evals.task_scores import all_metrics, constant_baseline
 from jaxpt.models.heads import features
+from jaxpt.objectives.classification import Classification
 from jaxpt.runtime.progress import track
 from jaxpt.train.evaluators import Details, Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -117,7 +118,7 @@ class _OneTask:
         of_rows, rows = self._by_row(self._found, outputs), self._found.rows
         predictions = [config.objective.decide(of_row, row.row, row.where) for of_row, row in zip(of_rows, rows)]
 
-        has_outputs = config.objective.kind == "classification"  # and no generated text
+        has_outputs = isinstance(config.objective, Classification)  # and no generated text
         is_fitted = has_outputs and self._split == "validation"
         fitted = self._config.task.calibration(of_rows, self._targets) if is_fitted else {}
 

@@ -13,7 +13,7 @@ from jaxpt.data import tables
 from jaxpt.data.parts import chosen_task
 from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
-from jaxpt.inference import prediction_files, prediction_rows
+from jaxpt.inference import averaging, prediction_files, prediction_rows
 from jaxpt.inference.prediction_rows import read_rows
 from jaxpt.inference.predictor import RunPredictor, check_task
 from jaxpt.metrics.glue import GLUE, glue_labels, glue_submission, glue_test
@@ -31,6 +31,7 @@ def predict(
     glue: bool = False,
     texts: Sequence[str] = (),
     top_k: int = 3,
+    average: Sequence[str] = (),
 ) -> None:
     """Writes each row of a file with what is predicted of it: a label and its probability, a value, tags, an answer.
 
@@ -45,6 +46,8 @@ def predict(
         `file` is one of GLUE's test sets.
       texts: texts instead of `file`.
       top_k: the likeliest labels whose probabilities are written.
+      average: further runs of the same task: the mean of all runs' probabilities is written. Where the rows have
+        labels, its metrics are printed beside those of each run.
 
     Raises:
       UserError: the run has no task, or none of GLUE's, or several and none is named; `out` exists or has an unknown
@@ -62,11 +65,14 @@ def predict(
     console.quiet = not checkpoint.is_primary()
     check_task(config, run_dir)
     task = chosen_task(config).task
+    if glue and average:
+        raise UserError("--average: writes no --glue submission; leave one of them out")
     if glue:
         _submit(config, run_dir, step, file, out)
         return
     rows = read_rows(task, file, texts)
-    answers = RunPredictor(config, run_dir, step)(rows)
+    predictor = RunPredictor(config, run_dir, step)
+    answers = _averaged(predictor, path, average, rows, overrides) if average else predictor(rows)
     records = prediction_rows.records(task, rows, answers, top_k, prediction_files.is_flat(to))
     if not checkpoint.is_primary():
         collections.deque(records, maxlen=0)
@@ -76,6 +82,25 @@ def predict(
     else:
         prediction_files.write(to, records)
         say(f"{to}: {len(rows):,} rows, by {run_dir} at step {step}")
+
+
+def _averaged(
+    first: RunPredictor, path: str, others: Sequence[str], rows: Sequence[LocatedRow], overrides: Sequence[str]
+) -> list[Any]:
+    """The answers of several runs together; where rows have labels, says the metrics of each run and of the mean."""
+    predictors, paths = [first], [path, *others]
+    for other in others:
+        run_dir, step = checkpoint.find(other)
+        config = configs.load(run_dir, overrides)
+        check_task(config, run_dir)
+        predictors.append(RunPredictor(config, run_dir, step))
+    averaging.check_tasks([predictor.config.task for predictor in predictors], paths)
+    of_each = [list(predictor(rows)) for predictor in predictors]
+    answers = [averaging.mean(of_row) for of_row in zip(*of_each, strict=True)]
+    for name, of_run in zip([*paths, f"mean of {len(paths)}"], [*of_each, answers], strict=True):
+        for metric, value in averaging.metrics(first.config.task, rows, of_run).items():
+            say(f"{name}: {metric} {value:.4f}")
+    return answers
 
 
 def _file_and_overrides(file: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -205,6 +205,9 @@ class Dropout(nn.Module):
     """Zeroes a fraction of the values and scales up the rest; off without a random key."""
 
     rate: float
+    broadcast_dims: tuple[int, ...] = ()
+    """Axes along which all values share a draw: (1,) of [B, L, D] is variational dropout, one draw for all tokens.
+    Paper: https://arxiv.org/abs/1512.05287"""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -212,7 +215,9 @@ class Dropout(nn.Module):
             return x
         if self.rate == 1:  # 0 / 0 has no gradient
             return jnp.zeros_like(x)
-        keep_mask = jax.random.bernoulli(self.make_rng("dropout"), 1.0 - self.rate, x.shape)
+        shape = tuple(1 if axis in self.broadcast_dims else size for axis, size in enumerate(x.shape))
+        keep_mask = jax.random.bernoulli(self.make_rng("dropout"), 1.0 - self.rate, shape)
+        keep_mask = jnp.broadcast_to(keep_mask, x.shape) if self.broadcast_dims else keep_mask
         return jax.lax.select(keep_mask, x / (1.0 - self.rate), jnp.zeros_like(x))
 
 

@@ -56,6 +56,8 @@ class Segment:
     repeats: int
     shared: bool = False
     """All repetitions share their parameters, which have no layers axis (ALBERT)."""
+    resizes: bool = False
+    """The one repetition changes the width of the states, which no loop could carry (AWD-LSTM's first, last layer)."""
 
 
 class _Pattern(nn.Module):
@@ -193,6 +195,10 @@ class Stack(nn.Module):
             scan = functools.partial(jax.lax.scan, unroll=turns(self.unroll, self.remat, count))
             if is_staged:
                 x_BxLxD, output = pipeline.run(layer, part, per_layer, x_BxLxD, shared, scan)
+            elif segment.resizes:
+                only = jax.tree.map(lambda x: x[0], (part, *per_layer))
+                x_BxLxD, output = layer(x_BxLxD, only, shared)
+                output = jax.tree.map(lambda x: x[None], output)
             else:
                 x_BxLxD, output = scan(lambda x, xs: layer(x, xs, shared), x_BxLxD, (part, *per_layer), count)
             outputs.append(output)

@@ -59,20 +59,22 @@ class Baseline:
     """A trivial predictor that a trained model must beat."""
 
     name: str
-    """"unigram" or "bigram" (`jaxpt.evals.baseline`), or the name of one that `loss` computes."""
+    """"unigram", "bigram" or "trigram" (`jaxpt.evals.baseline`), or the name of one that `loss` computes."""
     target_name: str
     """Description of the compared target positions, for messages."""
     eval_mask: Callable[[Arrays, Vocabulary], np.ndarray]
     """(batch, vocabulary) → weights of the target positions at which model and baseline are compared, in the shape of
     the targets. Evaluation adds them to the batch as `eval_mask`; the loss then returns the metric `target_loss`."""
     loss: Callable[[Iterable[Arrays]], float] | None = None
-    """Batches of the validation split, with `eval_mask` → nats per target; None for unigram and bigram."""
+    """Batches of the validation split, with `eval_mask` → nats per target; None for unigram, bigram and trigram."""
     report_lines: Callable[[Mapping[str, float]], list[str]] = lambda means: []
     """{metric: mean over the validation split} → report lines for loss parts that have another trivial predictor."""
 
     def __post_init__(self) -> None:
-        if self.loss is None and self.name not in ("unigram", "bigram"):
-            raise UserError(f"Baseline({self.name!r}) needs `loss`, which computes it; only unigram and bigram do not")
+        if self.loss is None and self.name not in ("unigram", "bigram", "trigram"):
+            raise UserError(
+                f"Baseline({self.name!r}) needs `loss`, which computes it; only unigram, bigram and trigram do not"
+            )
 
 
 class Objective(ObjectiveConfig):

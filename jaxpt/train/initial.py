@@ -171,10 +171,11 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     arrays, theirs, name = weights.open_weights(source.path, source.step, True, setup.config.checkpoint)
     source, grows = _vocabulary_rule(setup.config, source, theirs.config.vocab_size)
     old_pieces = vocabularies.old_pieces(setup.config, source) if source.vocabulary == "mean" else {}
+    old_rows = vocabularies.rows_by_token(setup.config, source) if source.vocabulary == "tokens" else None
     expected, state = stored_params(setup.network), setup.init()
     drawn = _drawn(setup.config, source, expected)
     flat = traverse_util.flatten_dict(state.params, sep="/")
-    taken, fitted, unused = _take(setup, source, arrays, theirs, drawn, flat, old_pieces)
+    taken, fitted, unused = _take(setup, source, arrays, theirs, drawn, flat, old_pieces, old_rows)
     new = [path for path in expected if path not in taken and path not in fitted]
     lacking = [path for path in new if path not in drawn]
     _check_taken(setup.config, source, theirs.config, lacking, unused, bool(taken or fitted))
@@ -186,6 +187,9 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
             say("  the new rows stay as they are drawn: train.trainable or train.lora leaves the table out")
     if old_pieces:
         say(f"  vocabulary: {len(old_pieces)} new tokens, the row of each the mean of its old pieces' rows")
+    if old_rows is not None:
+        known = int((old_rows >= 0).sum())
+        say(f"  vocabulary: {known} of {len(old_rows)} tokens have their rows, the others the mean of all rows")
     if source.layers is not None:
         say(f"  layers: {', '.join(f'{mine} ← {source_layer}' for mine, source_layer in enumerate(source.layers))}")
     for status, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
@@ -202,6 +206,7 @@ def _take(
     drawn: set[str],
     flat: dict[str, jax.Array],
     old_pieces: Mapping[int, list[int]],
+    old_rows: np.ndarray | None,
 ) -> tuple[list[str], list[str], list[str]]:
     """Puts parameters of the source into `flat`; the paths of those taken as they are, fitted, and not used."""
     expected, taken, fitted, unused = stored_params(setup.network), [], [], []
@@ -220,6 +225,8 @@ def _take(
         fit = None if place is None else _fit(array, fresh, place, common, source.vocabulary)
         if fit is not None and old_pieces and "vocab" in place.axes:
             fit = _with_means(fit, array, place.axes.index("vocab"), old_pieces)
+        if fit is not None and old_rows is not None and "vocab" in place.axes:
+            fit = _by_token(fit, array, place.axes.index("vocab"), old_rows, theirs.config.vocab_size)
         if fit is None:
             unused.append(path)
             continue
@@ -239,7 +246,7 @@ def _vocabulary_rule(config: Config, source: InitConfig, their_size: int) -> tup
     raise UserError(
         f"init_from.path: {source.path}: its vocabulary has {their_size} ids, model.vocab_size is {vocab_size}; "
         "init_from.vocabulary=first takes the rows of the ids that both have, =mean for an extended vocabulary besides "
-        "means of old rows, =new draws all rows"
+        "means of old rows, =tokens the rows of equal tokens, =new draws all rows"
     )
 
 
@@ -350,6 +357,14 @@ def _with_means(fit: np.ndarray, array: np.ndarray, axis: int, old_pieces: Mappi
     table, rows = np.moveaxis(np.array(fit), axis, 0), np.moveaxis(array, axis, 0)
     for token, pieces in old_pieces.items():
         table[token] = rows[pieces].mean(axis=0, dtype=np.float32)
+    return np.moveaxis(table, 0, axis)
+
+
+def _by_token(fit: np.ndarray, array: np.ndarray, axis: int, old_rows: np.ndarray, old_size: int) -> np.ndarray:
+    """A table, or a bias, with the source's rows of the tokens that it has, and the mean of all its rows for others."""
+    table, rows = np.moveaxis(np.array(fit), axis, 0), np.moveaxis(array, axis, 0)
+    table[: len(old_rows)] = rows[np.maximum(old_rows, 0)]
+    table[: len(old_rows)][old_rows < 0] = rows[:old_size].mean(axis=0, dtype=np.float32)
     return np.moveaxis(table, 0, axis)
 
 

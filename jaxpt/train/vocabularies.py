@@ -1,22 +1,20 @@
-"""What a run's vocabulary means for the weights that it starts from: rows of new tokens, tables made of its words."""
+"""What a run's vocabulary means for the weights that it starts from: rows of tokens, tables made of its words."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
 from flax import traverse_util
 
 from jaxpt.config import Config, InitConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import extension
+from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.runtime import hub
 from jaxpt.train import checkpoint, weights
 from jaxpt.train.state import Setup, State
-
-if TYPE_CHECKING:
-    from jaxpt.data.tokenizers.base import Tokenizer
 
 
 def old_pieces(config: Config, source: InitConfig) -> dict[int, list[int]]:
@@ -32,12 +30,7 @@ def old_pieces(config: Config, source: InitConfig) -> dict[int, list[int]]:
     Raises:
       UserError: no vocabulary is named, or it does not begin with the source's.
     """
-    settings = config.data.tokenizer
-    if settings.path is None:
-        raise UserError("init_from.vocabulary: mean needs data.tokenizer.path, a vocabulary that extends the source's")
-    options = {"extra_ids": settings.extra_ids}
-    new = tokenizers.load(settings.path, settings.kind, add_tokens=settings.add_tokens, **options)
-    old = tokenizers.load(_directory(source.path), settings.kind, **options)
+    new, old = _both(config, source, "mean needs data.tokenizer.path, a vocabulary that extends the source's")
     try:
         return {i: pieces for i, pieces in extension.old_pieces(new, old).items() if pieces}
     except UserError as error:
@@ -56,6 +49,37 @@ def with_constants(setup: Setup, state: State, tokenizer: Tokenizer) -> State:
     for path, array in setup.config.model.constants(tokenizer).items():
         flat[path] = weights.placed(array, flat[path].sharding)
     return state.replace(params=traverse_util.unflatten_dict(flat, sep="/"))
+
+
+def rows_by_token(config: Config, source: InitConfig) -> np.ndarray:
+    """The id that each token of a run's vocabulary has in its source's.
+
+    Args:
+      config: the run's configuration, which names its vocabulary.
+      source: where the weights come from.
+
+    Returns:
+      int64 [vocabulary of the run], -1 of a token that the source has not.
+
+    Raises:
+      UserError: no vocabulary is named, or the two have no token in common.
+    """
+    new, old = _both(config, source, "tokens needs data.tokenizer.path, the run's vocabulary")
+    ids = {token: i for i, token in reversed(list(enumerate(old.tokens(range(old.vocabulary.size)))))}
+    rows = np.array([ids.get(token, -1) for token in new.tokens(range(new.vocabulary.size))])
+    if (rows < 0).all():
+        raise UserError(f"init_from.vocabulary: tokens: {source.path} has none of the run's {len(rows)} tokens")
+    return rows
+
+
+def _both(config: Config, source: InitConfig, needs: str) -> tuple[Tokenizer, Tokenizer]:
+    """The vocabularies of the run and of its source; `needs` is said where the run names none."""
+    settings = config.data.tokenizer
+    if settings.path is None:
+        raise UserError(f"init_from.vocabulary: {needs}")
+    options = {"extra_ids": settings.extra_ids}
+    new = tokenizers.load(settings.path, settings.kind, add_tokens=settings.add_tokens, **options)
+    return new, tokenizers.load(_directory(source.path), settings.kind, **options)
 
 
 def _directory(path: str) -> Path:

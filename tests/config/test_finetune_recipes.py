@@ -22,6 +22,7 @@ SHARED = (
     "conll2003",
     "tagging",
     "dialogue",
+    "ulmfit",  # test_ulmfit_recipes.py
     "defaults.yaml",
     "small_batch.yaml",
 )

@@ -24,6 +24,7 @@ FOLDER = Path(__file__).parents[2] / "configs" / "models"
 SIZES = sorted(FOLDER.glob("*.yaml"))
 PUBLISHED = {
     "albert_base": 11_813_810, "albert_large": 17_847_474, "albert_xlarge": 59_021_490, "albert_xxlarge": 223_158_450,
+    "awd_lstm": 32_231_602,
     "bart_base": 139_420_416, "bart_large": 406_291_456, "bert_base": 110_106_428, "bert_large": 336_226_108,
     "bert_medium": 41_668_412, "bert_mini": 11_267_900, "bert_small": 29_058_876, "bert_tiny": 4_433_468,
     "deberta_v2_xlarge": 887_085_156, "deberta_v2_xxlarge": 1_567_041_636, "deberta_v3_base": 184_551_780,

@@ -95,7 +95,7 @@ def _phase(
         count = len(stream) if limit is None else min(max(limit, LEAST), len(stream))
         rows = (stream.rows(np.arange(first, min(first + size, count))) for first in range(0, count, size))
         validation[name] = _write(folder, f"validation-{name}", rows, size, len(stream))
-    has_bigrams = config.objective.baseline.name == "bigram" and any(
+    has_ngrams = config.objective.baseline.name in ("bigram", "trigram") and any(
         evaluator.kind == "baseline" for evaluator in config.evals
     )
     return Phase(
@@ -109,7 +109,7 @@ def _phase(
         summary=data.summary,
         text_per_row=data.text_per_row,
         code=data.code,
-        bigram_loss=baseline(config, data) if has_bigrams else None,
+        bigram_loss=baseline(config, data) if has_ngrams else None,
     )
 
 

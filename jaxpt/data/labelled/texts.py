@@ -28,6 +28,8 @@ class TextsEncoder:
     """A record of a pair is a b and b a, end to end, with the pooled token of each."""
     stride: int | None = None
     """A long text is several records, windows: tokens from one window's start to the next. None: it is cut."""
+    reverse: bool = False
+    """Each record has its texts from the last token to the first; special tokens stay where they are."""
 
     def __call__(
         self, rows: Iterable[LocatedRow], tokenizer: Tokenizer, has_targets: bool, train: bool
@@ -74,7 +76,7 @@ class TextsEncoder:
 
     def _record(self, ids: Sequence[Sequence[int]], row: LocatedRow) -> Record:
         cut_ids, is_cut = cut(ids, self.layout.room(self.length, len(ids)), self.truncate, row.where)
-        laid = lay(self.layout, cut_ids)
+        laid = lay(self.layout, [text[::-1] for text in cut_ids[::-1]] if self.reverse else cut_ids)
         pooled = 0 if self.layout.pooled == "first" else len(laid.tokens) - 1
         return record(row, is_cut, tokens=laid.tokens, token_types=laid.types, positions=[pooled])
 

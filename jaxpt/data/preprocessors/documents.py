@@ -56,6 +56,20 @@ def tokenize(ds: tf.data.Dataset, vocabulary: seqio.Vocabulary) -> tf.data.Datas
     return ds.filter(lambda ex: tf.size(ex["tokens"]) > 0)
 
 
+def reverse(ds: tf.data.Dataset) -> tf.data.Dataset:
+    """Each document from its last token to its first: data of a backward language model.
+
+    Args:
+      ds: {"tokens": int32 [any], "origin": int64 [2]}.
+
+    Example:
+      >>> ds = tf.data.Dataset.from_tensors({"tokens": [5, 6, 7]})
+      >>> next(reverse(ds).as_numpy_iterator())["tokens"].tolist()
+      [7, 6, 5]
+    """
+    return ds.map(lambda ex: {**ex, "tokens": ex["tokens"][::-1]}, num_parallel_calls=tf.data.AUTOTUNE)
+
+
 def split_sentences(text: tf.Tensor) -> tf.Tensor:
     """Cuts a text at line ends, after . ! ? before white space and a capital or a quote, and after 。 ！ ？ ।.
 

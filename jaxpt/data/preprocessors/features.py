@@ -67,7 +67,12 @@ def encoder_decoder(batch: Records, inputs_length: int, targets_length: int, sta
 
 @makes_rows
 def decoder(
-    batch: Records, length: int, packs: Packs = None, opening: int | None = None, answers_only: bool = False
+    batch: Records,
+    length: int,
+    packs: Packs = None,
+    opening: int | None = None,
+    answers_only: bool = False,
+    continues: bool = False,
 ) -> Rows:
     """Features of a decoder: every token but the first is a target, its inputs are those before it.
 
@@ -78,11 +83,12 @@ def decoder(
       packs: which records a row is made of; None: one each.
       opening: id that begins a segment of its own wherever it stands; None: a record is one segment.
       answers_only: the tokens of answers alone have a weight.
+      continues: also tell of rows that continue the row before whether the first token does; with `opening`.
 
     Returns:
       decoder_{input_tokens,target_tokens,segment_ids,positions} and decoder_loss_weights [length], and decoder_prefix
       [length], 1 at the prefix's tokens, if the records have one, and decoder_answers [length], 1 where the target is
-      an answer's token, if they have these.
+      an answer's token, if they have these; with `continues` decoder_continues, int32 [], 0 where `opening` is first.
 
     Raises:
       ValueError: more than length + 1 tokens.
@@ -106,6 +112,8 @@ def decoder(
     features = _decoder(layout, inputs_N, np.delete(tokens.values, starts))
     if opening is not None:
         features |= layout.cut_at(inputs_N == opening).features("decoder")
+        if continues:
+            features["decoder_continues"] = (features["decoder_input_tokens"][:, 0] != opening).astype(np.int32)
     if "prefix" in batch:
         prefix_N = np.repeat(batch["prefix"], layout.lengths)
         features["decoder_prefix"] = layout.rows(layout.places() < prefix_N)

@@ -12,6 +12,7 @@ from jaxpt.data._tf import tf
 from jaxpt.data.preprocessors.documents import ragged
 
 _GROUP = 32  # documents
+_LEAST_BPTT = 5  # tokens of a random window
 
 # Documents laid end to end: "tokens", and for each document the place of its first token ("starts") and the origin of
 # that token (file, document, offset in it); where windows hold whole sentences also where those start ("pieces").
@@ -67,6 +68,63 @@ def cut(
         windows = functools.partial(_cut_each, length=length, overlap=overlap, shortest=shortest, join=join)
         cuts = groups.map(windows, num_parallel_calls=tf.data.AUTOTUNE)
     return cuts.flat_map(_unpack)
+
+
+def cut_random(
+    ds: tf.data.Dataset,
+    longest: int,
+    mean: int,
+    std: float,
+    half: float,
+    seed: int,
+    separator: int | None = None,
+    shard: int = 0,
+) -> tf.data.Dataset:
+    """Cuts running text into windows of random lengths, each one token into the one before it (random bptt).
+
+    A length is drawn from N(mean, std²), or with probability `half` from N(mean / 2, std²), and limited to 5 … longest,
+    so that no token always stands at a window's end, where nothing after it is in its gradient.
+    Paper: https://arxiv.org/abs/1708.02182
+
+    Args:
+      ds: {"tokens": int32 [any], "origin": int64 [2] = (file, document)}.
+      longest: most inputs of a window, which has one token more.
+      mean: of most lengths.
+      std: standard deviation of lengths.
+      half: share of windows of half the length.
+      seed: of all draws.
+      separator: id put after every document.
+      shard: number of this run of documents in the corpus: others draw otherwise.
+
+    Returns:
+      {"tokens": int32 [at most longest + 1], "origin": int64 [3] = (file, document, offset in it) of the first token}.
+
+    Example:
+      >>> ds = tf.data.Dataset.from_tensors({"tokens": list(range(20)), "origin": tf.constant([0, 0], tf.int64)})
+      >>> [ex["tokens"].tolist()[::5] for ex in cut_random(ds, 10, 6, 0.0, 0.0, seed=0).as_numpy_iterator()]
+      [[0, 5], [6, 11], [12, 17], [18]]
+    """
+    shortest = min(_LEAST_BPTT, longest)
+    groups = ds.ragged_batch(_GROUP).map(lambda docs: _lay(docs, separator), num_parallel_calls=tf.data.AUTOTUNE)
+    nothing, groups = _ended(groups)
+
+    def step(state: _Buffer, group: tuple[_Buffer, tf.Tensor]) -> tuple[_Buffer, _Buffer]:
+        docs, is_last = _after(state["rest"], group[0]), group[1]
+        total = tf.size(docs["tokens"], tf.int64)
+        count = total // shortest + 1
+        seeds = tf.random.experimental.stateless_split([seed, state["drawn"] + (shard << 32)], 2)
+        is_half = tf.random.stateless_uniform([count], seeds[0]) < half
+        lengths = tf.round(tf.random.stateless_normal([count], seeds[1], tf.where(is_half, mean / 2, mean * 1.0), std))
+        ends = tf.cumsum(tf.cast(tf.clip_by_value(lengths, shortest, longest), tf.int64))
+        first = tf.concat([[tf.constant(0, tf.int64)], ends], 0)
+        full = tf.reduce_sum(tf.cast(ends < total, tf.int64))
+        done = first[full]
+        kept = full + tf.cast(is_last & (total - done > 1), tf.int64)
+        windows = _windows(docs, first[:kept], tf.minimum(ends[:kept] + 1, total), 2)
+        return {"rest": _drop(docs, done), "drawn": state["drawn"] + full}, windows
+
+    state = {"rest": nothing, "drawn": tf.constant(0, tf.int64)}
+    return groups.scan(state, step).flat_map(_unpack)
 
 
 def fill(ds: tf.data.Dataset, length: int, join: bool, separator: int | None = None) -> tf.data.Dataset:

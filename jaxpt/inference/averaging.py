@@ -1,0 +1,56 @@
+"""Several runs of one task as one model, by the mean of their probabilities, such as
+ULMFiT's forward and backward models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxpt.data.tasks.base import Answer, LocatedRow, Task
+from jaxpt.errors import UserError, listed
+
+
+def check_tasks(tasks: Sequence[Task], paths: Sequence[str]) -> None:
+    """Raises UserError where a run does not choose one of several labels, or not of the same ones as the first.
+
+    Args:
+      tasks: of each run.
+      paths: how the user named the runs.
+    """
+    for task, path in zip(tasks, paths, strict=True):
+        if task.kind != "classification":
+            raise UserError(f"--average: is for task.kind: classification; {path} has {task.kind}")
+        if set(task.shown) != set(tasks[0].shown):
+            raise UserError(
+                f"--average: {path} has the labels {listed(task.shown, 8)}, {paths[0]} has {listed(tasks[0].shown, 8)}"
+            )
+
+
+def mean(answers: Sequence[dict[str, Any]]) -> Answer:
+    """One answer from several: the mean of their probabilities, and the likeliest label.
+
+    Example:
+      >>> mean([{"label": "a", "probabilities": {"a": 0.75, "b": 0.25}},
+      ...       {"label": "b", "probabilities": {"b": 0.875, "a": 0.125}}])
+      {'label': 'b', 'probabilities': {'a': 0.4375, 'b': 0.5625}}
+    """
+    labels = list(answers[0]["probabilities"])
+    means = np.mean([[answer["probabilities"][label] for label in labels] for answer in answers], axis=0)
+    return {"label": labels[int(means.argmax())], "probabilities": dict(zip(labels, means.tolist()))}
+
+
+def metrics(task: Task, rows: Sequence[LocatedRow], answers: Sequence[Answer]) -> dict[str, float]:
+    """The task's metrics of answers; {} where a row has no label, or several rows are scored together.
+
+    Args:
+      task: of classification.
+      rows: the rows.
+      answers: to each of them.
+    """
+    if task.group is not None or any(row.row.values.get(task.label) is None for row in rows):
+        return {}
+    targets = [task.target(row.row, row.where) for row in rows]
+    predictions = [task.shown.index(answer["label"]) for answer in answers]
+    return {name: x for metric in task.scored for name, x in task.score(predictions, targets, metric).items()}

@@ -1,0 +1,156 @@
+"""Language modelling of text that continues from batch to batch, with truncated backpropagation through time.
+
+    row b    the cat sat on | the mat and ran | …      each batch begins in the state in which the one before ended
+
+No gradient passes from one batch to the next. With `bptt` the windows have random lengths, row by row, drawn once when
+records are made; the end of a shorter row is padding, over which the state passes. (AWD-LSTM's code draws one length
+for all rows of a batch, anew in each epoch, and scales the learning rate with it; here the loss is a mean over the
+tokens of all rows, whose number hardly varies, and the places where rows begin are other ones in each epoch.)
+
+A forward model has the state of all text before a document, as in the released code; `reset_at_documents` makes it zero
+where a document starts. Papers: https://arxiv.org/abs/1708.02182, https://arxiv.org/abs/1801.06146
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+from pydantic import Field
+
+from jaxpt.config import Fraction, ModelConfig, PositiveInt
+from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
+from jaxpt.data.spec import DataSpec, text_windows
+from jaxpt.errors import UserError
+from jaxpt.models.base import Bound
+from jaxpt.models.network import Network
+from jaxpt.objectives.activation import ActivationRegularizer
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs
+from jaxpt.objectives.causal_lm import DecoderLM, decoder_features, lengths_of_texts
+from jaxpt.objectives.losses import token_loss
+
+
+class RecurrentLM(DecoderLM):
+    """Hyperparameters of language modelling with a carried state."""
+
+    kind: Literal["recurrent_lm"] = "recurrent_lm"
+    carry: bool = True
+    """Carry the model's state of each row to the next batch. False: windows in random order, which may share rows."""
+    direction: Literal["forward", "backward"] = "forward"
+    """`backward`: each document is read from its last token to its first."""
+    bptt: PositiveInt | None = None
+    """Mean length of windows of random length (AWD-LSTM: 70), which `data.length` limits. By default all windows have
+    `data.length` tokens."""
+    bptt_std: Annotated[float, Field(ge=0)] = 5.0
+    """Standard deviation of their lengths."""
+    bptt_half: Fraction = 0.05
+    """Share of windows whose mean length is bptt / 2."""
+    separator: bool = True
+    """Append EOS to every document."""
+    reset_at_documents: bool = False
+    """The state is zero at the start of each document. The EOS between two documents belongs to the second one, so
+    every token is still a target."""
+    regularizer: ActivationRegularizer = ActivationRegularizer()
+    """AR and TAR."""
+
+    def data_spec(self, length: int) -> DataSpec:
+        features = decoder_features(length)
+        if self.reset_at_documents:
+            features = {**features, "decoder_continues": ((), "int32")}
+
+        def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            opening = {"opening": vocabulary.eos, "continues": True} if self.reset_at_documents else {}
+            return Transforms(
+                offline=self._offline(length, vocabulary.eos if self.separator else None, seed),
+                online=(Call(preprocessors.features.decoder, {"length": length, **opening}),),
+            )
+
+        return DataSpec(
+            features=features,
+            transforms=transforms,
+            max_packed_lengths=None if self.carry else lengths_of_texts,
+            no_packing="continues each row in the next batch; set objective.carry=false",
+            overhead_tokens=1,  # windows overlap by one token
+        )
+
+    def _offline(self, length: int, separator: int | None, seed: int) -> tuple[Call, ...]:
+        """From documents to windows."""
+        tokenize, cut = text_windows(length + 1, join=True, separator=separator, overlap=1, shortest=2)
+        if self.bptt is not None:
+            lengths = {"longest": length, "mean": self.bptt, "std": self.bptt_std, "half": self.bptt_half}
+            cut = Call(preprocessors.windows.cut_random, {**lengths, "seed": seed, "separator": separator})
+        reverse = (Call(preprocessors.documents.reverse),) if self.direction == "backward" else ()
+        return tokenize, *reverse, cut
+
+    def coefficients(self) -> dict[str, float]:
+        return super().coefficients() | self.regularizer.coefficients()
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return super().weights(batch) | self.regularizer.weights(batch["decoder_segment_ids"])
+
+    def loss(self, model: Bound, batch: Batch, carry: Any = None) -> Any:
+        if carry is None:
+            return super().loss(model, batch)
+        if "decoder_continues" in batch:
+            carry = jax.tree.map(lambda x: jnp.where(_like(batch["decoder_continues"], x) > 0, x, 0), carry)
+        tokens, ids = batch["decoder_input_tokens"], batch["decoder_segment_ids"]
+        output = model.decode(tokens, segment_ids=ids, memory=_transposed(carry))
+        sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
+        return {**sums, **output.aux}, metrics, _transposed(output.memory)
+
+    def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
+        dropped, segments = model.lm_states(hidden), batch["decoder_segment_ids"]
+        total, metrics = token_loss(
+            dropped,
+            model.output_projection(),
+            batch["decoder_target_tokens"],
+            batch["decoder_loss_weights"],
+            eval_mask=batch.get("eval_mask"),
+            z_loss=self.z_loss,
+            chunk=self.loss_chunk,
+        )
+        return {self.kind: total, **self.regularizer.sums(model, hidden, dropped, segments)}, metrics
+
+    @property
+    def carries(self) -> bool:
+        return self.carry
+
+    def carry_shapes(self, network: Network, rows: int) -> Any:
+        if not self.carry:
+            return None
+        tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
+        return jax.eval_shape(lambda p, x: _transposed(network.bind(p).decode(x).memory), network.shapes(), tokens)
+
+    @property
+    def baseline(self) -> Baseline:
+        return dataclasses.replace(super().baseline, name="trigram")
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if self.separator and vocabulary.eos is None:
+            raise UserError(
+                "objective.separator: true requires a vocabulary with an end-of-text token; set "
+                "objective.separator=false"
+            )
+        if self.reset_at_documents and not self.separator:
+            raise UserError(
+                "objective.reset_at_documents: true requires EOS between documents; set objective.separator=true"
+            )
+        if self.bptt is not None and self.bptt > length:
+            raise UserError(f"objective.bptt: {self.bptt} is above data.length {length}, which limits all windows")
+        if self.carry and not jax.tree.leaves(self.carry_shapes(self.network(model), 1)):
+            raise UserError(
+                f"objective.carry: model.kind: {model.kind} has no state to carry; model.kind: awd_lstm has one, "
+                "or set objective.kind: causal_lm"
+            )
+
+
+def _transposed(memory: Any) -> Any:
+    """Rows first ⇄ layers first."""
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory)
+
+
+def _like(flags_B: jax.Array, x: jax.Array) -> jax.Array:
+    """Flags of rows, to be broadcast over [B, …]."""
+    return flags_B.reshape(-1, *(1,) * (x.ndim - 1))
