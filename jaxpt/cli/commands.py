@@ -216,10 +216,35 @@ def neighbours(
         draw(nearest, html, png)
 
 
+def import_model(source: str, out: str, **options: Any) -> None:
+    """`jaxpt import`: a model of another program, or a file of word vectors."""
+    from jaxpt.inference import vector_files
+
+    if not vector_files.is_vectors(source):
+        from jaxpt.hf.convert import import_weights
+
+        import_weights(source, out, **options)
+        return
+    from jaxpt.inference.vector_import import import_vectors
+
+    if any(options.values()):
+        raise UserError(f"{source}: is a file of word vectors, which has no options; leave them out")
+    import_vectors(source, out)
+
+
 def export(
     run: str, out: str, adapter: bool = False, every: bool = False, shard_gb: float | None = None, **options: Any
 ) -> None:
     """`jaxpt export`: a model, each checkpoint of a run, or an adapter alone."""
+    from jaxpt.inference import vector_files
+
+    if vector_files.form(out) is not None:
+        from jaxpt.inference.static_vectors import export as export_vectors
+
+        if adapter or every or shard_gb is not None or options:
+            raise UserError(f"{out}: is a file of word vectors, which has no options; leave them out")
+        export_vectors(run, out)
+        return
     from jaxpt.hf import convert, revisions
 
     if shard_gb is not None:

@@ -125,6 +125,14 @@ COMMANDS: dict[str, Command] = {
         "runs/bert_tiny 'we play here' --word play --corpus wiki.jsonl.gz --html play.html",
         "runs/bert_tiny --corpus senses.jsonl --label sense --layer all  # its accuracy",
         "glove.6B.100d.txt bank --png bank.png        # static vectors: the nearest words",
+        "runs/skip_gram_tiny 'man : king :: woman : ?'  # an analogy",
+    )),
+    "vectors": Command("jaxpt.inference.word_tests:vectors", "test static word vectors: similarity and analogies", (
+        arg("path", "VECTORS", "a file of word vectors, or a run of skip_gram, cbow or glove"),
+        arg("files", "FILE", "two words and a score a line (WordSim-353), or four words (analogies)", nargs="+"),
+    ), (
+        "runs/word2vec wordsim353.tsv simlex999.txt questions-words.txt",
+        "glove.6B.100d.txt wordsim353.tsv",
     )),
     "sts": Command("jaxpt.inference.sts:sts", "correlate the cosine of sentence vectors with people's scores", (
         _MODEL_OR_VECTORS,

@@ -156,8 +156,8 @@ COMMANDS: dict[str, Command] = {
     "recipes": Command("jaxpt.report.recipes:print_recipes", "list the files of configs with a line each", (
         arg("word", "WORD", "only those that have this word", nargs="?"),
     ), ("", "squad")),
-    "import": Command("jaxpt.hf.convert:import_weights", "convert a Hugging Face directory to a run directory", (
-        arg("source", "HF_DIR", "config.json with weights; OWNER/NAME on the hub; T5X, MaxText; a llama2.c .bin"),
+    "import": Command("jaxpt.cli.commands:import_model", "convert a Hugging Face directory to a run directory", (
+        arg("source", "HF_DIR", "config.json with weights; OWNER/NAME on the hub; T5X; a llama2.c .bin; word vectors"),
         arg("out", "OUT", "the run directory to create"),
         flag("--partial", "load matching tensors, initialise missing ones"),
         arg("--ignore", "KEY", "ignore an unknown key of config.json", action="append"),
@@ -172,10 +172,11 @@ COMMANDS: dict[str, Command] = {
         "stories260K.bin runs/stories260K --tokenizer tok512.model",
         "downloads/t5x/checkpoint_1000000 runs/t5 --tokenizer spiece.model",
         "downloads/adapter runs/adapted --base downloads/gpt2",
+        "glove.6B.100d.txt runs/glove_100d                  # also word2vec's .bin and fastText's .vec",
     ), "OUT: config.yaml, checkpoints/0, tokenizer/"),
     "export": Command("jaxpt.cli.commands:export", "convert a run to a Hugging Face directory", (
         arg("run", "RUN_DIR", "a run, or RUN_DIR/checkpoints/STEP"),
-        arg("out", "OUT", "the directory to create"),
+        arg("out", "OUT", "the directory to create; of word vectors a file .txt, .vec, .glove or .bin, also .gz"),
         arg("--dtype", None, "dtype of the tensors (checkpoint's)", choices=("float32", "bfloat16", "float16")),
         flag("--adapter", "only the low-rank adapter, in peft's layout"),
         flag("--every", "each checkpoint, with the facts of its training state, as OUT/stepN"),
@@ -186,6 +187,7 @@ COMMANDS: dict[str, Command] = {
         "runs/bert_tiny out/bert_tiny",
         "runs/bert_tiny/checkpoints/500 out/bert_tiny_500 --dtype bfloat16 --verify",
         "runs/bert_tiny out/bert_tiny_steps --every",
+        "runs/skip_gram_tiny out/vectors.bin                # word2vec's binary form",
     ), "OUT: config.json, model.safetensors, and the tokenizer's files"),
     "tokenizer train": Command("jaxpt.report.tokenizers:train", "train a vocabulary on a recipe's training split", (
         *RECIPE, arg("--out", "DIR", "directory to write the vocabulary to", required=True),

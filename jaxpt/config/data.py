@@ -57,10 +57,10 @@ class TokenizerConfig(Frozen):
     """Fold case and strip accents before tokenizing (BERT uncased)."""
     extra_ids: NonNegativeInt | None = None
     """Sentinels at the end of a SentencePiece vocabulary; 100 by default (T5's)."""
-    min_count: PositiveInt = 1
-    """Of `words` and `spelled_words`: one that occurs less often is unknown."""
     characters: PositiveInt = 20_000_000
     """A vocabulary is trained on about the first so many characters of the training split."""
+    min_count: PositiveInt | None = None
+    """Of `words` and `spelled_words`: one that occurs less often in these characters is unknown; 1 by default."""
 
 
 SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "array_record", "tfds", "hf", "task", "batches"]

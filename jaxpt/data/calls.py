@@ -100,3 +100,6 @@ class Transforms:
 
     offline: tuple[Call, ...]
     online: tuple[Call, ...]
+    corpus: Call | None = None
+    """From all records of a split together to those that are kept, once: counts of a whole corpus. A function of
+    (store, vocabulary size, …) → `jaxpt.data.records.shard.Batches`."""

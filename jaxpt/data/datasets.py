@@ -20,6 +20,7 @@ from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.parts import Part
 from jaxpt.data.parts import parts as parts_of
 from jaxpt.data.records import cache
+from jaxpt.data.records.corpus import Corpus
 from jaxpt.data.records.growing import Growing, grow
 from jaxpt.data.records.store import FORMAT, Store, together
 from jaxpt.data.seqio_tasks import Offline, code, key
@@ -99,7 +100,7 @@ def prepare(
                 source.check_tokenizer(tokenizer)
         objective.check(config.model, data.length, vocabulary)
         transforms = [transforms_of(part.config, vocabulary) for part in parts]
-        order_key = _order_key(config, phase, parts, order)
+        order_key = None if any(x.corpus for x in transforms) else _order_key(config, phase, parts, order)
         builds = functools.partial(cache.build, say=say, workers=workers, verify=verify, beam=beam)
         if beside and order_key is not None:
             builds = functools.partial(grow, say=say)
@@ -194,7 +195,12 @@ def _store(
     directory = cache_root(config) / "records" / f"{digest(identity)}-{split}"
     options = config.task, rows_per_shard, shard_bytes
     offline = Offline(config.data, transforms, spec.max_target_tokens, split, tokenizer, *options)
-    return build(offline, directory, identity, mirror=config.data.mirror)
+    store = build(offline, directory, identity, mirror=config.data.mirror)
+    if transforms.corpus is None:
+        return store
+    whole = Corpus(transforms.corpus, store, tokenizer.vocabulary.size, split)
+    identity = {"format": FORMAT, "records": directory.name, **whole.identity()}
+    return build(whole, directory.with_name(f"{digest(identity)}-{split}"), identity, mirror=config.data.mirror)
 
 
 def _complete(data: Data, name: str, store: Store) -> None:

@@ -84,10 +84,12 @@ def transforms_of(config: Config, vocabulary: Vocabulary) -> Transforms:
 
 def describe(transforms: Transforms) -> dict[str, dict[str, Any]]:
     """Names and arguments of the preprocessors, in their order."""
-    return {
+    halves = {
         half: {f"{number} {call.name}": _plain(call.kwargs) for number, call in enumerate(getattr(transforms, half))}
         for half in ("offline", "online")
     }
+    corpus = transforms.corpus
+    return halves | ({} if corpus is None else {"corpus": {corpus.name: _plain(corpus.kwargs)}})
 
 
 def _plain(value: Any) -> Any:

@@ -2,13 +2,14 @@
 
 a query and --corpus        the uses of its word in the corpus, the nearest to the query first
 --corpus and --label alone  for each word that the corpus marks, how often the nearest uses have the use's label
-static vectors              the nearest words: such a vector knows no context
+static vectors              the nearest words: such a vector knows no context; of a : b :: c : ? what is to c as b to a
 """
 
 from __future__ import annotations
 
 import collections
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +23,10 @@ from jaxpt.inference import occurrences, words
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.loading import load
 from jaxpt.inference.occurrences import Use
-from jaxpt.inference.static_vectors import StaticVectors
+from jaxpt.inference.static_vectors import StaticVectors, of_run
 from jaxpt.runtime.progress import track
 
+_ANALOGY = re.compile(r"(\S+) : (\S+) :: (\S+)(?: : \?)?")
 BATCH = 256
 """Uses that are embedded together."""
 
@@ -51,7 +53,7 @@ def neighbours(
 
     Args:
       path: RUN_DIR or HF_DIR, or a file of static vectors.
-      query: a sentence, its word between asterisks.
+      query: a sentence, its word between asterisks; of static vectors a word, or an analogy.
       word: the word of a query, instead of asterisks.
       corpus: a file of texts (`corpus.texts`).
       field: the column of `corpus` with the text.
@@ -72,8 +74,8 @@ def neighbours(
         if file is not None and Path(file).suffix != suffix:
             raise UserError(f"{name}: wants a file F{suffix}, got {file}")
     chosen = words.parse_layer(layer)
-    if Path(path).is_file():
-        nearest = _of_static(StaticVectors(path), query, word, corpus, k or 10)
+    if (static := _static(path)) is not None:
+        nearest = _of_static(static, query, word, corpus, k or 10)
     elif corpus is None:
         raise UserError("--corpus FILE: give the file in which uses of the word are looked for")
     elif query is None:
@@ -128,18 +130,34 @@ def _vectors(model: Loaded, word_uses: Sequence[Use], layer: Layer) -> np.ndarra
     return np.concatenate(vectors, -2)
 
 
+def _static(path: str) -> StaticVectors | None:
+    """Static vectors of a file or a run; None of a model."""
+    return StaticVectors(path) if Path(path).is_file() else of_run(path)
+
+
 def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus: str | None, k: int) -> Found:
-    """The nearest words of a file of static vectors."""
+    """The nearest words of static vectors."""
     if corpus is not None:
         raise UserError(f"{model.path}: a static vector is the same in every sentence; leave out --corpus")
     if query is None and word is None:
         raise UserError(f"{model.path}: wants a word, such as bank")
+    if query is not None and (match := _ANALOGY.fullmatch(query.strip())):
+        return _analogy(model, *match.groups(), k)
     text = word or (occurrences.marked(query).word if "*" in query else query)
     ranked = model.nearest(text, k)
     names = [Use(name, 0, len(name)) for name, _, _ in ranked]
     vectors, cosines = np.stack([vector for _, _, vector in ranked]), np.array([cosine for _, cosine, _ in ranked])
     title = f"{names[0].word}: nearest of {len(model.words):,} words in {model.path}"
     return Found(title, names[0], vectors[0], names[1:], vectors[1:], np.arange(len(names) - 1), cosines[1:])
+
+
+def _analogy(model: StaticVectors, a: str, b: str, c: str, k: int) -> Found:
+    """The words that are to c as b is to a."""
+    ranked = model.analogy(a, b, c, k)
+    names = [Use(name, 0, len(name)) for name, _, _ in ranked]
+    vectors, cosines = np.stack([vector for _, _, vector in ranked]), np.array([cosine for _, cosine, _ in ranked])
+    title = f"{a} : {b} :: {c} : ?  nearest of {len(model.words):,} words in {model.path}"
+    return Found(title, Use(c, 0, len(c)), model.vector(c), names, vectors, np.arange(len(names)), cosines)
 
 
 # ---- what is shown --------------------------------------------------------------------------------------------------

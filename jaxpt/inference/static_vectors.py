@@ -1,58 +1,83 @@
-"""Static word vectors in text format, word2vec's and fastText's (.txt, .vec) and GloVe's: a word has one vector.
+"""Static word vectors: a word has one vector, in a file (`vector_files.py`) or in a run of skip_gram, cbow or glove.
 
-    word2vec   a first line "words numbers", then a word and its numbers a line
-    GloVe      the same without the first line
-
-Shapes: V words of the file · D numbers of each
+Shapes: V words · D numbers of each
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from flax import traverse_util
 
-from jaxpt.data.tables.files import read_lines
+from jaxpt import config as configs
+from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
+from jaxpt.inference import vector_files
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.loading import load
+from jaxpt.inference.opening import resolve_checkpoint
 from jaxpt.inference.words import normalized, words_of
+from jaxpt.objectives.rows import RowObjective
+from jaxpt.train import weights
+
+Near = list[tuple[str, float, np.ndarray]]
+"""(word, cosine, vector), the nearest first."""
 
 
 class StaticVectors:
-    """Word vectors of a file.
+    """Word vectors.
 
     Attributes:
-      path: the file.
-      words: its words, in its order.
+      path: where they are from.
+      words: in the order of their source, mostly that of frequency.
       vectors_VxD: their vectors.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        """Reads a file.
+    def __init__(
+        self,
+        path: str | Path,
+        words: Sequence[str] | None = None,
+        vectors_VxD: np.ndarray | None = None,
+        compose: Callable[[str], np.ndarray] | None = None,
+    ) -> None:
+        """Reads a file, or takes what is given.
 
         Args:
-          path: also as .gz.
+          path: the file, or where the vectors are from.
+          words: instead of the file's.
+          vectors_VxD: theirs.
+          compose: makes the vector [D] of any other word (fastText).
 
         Raises:
-          UserError: names the line that is not as it must be.
+          UserError: names the line of the file that is not as it must be.
         """
         self.path = Path(path)
-        vectors: dict[str, np.ndarray] = {}
-        for word, vector in _lines(str(path)):
-            vectors.setdefault(word, vector)  # of a word that is there twice the first
-        self.words = [*vectors]
-        self.vectors_VxD = np.stack([*vectors.values()])
+        if words is None or vectors_VxD is None:
+            words, vectors_VxD = vector_files.read(path)
+        self.words, self.vectors_VxD = list(words), vectors_VxD
         self._rows = {word: row for row, word in enumerate(self.words)}
+        self._compose = compose
 
     def row(self, word: str) -> int | None:
-        """The row of a word, or of its lower case; None where the file has neither."""
+        """The row of a word, or of its lower case; None where there is neither."""
         return self._rows.get(word, self._rows.get(word.lower()))
 
+    def vector(self, word: str) -> np.ndarray:
+        """The vector of a word: [D].
+
+        Raises:
+          UserError: there is no such word.
+        """
+        row = self.row(word)
+        if row is None and self._compose is None:
+            raise UserError(f"{self.path}: has no vector of {word!r}")
+        return self._compose(word) if row is None else self.vectors_VxD[row]
+
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """The mean of the vectors of each text's words: float32 [texts, D]; 0 where the file has none of them."""
+        """The mean of the vectors of each text's words: float32 [texts, D]; 0 where none of them is known."""
         means = np.zeros((len(texts), self.vectors_VxD.shape[1]), np.float32)
         for mean, text in zip(means, texts):
             rows = [self.row(text[start:end]) for start, end in words_of(text)]
@@ -60,57 +85,94 @@ class StaticVectors:
                 mean[:] = self.vectors_VxD[known].mean(0)
         return means
 
-    def nearest(self, word: str, k: int) -> list[tuple[str, float, np.ndarray]]:
+    @functools.cached_property
+    def unit_VxD(self) -> np.ndarray:
+        """The vectors, each of length 1."""
+        return normalized(self.vectors_VxD)
+
+    def nearest(self, word: str, k: int) -> Near:
         """The words with the nearest vectors.
 
         Args:
-          word: a word of the file.
+          word: any that `vector` knows.
           k: how many.
 
         Returns:
           (word, cosine, vector), the word itself first.
 
         Raises:
-          UserError: the file has no such word.
+          UserError: there is no such word.
         """
-        row = self.row(word)
-        if row is None:
-            raise UserError(f"{self.path}: has no vector of {word!r}")
-        unit_VxD = normalized(self.vectors_VxD)
-        cosines_V = unit_VxD @ unit_VxD[row]
-        cosines_V[row] = np.inf
-        order = np.argsort(-cosines_V, kind="stable")[: k + 1]
-        cosines_V[row] = 1
+        vector, row = self.vector(word), self.row(word)
+        name = word if row is None else self.words[row]
+        return [(name, 1.0, vector), *self.nearest_to(vector, k, () if row is None else (row,))]
+
+    def nearest_to(self, vector_D: np.ndarray, k: int, without: Sequence[int] = ()) -> Near:
+        """The k words nearest to a vector, as `nearest`; `without` are rows that are left out."""
+        cosines_V = self.unit_VxD @ normalized(vector_D[None])[0]
+        cosines_V[list(without)] = -np.inf
+        order = np.argsort(-cosines_V, kind="stable")[: min(k, len(self.words) - len(without))]
         return [(self.words[n], float(cosines_V[n]), self.vectors_VxD[n]) for n in order]
+
+    def analogy(self, a: str, b: str, c: str, k: int) -> Near:
+        """What is to c as b is to a: the words nearest to b̂ − â + ĉ, without the three. Paper:
+        https://aclanthology.org/N13-1090
+
+        Args:
+          a, b, c: words, such as man, king and woman.
+          k: how many.
+
+        Returns:
+          As `nearest_to`.
+        """
+        a_D, b_D, c_D = normalized(np.stack([self.vector(word) for word in (a, b, c)]))
+        known = [row for row in map(self.row, (a, b, c)) if row is not None]
+        return self.nearest_to(b_D - a_D + c_D, k, known)
+
+
+def of_run(path: str | Path) -> StaticVectors | None:
+    """The vectors of a run of skip_gram, cbow or glove; None of any other model.
+
+    Args:
+      path: RUN_DIR or RUN_DIR/checkpoints/STEP.
+    """
+    resolved, step = resolve_checkpoint(path)
+    if step is None:
+        return None
+    run_dir = resolved.parents[1]
+    config = configs.load(run_dir)
+    if not isinstance(config.objective, RowObjective):
+        return None
+    tokenizer = tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind)
+    ids = range(tokenizer.vocabulary.size)
+    special = {token.content for token in tokenizer.special_tokens().values() if token is not None}
+    names = tokenizer.tokens(ids)
+    known = [i for i in ids if names[i] not in special]
+    tables = traverse_util.flatten_dict(weights.read(run_dir, step), sep="/")
+    words = [names[i] for i in known]
+    compose = config.objective.composer(tables)
+    return StaticVectors(path, words, config.objective.word_vectors(tables, np.array(known), words), compose)
 
 
 def open_vectors(path: str | Path) -> Loaded | StaticVectors:
-    """A model from its directory, or static vectors from their file."""
-    return StaticVectors(path) if Path(path).is_file() else load(path)
+    """A model from its directory, or static vectors from their file or run."""
+    if Path(path).is_file():
+        return StaticVectors(path)
+    return of_run(path) or load(path)
 
 
-def _lines(path: str) -> Iterator[tuple[str, np.ndarray]]:
-    """(word, vector) of each line."""
-    total = width = None
-    count = 0
-    for number, line in read_lines(path):
-        fields = line.rstrip().split(" ")
-        place = f"{path}: line {number}"
-        if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
-            total, width = map(int, fields)
-            continue
-        width = len(fields) - 1 if width is None else width
-        if width < 1 or len(fields) <= width:
-            wants = "a word and its numbers" if width < 1 else f"{width} after a word"
-            raise UserError(f"{place}: {max(len(fields) - 1, 0)} numbers, wants {wants}, separated by spaces")
-        try:
-            values = list(map(float, fields[-width:]))
-        except ValueError as error:
-            raise UserError(f"{place}: {error}; wants a word and {width} numbers") from None
-        if not all(map(math.isfinite, values)):
-            raise UserError(f"{place}: a number that is not finite")
-        yield " ".join(fields[:-width]), np.array(values, np.float32)  # GloVe has words with spaces
-        count += 1
-    if not count or total not in (None, count):
-        wants = "a word and its numbers a line" if total is None else f"the {total:,} words that its first line says"
-        raise UserError(f"{path}: {count:,} words, wants {wants}")
+def export(run: str, out: str) -> None:
+    """Writes the vectors of a run to a file, in the form that its suffix says.
+
+    Args:
+      run: RUN_DIR or RUN_DIR/checkpoints/STEP of skip_gram, cbow or glove.
+      out: the file, as `vector_files.write` takes it.
+
+    Raises:
+      UserError: another run, or the file cannot be written.
+    """
+    vectors = of_run(run)
+    if vectors is None:
+        raise UserError(f"{run}: makes no static vectors (skip_gram, cbow, glove); name a directory to export to")
+    vector_files.write(out, vectors.words, vectors.vectors_VxD)
+    print(f"{out}: {len(vectors.words):,} words, {vectors.vectors_VxD.shape[1]} numbers each, from {run}")

@@ -35,7 +35,7 @@ from jaxpt.objectives.base import Batch, LossOutputs, Objective, decode_batch, e
 
 FAMILIES = {
     "bert": "encoder", "roberta": "encoder", "xlnet": "encoder", "decoder": "decoder", "bart": "encoder_decoder",
-    "t5": "encoder_decoder",
+    "t5": "encoder_decoder", "words": "encoder",
 }  # fmt: skip
 """Family of the models of each layout of texts."""
 _EXAMPLE = 4  # tokens of an example, on average, in packed rows of the shortest ones; with 16 SST-2's are 74 % full
@@ -98,6 +98,8 @@ class HeadObjective(Objective):
                 return TextLayout(begin, ids("eos", "eos"), ids("eos"), pooled="last")
             case "t5":
                 return TextLayout((), ids("eos"), ids("eos"), pooled="last")
+            case "words":
+                return TextLayout()
             case "decoder":
                 return TextLayout(begin, ids(end), (), pooled="last")
         raise UserError(f"model.kind: its text_layout {self.text_layout!r} is none of {', '.join(FAMILIES)}")

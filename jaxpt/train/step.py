@@ -23,7 +23,7 @@ from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective, carried_loss
 from jaxpt.objectives.checks import check_parts
 from jaxpt.parallel import compiler, distributed, rules
-from jaxpt.train import trainable
+from jaxpt.train import sparse, trainable
 from jaxpt.train.state import Setup, State, purpose_key
 
 Batch = dict[str, jax.Array]
@@ -179,6 +179,8 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
             metrics |= layer_norms({"gradient": grads, "update": updates, "parameter": trained}, setup.axes)
         return new, metrics
 
+    if sparse.applies(setup, objective):
+        step = sparse.make_update(setup, objective, to_microbatches)
     return compiler.jit(
         step,
         changes=config.train.compiler_options,
@@ -226,9 +228,9 @@ def batch_shapes(setup: Setup, objective: Objective) -> Batch:
 
 
 def tokens_per_example(setup: Setup, objective: Objective) -> int:
-    """Tokens of a row, on all sides of the model."""
+    """Tokens of a row, on all sides of the model; of counts of pairs (GloVe) the pairs."""
     features = objective.data_spec(setup.config.data.length).features
-    sides = ("encoder_input_tokens", "decoder_input_tokens")
+    sides = ("encoder_input_tokens", "decoder_input_tokens", "words")
     return sum(features[name][0][0] for name in sides if name in features)
 
 

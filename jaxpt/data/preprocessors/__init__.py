@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # for editors: what `preprocessors.masked_lm` is
     from jaxpt.data.preprocessors import bart as bart
     from jaxpt.data.preprocessors import batched as batched
+    from jaxpt.data.preprocessors import cooccurrences as cooccurrences
     from jaxpt.data.preprocessors import denoising as denoising
     from jaxpt.data.preprocessors import documents as documents
     from jaxpt.data.preprocessors import features as features
@@ -19,11 +20,11 @@ if TYPE_CHECKING:  # for editors: what `preprocessors.masked_lm` is
     from jaxpt.data.preprocessors import permutation_lm as permutation_lm
     from jaxpt.data.preprocessors import salient_spans as salient_spans
     from jaxpt.data.preprocessors import sentence_pairs as sentence_pairs
-    from jaxpt.data.preprocessors import skip_gram as skip_gram
     from jaxpt.data.preprocessors import span_corruption as span_corruption
     from jaxpt.data.preprocessors import translations as translations
     from jaxpt.data.preprocessors import ul2 as ul2
     from jaxpt.data.preprocessors import unilm as unilm
     from jaxpt.data.preprocessors import units as units
     from jaxpt.data.preprocessors import windows as windows
+    from jaxpt.data.preprocessors import word2vec as skip_gram
     from jaxpt.data.preprocessors import words as words

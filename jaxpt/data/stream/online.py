@@ -54,7 +54,7 @@ def compile_online(
     if rows is None and packed:
         raise UserError(f"data.packing: {calls[-1].name} makes a row of one record; it takes no parameter `packs`")
     if rows is not None:
-        rows = functools.partial(rows, **arguments(last, calls[-1], vocabulary))
+        rows = functools.partial(rows, **arguments(last, calls[-1], vocabulary, token_counts=token_counts))
         calls = calls[:-1]
     signature = {
         name: Ragged(tf.TensorSpec([None], s.dtype), tf.TensorSpec([None], tf.int64))

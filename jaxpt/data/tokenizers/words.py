@@ -73,10 +73,11 @@ class Words(Tokenizer):
         for text in texts:
             found.update(folded(split(text), config.lowercase))
         ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-        kept = [(word, count) for word, count in ranked[: vocab_size - cls.least(config)] if count >= config.min_count]
+        least = config.min_count or 1
+        kept = [(word, count) for word, count in ranked[: vocab_size - cls.least(config)] if count >= least]
         if not kept:
             most = f"the most frequent, {ranked[0][0]!r}, occurs {ranked[0][1]} times" if ranked else "it has no word"
-            raise UserError(f"data.tokenizer.min_count: {config.min_count}: no word of the text is so frequent; {most}")
+            raise UserError(f"data.tokenizer.min_count: {least}: no word of the text is so frequent; {most}")
         unknown = sum(found.values()) - sum(count for _, count in kept)
         return cls(
             [*SPECIAL.values(), *(word for word, _ in kept)],
@@ -149,6 +150,20 @@ class Words(Tokenizer):
     @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
     def word_starts(self) -> np.ndarray:
         return np.ones(self.vocabulary.size, bool)
+
+
+def of_vocabulary(words: Iterable[str], lowercase: bool) -> Words:
+    """The tokenizer of known words, such as those of a file of vectors.
+
+    Args:
+      words: each once; their ids follow those of `SPECIAL`.
+      lowercase: whether case is folded.
+
+    Example:
+      >>> of_vocabulary(["the", "cat"], lowercase=True).encode("The cat sat")
+      [3, 4, 2]
+    """
+    return Words([*SPECIAL.values(), *words], lowercase)
 
 
 def split(text: str) -> list[str]:
