@@ -108,12 +108,13 @@ def fine_tuning(study: Study, cell: Cell, point: int, seed: int) -> FineTuning:
     short = [item.rpartition("=")[0].rpartition(".")[2] + "=" + item.rpartition("=")[2] for item in chosen]
     folder = ",".join(item.replace("/", "_").replace('"', "") for item in short) or "as_it_is"
     run_dir = Path(study.run_dir, "finetune", *cell.name.split("/"), folder, f"seed_{seed}")
+    of_row = [*row.finetune, *row.finetune_by_task.get(task.name, ())]
     of_run = [*chosen, f"seed={seed}", f"run_dir={json.dumps(str(run_dir))}"]
     if cell.start == SIMPLE:
-        settings = [*tuned.set, *task.set, *row.finetune, *of_run]
+        settings = [*tuned.set, *task.set, *of_row, *of_run]
         return FineTuning(cell, point, seed, run_dir, task.recipe, settings, "")
     origin = row.model or str(Path(study.run_dir) / row.name)
     settings = [f"init_from.path={json.dumps(origin)}", "log.tensorboard=false", "init_from.partial=true", KEEP]
     settings += ["init_from.random=true"] * (start == "random")
-    settings += [*tuned.set, *task.set, *strategy.set, *row.finetune, *of_run]
+    settings += [*tuned.set, *task.set, *strategy.set, *of_row, *of_run]
     return FineTuning(cell, point, seed, run_dir, task.recipe, settings, origin)

@@ -13,9 +13,9 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, mo
 
 from jaxpt.config import sweeps
 from jaxpt.config.explain import explain
-from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt
+from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxpt.config.files import override, parsed, read
-from jaxpt.config.kinds import strictly
+from jaxpt.config.kinds import nearest, strictly
 from jaxpt.config.sweeps import Grid, Point
 from jaxpt.errors import UserError
 
@@ -137,6 +137,8 @@ class StudyRow(Frozen):
     set: Overrides = ()
     """Keys of the recipe with their values, over the study's `set`; `{study}` in them is the study's run_dir, so that a
     row may begin from one before it."""
+    minutes: PositiveFloat | None = None
+    """Minutes of training steps of this row; the study's by default."""
     model: str | None = None
     """A run or a directory in Hugging Face's form, which is there already: nothing is trained, it is fine-tuned."""
     simple_model: SimpleModelName | None = None
@@ -145,6 +147,8 @@ class StudyRow(Frozen):
     finetune: Overrides | None = ()
     """Keys with their values in the fine-tuning recipes of this row's model; null: it is not fine-tuned, other rows
     begin from it."""
+    finetune_by_task: dict[str, Overrides] = Field(default_factory=dict)
+    """{name of a task: keys with their values for this row's model on that task alone}, over `finetune`."""
     paper: str | float | None = None
     """What was published for it, shown beside what was measured."""
 
@@ -179,6 +183,10 @@ class Study(Frozen):
     """A glob, relative to this file: each recipe that it matches is a row, after `rows`, unless one has its name."""
     tokens: PositiveInt | None = None
     """Tokens of text that each row sees, which gives its `train.steps`; without it each recipe has its own steps."""
+    minutes: PositiveFloat | None = None
+    """Minutes of training steps of each row, which give its `train.steps`: seconds of a step are measured once, before
+    its first one, and kept. Preparing data, compiling, evaluating and saving are not counted. A recipe with phases
+    keeps their proportions."""
     set: Overrides = ()
     """Keys with their values, in the recipes of all rows."""
     grid: Grid = ()
@@ -197,6 +205,8 @@ class Study(Frozen):
             raise ValueError(f"seeds: {max(self.seeds, key=self.seeds.count)} stands there twice")
         if self.seeds and any(key == "seed" for key, _ in self.grid):
             raise ValueError("grid: seed: the study has seeds; give the seeds there alone")
+        if self.tokens is not None and (self.minutes or any(row.minutes for row in self.rows)):
+            raise ValueError("tokens: a study has a budget of tokens or of minutes; leave one of them out")
         return self
 
     @property
@@ -209,9 +219,32 @@ class Study(Frozen):
         """The rows whose models are fine-tuned."""
         return tuple(row for row in self.rows if row.finetune is not None)
 
+    def ancestors(self, row: StudyRow) -> list[str]:
+        """Names of the rows whose training is in a row's weights: it begins from them, or they are its teachers.
+
+        A row whose vocabulary alone it has (`{study}/ROW/tokenizer`) is none.
+
+        Example:
+          >>> rows = [StudyRow(name="a"), StudyRow(name="b", set={"init_from.path": "{study}/a"})]
+          >>> rows += [StudyRow(name="c", set={"init_from.path": "{study}/b", "data.path": "{study}/x/tokenizer"})]
+          >>> Study(question="?", rows=rows).ancestors(rows[2])
+          ['b', 'a']
+        """
+        rows, found = {row.name: row for row in self.rows}, []
+        matches = [re.findall(r"\{study\}/([\w.=+-]+)(/tokenizer)?", text) for text in row.set]
+        for name in dict.fromkeys(name for match in matches for name, vocabulary in match if not vocabulary):
+            if name in rows and name != row.name:
+                found += [name, *self.ancestors(rows[name])]
+        return list(dict.fromkeys(found))
+
+    def minutes_of(self, row: StudyRow) -> float | None:
+        """Minutes of training steps of a row; None if its steps come from tokens, or from its recipe."""
+        return row.minutes or self.minutes
+
     def overrides(self, row: StudyRow) -> list[str]:
         """What is set over a row's recipe, its run_dir included; with a budget evaluations go by its steps."""
-        often = [] if self.tokens is None else ["train.eval_every=null"]
+        has_budget = self.tokens is not None or self.minutes_of(row) is not None
+        often = ["train.eval_every=null"] if has_budget else []
         run_dir_json = json.dumps(self.run_dir)[1:-1]  # the items are JSON
         row_settings = [item.replace("{study}", run_dir_json) for item in row.set]
         return [*often, *self.set, *row_settings, f"run_dir={json.dumps(str(Path(self.run_dir) / row.name))}"]
@@ -222,8 +255,9 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
 
     Args:
       path: a YAML file; `base:` names others under it, as in a recipe.
-      overrides: `key=value`: `tokens=…`, `run_dir=…`, `grid=…`, `seeds=…` and `evaluate.…` are the study's, other
-        keys are set in all rows' recipes, over what the file says of all rows or of one.
+      overrides: `key=value`: `tokens=…`, `minutes=…`, `run_dir=…`, `grid=…`, `seeds=…` and `evaluate.…` are the
+        study's, other keys are set in all rows' recipes, over what the file says of all rows or of one. With
+        `minutes=…` a row that has minutes of its own keeps its share.
 
     Returns:
       The study; each row has a recipe, whose path starts at the current directory.
@@ -238,16 +272,19 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     """
     path = Path(path)
     tree, origin, _ = read(path)
-    study_overrides = [item for item in overrides if re.match(r"(tokens|run_dir|evaluate|grid|seeds)[.=]", item)]
+    of_study = r"(tokens|minutes|run_dir|evaluate|grid|seeds)[.=]"
+    study_overrides = [item for item in overrides if re.match(of_study, item)]
+    before = tree.get("minutes")
     for item in study_overrides:
         override(tree, origin, item)
-    study = parsed(Study, tree, origin, str(path))
+    study = _rescaled(parsed(Study, tree, origin, str(path)), before)
     tuned = study.evaluate.finetune
     if tuned is not None:
         tasks = (task.model_copy(update={"recipe": _beside(path, task.recipe)}) for task in tuned.tasks)
         tuned = tuned.model_copy(update={"tasks": tuple(tasks)})
     row_overrides = tuple(item for item in overrides if item not in study_overrides)
     _check_sweep(study, path, row_overrides)
+    _check_tasks(study, path)
     return study.model_copy(
         update={
             "evaluate": study.evaluate.model_copy(update={"finetune": tuned}),
@@ -256,6 +293,20 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
             "rows": _swept(study, path, _rows(study, path, row_overrides)),
         }
     )
+
+
+def _rescaled(study: Study, before: Any) -> Study:
+    """The study with its rows' own minutes in the same proportion to the study's as they are in its file.
+
+    Args:
+      study: with what the command line says.
+      before: the study's minutes in the file.
+    """
+    if not before or study.minutes in (None, before):
+        return study
+    shares = [None if row.minutes is None else row.minutes / before * study.minutes for row in study.rows]
+    rows = (row.model_copy(update={"minutes": share}) for row, share in zip(study.rows, shares))
+    return study.model_copy(update={"rows": tuple(rows)})
 
 
 def load_probe(words: Sequence[str]) -> Probe:
@@ -323,6 +374,18 @@ def _check_sweep(study: Study, path: Path, row_overrides: Sequence[str]) -> None
         if (key := item.partition("=")[0]) in swept:
             source = "seeds" if key == "seed" else f"grid: {key}"
             raise UserError(f"command line: {item}: {path} has {source}; override grid=… or seeds=… instead")
+
+
+def _check_tasks(study: Study, path: Path) -> None:
+    """Raises UserError where a row has keys for a task that the study has not."""
+    tuned = study.evaluate.finetune
+    names = [] if tuned is None else [task.name for task in tuned.tasks]
+    for row in study.rows:
+        for task in (task for task in row.finetune_by_task if task not in names):
+            raise UserError(
+                f"{path}: rows: {row.name}: finetune_by_task: no task {task!r} in evaluate.finetune"
+                f"{nearest(task, names)}"
+            )
 
 
 def _swept(study: Study, path: Path, rows: Sequence[StudyRow]) -> tuple[StudyRow, ...]:

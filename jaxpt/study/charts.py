@@ -63,11 +63,13 @@ class Row:
     name: str
     values: Sequence[float]
     colour: int = 0
+    error: float | None = None
+    """Standard error of their mean."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Dots:
-    """Values side by side, a line for each row."""
+    """Values side by side, a line for each row, with its mean and what that is uncertain by."""
 
     title: str
     x: str

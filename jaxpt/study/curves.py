@@ -61,6 +61,26 @@ def cumulated(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[st
         yield record, text, flops
 
 
+def train_seconds(records: Iterable[Mapping[str, Any]]) -> float:
+    """Seconds of a run's steps, without evaluations and checkpoints, from the speed that it logged.
+
+    Args:
+      records: the lines of metrics.jsonl.
+
+    Example:
+      >>> lines = [{"step": 0, "phase/flops_per_step": 1.0}, {"step": 10, "speed/steps_per_second": 2.0}, {"step": 12}]
+      >>> train_seconds(lines)
+      5.0
+    """
+    seconds, done = 0.0, 0
+    for record in records:
+        if "phase/flops_per_step" in record:  # a start, or a resume
+            done = record["step"]
+        if rate := record.get("speed/steps_per_second"):
+            seconds, done = seconds + max(record["step"] - done, 0) / rate, record["step"]
+    return seconds
+
+
 def points(run_dir: Path) -> list[Point]:
     """The validations of a run, from its metrics.jsonl.
 

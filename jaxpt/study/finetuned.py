@@ -75,6 +75,10 @@ class Scores:
     points: int = 0
     """All of them; 0 in a table that was written before this was counted."""
     lower_is_better: bool = False
+    over_seeds: float | None = None
+    """Standard error of the mean over the seeds; None with one seed."""
+    over_examples: float | None = None
+    """Its standard error over test examples; None where predictions cannot be scored again."""
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> Scores:
@@ -97,6 +101,11 @@ class Scores:
             return None
         return statistics.fmean([self.percent(statistics.fmean(self.by_seed.values())), *self.others.values()])
 
+    @property
+    def error(self) -> float | None:
+        """Standard error of the mean, over seeds and examples; None if one of them is not known."""
+        return _hypot(self.over_seeds, self.over_examples)
+
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
@@ -111,9 +120,16 @@ class Difference:
     @property
     def error(self) -> float | None:
         """Of both; None if one of them is not known."""
-        if self.over_seeds is None or self.over_examples is None:
-            return None
-        return math.hypot(self.over_seeds, self.over_examples)
+        return _hypot(self.over_seeds, self.over_examples)
+
+
+def _hypot(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else math.hypot(first, second)
+
+
+def _over_seeds(values: Sequence[float]) -> float | None:
+    """Standard error of a mean over seeds."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def scores(study: Study, cell: Cell) -> Scores:
@@ -137,17 +153,20 @@ def scores(study: Study, cell: Cell) -> Scores:
         raise UserError(
             f"evaluate.finetune.tasks: {cell.task.name}: metric: no {metric!r} was measured; there is {has}"
         )
+    by_seed = {seed: metrics[metric] for seed, metrics in metrics_by_seed.items() if metric in metrics}
     return Scores(
         *cell.name.split("/"),
         metric=metric,
         point=None if best is None else points(study.evaluate.finetune, cell)[best],
         searched=len(finetunings.searched(study, cell)),
         points=len(points(study.evaluate.finetune, cell)),
-        by_seed={seed: metrics[metric] for seed, metrics in metrics_by_seed.items() if metric in metrics},
+        by_seed=by_seed,
         others={} if task is None else others(task, metric, list(metrics_by_seed.values())),
         unit=scorer.unit if scorer else "fraction",
         constant=constant or {},
         lower_is_better=scorer is not None and scorer.lower_is_better,
+        over_seeds=_over_seeds(list(by_seed.values())),
+        over_examples=_over_examples(metric, [_file_of(runs[seed]) for seed in by_seed]),
     )
 
 
@@ -188,9 +207,8 @@ def difference(study: Study, cell: Cell, other: Cell) -> Difference | None:
     if not seeds:
         return None
     by_seed = [first.by_seed[seed] - second.by_seed[seed] for seed in seeds]
-    error = statistics.stdev(by_seed) / math.sqrt(len(seeds)) if len(seeds) > 1 else None
     files = [[_file_of(finetunings.run_dirs(study, compared)[seed]) for seed in seeds] for compared in (cell, other)]
-    return Difference(statistics.fmean(by_seed), error, _over_examples(*map(tuple, files), first.metric))
+    return Difference(statistics.fmean(by_seed), _over_seeds(by_seed), _over_examples(first.metric, *files))
 
 
 def _file_of(run_dir: Path) -> tuple[str, str, int]:
@@ -200,15 +218,14 @@ def _file_of(run_dir: Path) -> tuple[str, str, int]:
     return str(run_dir), str(file), file.stat().st_mtime_ns if file.is_file() else 0
 
 
-def _over_examples(first: Sequence[_File], second: Sequence[_File], metric: str) -> float | None:
-    """Standard error of the difference of two groups of runs over their test examples: a jackknife over groups."""
-    runs = [[_without_each_group(run, metric) for run in side] for side in (first, second)]
+def _over_examples(metric: str, *sides: Sequence[_File]) -> float | None:
+    """Standard error of a group's mean, or of the difference of two groups, over their test examples: a jackknife."""
+    runs = [[_without_each_group(run, metric) for run in side] for side in sides]
     known = [run for side in runs for run in side if run is not None]
-    if len(known) < len(first) + len(second) or len({ids for ids, _ in known}) > 1:  # or other test sets
+    if not known or len(known) < sum(map(len, sides)) or len({ids for ids, _ in known}) > 1:  # or other test sets
         return None
-    means = [np.mean([values for _, values in side], 0) for side in runs]
-    left = means[0] - means[1]
-    return standard_error(left)
+    first, *others = [np.mean([values for _, values in side], 0) for side in runs]
+    return standard_error(first - sum(others))
 
 
 @functools.lru_cache(1024)  # a run is compared in several differences, and a table written after each cell

@@ -26,7 +26,7 @@ from jaxpt.errors import UserError
 from jaxpt.metrics import describe
 from jaxpt.runtime import disk, plugins, signals
 from jaxpt.runtime.spawning import without_script
-from jaxpt.study import children, curves, finetunings, recipes, tables
+from jaxpt.study import children, curves, finetunings, pace, recipes, tables
 from jaxpt.study.children import Children, Stopped
 from jaxpt.train import preflight
 from jaxpt.train.display import number, say
@@ -35,6 +35,8 @@ from jaxpt.train.run_dir import has_checkpoint, receipt
 
 PROGRAM = (sys.executable, "-m", "jaxpt")
 """What trains and probes a row: the words before the command."""
+PACE = (sys.executable, "-m", "jaxpt.cli.pace")
+"""What measures its steps."""
 _SPAWNING = threading.Lock()
 """`without_script` changes what all threads see."""
 
@@ -105,7 +107,7 @@ def _check(plan: Study, row: StudyRow, where: str) -> None:
         return
     if isinstance(row, SweptRow) and row.seed not in (None, plan.seeds[0]):  # as the first seed
         return
-    config = configs.load(row.recipe, plan.overrides(row), where)
+    config = configs.load(row.recipe, _overrides(plan, row), where)
     try:
         if finished(plan, config) is None:
             preflight.check(config)
@@ -203,7 +205,7 @@ def _rows(plan: Study, path: str, child: Children, stop: bool, slots: Sequence[s
 
 def _train(plan: Study, row: StudyRow, where: str, child: Children, environment: Mapping[str, str]) -> str:
     """Trains or resumes a row; returns the reason of failure, or ""."""
-    overrides = plan.overrides(row)
+    overrides, minutes = _overrides(plan, row), plan.minutes_of(row)
     config = configs.load(row.recipe, overrides, where)
     begun, weights = finetunings.begun(Path(config.run_dir)), _origins(plan, row)
     if begun and begun != weights:
@@ -219,6 +221,13 @@ def _train(plan: Study, row: StudyRow, where: str, child: Children, environment:
         steps = _counted(plan, config, child)
         overrides.append(f"train.steps={steps}")
         config = configs.load(row.recipe, overrides, where)
+    elif minutes is not None:
+        words = {"recipe": str(row.recipe), "overrides": plan.overrides(row), "minutes": minutes}
+        is_known = pace.known(recipes.load(row.recipe, words["overrides"], where), minutes) is not None
+        if not is_known and (failure := children.run([*PACE, json.dumps(words)], row.name, child, environment)):
+            return failure
+        overrides = _overrides(plan, row)
+        config = configs.load(row.recipe, overrides, where)
     wait(Path(config.run_dir), row.name, say)
     if has_checkpoint(Path(config.run_dir)):
         finetunings.check_unchanged(config)
@@ -227,6 +236,12 @@ def _train(plan: Study, row: StudyRow, where: str, child: Children, environment:
         disk.write_text(Path(config.run_dir) / finetunings.BEGUN, json.dumps(weights) + "\n")
     command = [*PROGRAM, "train", str(row.recipe), *overrides]
     return children.run(command, row.name, child, environment)
+
+
+def _overrides(plan: Study, row: StudyRow) -> list[str]:
+    """What is set over a row's recipe; with a budget of minutes its steps too, once they are known."""
+    budget = pace.read(Path(plan.run_dir) / row.name, plan.minutes_of(row))
+    return plan.overrides(row) + ([] if budget is None else budget.overrides)
 
 
 def origins(row: StudyRow) -> list[str]:
@@ -258,7 +273,8 @@ def finished(plan: Study, config: Config) -> int | None:
 
     Args:
       plan: the study.
-      config: the row's configuration; `train.steps` is ignored if the study has a token budget.
+      config: the row's configuration; `train.steps` is ignored if the study has a token budget. A run that
+        `train.patience` ended is finished where it ended.
 
     Raises:
       UserError: the row was trained for more steps.
@@ -267,7 +283,8 @@ def finished(plan: Study, config: Config) -> int | None:
     run_receipt = receipt(run_dir)
     if not run_receipt.get("finished"):
         return None
-    if any(configs.differences(configs.load(run_dir), config, role) for role in ("identity", "content")):
+    saved = configs.load(run_dir)
+    if any(configs.differences(saved, config, role) for role in ("identity", "content")):
         return None
     steps = config.train.steps
     if plan.tokens is not None:
@@ -277,7 +294,10 @@ def finished(plan: Study, config: Config) -> int | None:
             f"{run_dir}: was trained for {run_receipt['step']} steps, but the study requires {steps}; "
             f"delete it, or choose another run_dir=… for the study"
         )
-    return steps if run_receipt["step"] == steps else None
+    is_over = config.train.patience is not None and (saved.train.patience, saved.train.steps) == (
+        config.train.patience, steps
+    )  # fmt: skip
+    return run_receipt["step"] if is_over or run_receipt["step"] == steps else None
 
 
 def budget(plan: Study, config: Config) -> int:

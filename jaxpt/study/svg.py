@@ -174,23 +174,28 @@ def _marks(curve: Series, frame: _Frame, count: int, x_form: str) -> str:
 
 
 def _dots(chart: Dots) -> str:
-    """A line for each row: its name, its values as dots, and a tick at their mean."""
+    """A line for each row: its name, its values as dots, a tick at their mean, and a bar of its standard error."""
     right, bottom = WIDTH - 8, _TOP + _ROW * len(chart.rows)
     left = 8 + _LETTER * min(max(len(row.name) for row in chart.rows), 2 * _MOST_LETTERS)
-    across = axis([value for row in chart.rows for value in row.values], 4)
+    means = [sum(row.values) / len(row.values) for row in chart.rows]
+    spans = [(mean - (row.error or 0.0), mean + (row.error or 0.0)) for mean, row in zip(means, chart.rows)]
+    across = axis([value for row, span in zip(chart.rows, spans) for value in (*row.values, *span)], 4)
     parts = []
     for tick in across.ticks:
         at = left + across.at(tick) * (right - left)
         parts.append(f'<path class="grid" d="M{at:.1f} {_TOP}V{bottom}"/>')
         parts.append(_text(at, bottom + 15, across.named(tick), "tick", "middle"))
     parts.append(_text((left + right) / 2, bottom + 31, chart.x, "tick", "middle"))
-    for number, row in enumerate(chart.rows):
+    for number, (row, mean, span) in enumerate(zip(chart.rows, means, spans)):
         y = _TOP + _ROW * (number + 0.5)
         places = [left + across.at(value) * (right - left) for value in row.values]
-        middle = sum(places) / len(places)
-        words = f"{sum(row.values) / len(row.values):.4g}: " + ", ".join(f"{value:.4g}" for value in row.values)
+        middle, *ends = [left + across.at(value) * (right - left) for value in (mean, *span)]
+        error = f" ± {row.error:.2g}" if row.error is not None else ""
+        words = f"{mean:.4g}{error}: " + ", ".join(f"{value:.4g}" for value in row.values)
         dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" style="opacity:.55"/>' for x in places)
         tick = f'<path class="curve" d="M{middle:.1f} {y - 8:.1f}v16"/>'
+        if row.error:
+            tick += f'<path class="curve" d="M{ends[0]:.1f} {y:.1f}H{ends[1]:.1f}"/>'
         name = _text(left - 8, y + 4, row.name, "tick", "end")
         colour = f"run k{row.colour % len(COLOURS)}"
         parts.append(f'<g class="{colour}"><title>{escape(words)}</title>{tick}{dots}</g>{name}')

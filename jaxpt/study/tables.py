@@ -15,7 +15,7 @@ from jaxpt.config.studies import Study, SweptRow
 from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.runtime.disk import write_text
-from jaxpt.study import curves, finetuned, pictures, sweeps
+from jaxpt.study import curves, finetuned, pictures, summary, sweeps
 from jaxpt.study.charts import Chart, Series, is_drawable
 from jaxpt.study.text_table import Table
 from jaxpt.study.text_table import markdown as as_markdown
@@ -66,6 +66,10 @@ class Result:
     task: str | None = None
     """Rows of one letter have the same targets, inputs and validation text."""
     paper: str | float | None = None
+    minutes: float | None = None
+    """Budget of training steps."""
+    train_seconds: float | None = None
+    """Of the steps alone; of `wall_seconds`."""
     row: str | None = None
     """Of a study with a grid or seeds: the row of which this is a run."""
     point: Sequence[Sequence[str]] = ()
@@ -88,7 +92,8 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
     tasks: dict[str, str] = {}
     results = [_result(study, row, failed.get(row.name), tasks) for row in study.rows if row.is_trained]
     directory.mkdir(parents=True, exist_ok=True)
-    known = {"name": study.name, "question": study.question, "tokens": study.tokens, "notes": notes(results)}
+    known = {"name": study.name, "question": study.question, "tokens": study.tokens, "minutes": study.minutes}
+    known["notes"] = notes(results)
     known["rows"] = [dataclasses.asdict(result) for result in results]
     tables = [table(study, results)] if results else []
     if study.is_swept and results:
@@ -96,11 +101,13 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
         known["notes_sweep"] = sweeps.NOTE
     if study.evaluate.finetune is not None:
         known |= {"finetuned": finetuned.as_json(study), "notes_finetuned": finetuned.NOTE}
-        tables = [*finetuned.tables(study), *tables]
+        known["notes_summary"] = summary.NOTE
+        tables = [summary.table(study), *finetuned.tables(study), *tables]
     known |= {"budget": budget(study), "tables": [text_table._asdict() for text_table in tables]}
     write_text(directory / "table.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     write_text(directory / "table.md", markdown(study, results))
-    charts = [*sweeps.charts(results), *_charts(results)]
+    scores = [finetuned.Scores(**cell) for cell in known.get("finetuned", ()) if cell["by_seed"]]
+    charts = [*sweeps.charts(results), *summary.charts(scores), *_charts(results)]
     for suffix in ("png", "svg") if any(map(is_drawable, charts)) else ():
         pictures.draw(f"{study.name}: {study.question}", charts, directory / f"picture.{suffix}")
     return results
@@ -115,6 +122,7 @@ def _known_failures(table: Path) -> dict[str, str]:
 def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) -> Result:
     run_dir = Path(study.run_dir) / row.name
     known: dict[str, Any] = {"recipe": row.recipe, "run_dir": str(run_dir), "paper": row.paper}
+    known["minutes"] = study.minutes_of(row)
     if isinstance(row, SweptRow):
         known |= {"row": row.row, "point": row.point, "seed": row.seed}
     receipt, started = run_dirs.receipt(run_dir), (run_dir / "config.yaml").exists()
@@ -136,6 +144,7 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
         last = points[-1]
         known |= {"text_tokens": round(last.text_tokens), "steps": last.step, "flops": last.flops}
         known |= {"validation": last.means}
+        known["train_seconds"] = round(curves.train_seconds(run_dirs.records(run_dir)[0]), 1)
     if receipt:
         known |= {"parameters": receipt["parameters"], "wall_seconds": receipt["wall_seconds"]}
         siblings = json.dumps([row.row, row.point]) if isinstance(row, SweptRow) else None
@@ -231,18 +240,27 @@ def _of_all_seeds(result: Result) -> str:
 
 def table(study: Study, results: Sequence[Result]) -> Table:
     """The rows as cells."""
-    heads = ["row", "architecture", "objective", "parameters", "tokens", "steps", "FLOPs", "time", "losses"]
-    heads += ["target loss", "baseline", "margin", "task"]
+    heads = ["row", "architecture", "objective", "parameters", "tokens", "steps", "FLOPs", "time"]
+    with_minutes = any(result.minutes is not None for result in results)
+    heads += ["in steps"] * with_minutes + ["losses", "target loss", "baseline", "margin", "task"]
     with_paper = any(result.paper is not None for result in results)
     with_probe = study.evaluate.probe is not None
     heads += ["probe", "untrained"] * with_probe + ["paper"] * with_paper + ["status"]
-    rows = tuple(tuple(_row(result, with_probe, with_paper)) for result in results)
-    return Table("Pretrained", tuple(heads), (3, 4, 5, 6, 7, 9, 10, 11), rows)
+    rows = tuple(tuple(_row(result, with_minutes, with_probe, with_paper)) for result in results)
+    numeric = ("parameters", "tokens", "steps", "FLOPs", "time", "in steps", "target loss", "baseline", "margin")
+    return Table("Pretrained", tuple(heads), tuple(n for n, head in enumerate(heads) if head in numeric), rows)
 
 
 def budget(study: Study) -> str:
-    """How much text each row sees, in words."""
-    return f"{study.tokens:,} tokens of text in each row." if study.tokens else "Each recipe has its own steps."
+    """How much text each row sees, or how long it is trained, in words."""
+    if study.tokens:
+        return f"{study.tokens:,} tokens of text in each row."
+    if not any(study.minutes_of(row) for row in study.rows):
+        return "Each recipe has its own steps."
+    others = [f"{row.name} {row.minutes:g}" for row in study.rows if row.minutes not in (None, study.minutes)]
+    alike = f"{study.minutes:g} minutes of training steps in each row" if study.minutes else "Minutes of training steps"
+    note = "; preparing data, compiling, evaluating and saving are not counted, but are in **time**."
+    return alike + (f" ({', '.join(others)})" if others else "") + note
 
 
 def notes(results: Sequence[Result]) -> str:
@@ -253,7 +271,7 @@ def notes(results: Sequence[Result]) -> str:
 
 def markdown(study: Study, results: Sequence[Result]) -> str:
     """The table as Markdown, and below it what its columns mean and which can be compared."""
-    tuned = "" if study.evaluate.finetune is None else finetuned.markdown(study) + "\n"
+    tuned = "" if study.evaluate.finetune is None else f"{summary.markdown(study)}\n{finetuned.markdown(study)}\n"
     head = f"# {study.name}\n\n{study.question}\n\n"
     if not results:
         return head + tuned
@@ -265,7 +283,7 @@ def markdown(study: Study, results: Sequence[Result]) -> str:
     return head + tuned + "\n\n".join(parts) + "\n"
 
 
-def _row(r: Result, with_probe: bool, with_paper: bool) -> list[str]:
+def _row(r: Result, with_minutes: bool, with_probe: bool, with_paper: bool) -> list[str]:
     def nats(value: float | None) -> str:
         return "" if value is None else f"{value:.3f}"
 
@@ -273,7 +291,8 @@ def _row(r: Result, with_probe: bool, with_paper: bool) -> list[str]:
     cells = [r.name, r.architecture or "", r.objective or ""]
     cells += ["" if value is None else f"{value:,}" for value in (r.parameters, r.text_tokens, r.steps)]
     cells += ["" if r.flops is None else number(r.flops)]
-    cells += ["" if r.wall_seconds is None else duration(r.wall_seconds), ", ".join(parts)]
+    cells += ["" if r.wall_seconds is None else duration(r.wall_seconds)]
+    cells += ["" if r.train_seconds is None else duration(r.train_seconds)] * with_minutes + [", ".join(parts)]
     cells += [nats(r.validation.get("target_loss")), nats(r.baseline), nats(r.margin), r.task or ""]
     cells += [f"{r.probe[name]:.1%}" if r.probe else "" for name in ("accuracy", "untrained") if with_probe]
     return cells + [str(r.paper if r.paper is not None else "")] * with_paper + [r.status]

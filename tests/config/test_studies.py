@@ -7,6 +7,7 @@ import re
 import pytest
 
 from jaxpt.config import load, studies
+from jaxpt.config.finetunings import cells, fine_tuning
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
 from jaxpt.study import pretrainings
@@ -28,7 +29,7 @@ def test_every_row_of_ours_loads(path):
     study = load_study(path, ["seed=3"])
     assert study.question
     for row in study.rows:
-        if row.model is not None:
+        if not row.is_trained:
             continue
         config = load(row.recipe, study.overrides(row))
         assert config.seed == 3 and config.run_dir == f"runs/studies/{path.stem}/{row.name}"
@@ -57,6 +58,26 @@ def test_what_the_command_line_says_is_over_every_row(path):
         assert (config.seed, config.model.layers, config.train.steps) == (5, 4, 9)
 
 
+def test_a_row_keeps_its_share_of_the_minutes(path):
+    write(path, "minutes: 10\n" + path.read_text().replace("{name: b", "{name: b, minutes: 4"))
+    for words, minutes in (([], [10, 4]), (["minutes=1"], [1, 0.4]), (["minutes=10"], [10, 4])):
+        study = load_study(path, words)
+        assert [study.minutes_of(row) for row in study.rows] == pytest.approx(minutes)
+        assert "train.eval_every=null" in study.overrides(study.rows[1])
+
+
+def test_a_row_has_keys_for_one_task(path):
+    """Over those of all its fine-tunings, under the grid."""
+    keys = "finetune: {seed: 4}, finetune_by_task: {one: {train.steps: 8}}"
+    text = path.read_text().replace("{name: b", "{name: b, " + keys)
+    tasks = "\nevaluate: {finetune: {grid: {seed: [9]}, tasks: [{name: one, recipe: r}, {name: two, recipe: r}]}}"
+    study = load_study(write(path, text + tasks))
+    sets = {cell.name: fine_tuning(study, cell, 0, 0).overrides for cell in cells(study) if cell.start == "random"}
+    of_one, of_two = sets["b/one/random/all"], sets["b/two/random/all"]
+    assert of_one.index("seed=4") < of_one.index("train.steps=8") < of_one.index("seed=9")
+    assert "train.steps=8" not in of_two and "train.steps=8" not in sets["a/one/random/all"]
+
+
 def test_a_row_may_begin_from_another(path):
     write(path, path.read_text().replace("seed: 2", "init_from: {path: '{study}/a'}"))
     for run_dir in ("x", 'a "b"'):
@@ -79,6 +100,13 @@ def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
         ("question: q\nrows: [{recipe: x}]", "key rows.0.name is missing"),
         ("rows: [{name: a, recipe: x}]", "key question is missing"),
         ("question: q\ntokens: 2e6\n", "tokens: wants a whole number, got 2000000.0; write 2000000"),
+        ("question: q\ntokens: 9\nminutes: 1", "tokens: a study has a budget of tokens or of minutes; leave one *"),
+        ("question: q\nminutes: 0", "minutes: wants a number above 0, got 0"),
+        (
+            "question: q\nrows: [{name: a, recipe: x, finetune_by_task: {sst: {seed: 1}}}]\n"
+            "evaluate: {finetune: {tasks: [{name: sst2, recipe: y}]}}",
+            "rows: a: finetune_by_task: no task 'sst' in evaluate.finetune; did you mean sst2?",
+        ),
         ("question: q\nset: [a]", "set: wants a mapping of keys to values, such as *"),
         ("question: q\nrows: [{name: a, recipe: x}, {name: a, recipe: y}]", "rows: two have the name 'a'"),
         ("question: q\nrows: [{name: a}]", "rows: a has no recipe, and there is no recipe of all rows"),

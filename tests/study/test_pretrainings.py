@@ -15,7 +15,7 @@ import yaml
 from jaxpt import config as configs
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
-from jaxpt.study import pretrainings
+from jaxpt.study import pace, pretrainings
 from jaxpt.train.lock import hold
 from tests import families
 
@@ -200,6 +200,54 @@ def test_a_signal_goes_to_the_row(tmp_path):
     output = started.communicate(timeout=60)[0]
     assert started.returncode == 128 + signal.SIGTERM and "[gpt2] saved" in output, output
     assert saved.exists() and statuses(tmp_path)["gpt2"] == "not started"
+
+
+MEASURED = """
+import json, pathlib, sys
+words = json.loads(sys.argv[1])
+run_dir = pathlib.Path(next(x for x in words["overrides"] if x.startswith("run_dir=")).partition("=")[2].strip('"'))
+run_dir.mkdir(parents=True, exist_ok=True)
+with open("COUNT", "a") as file:
+    print(run_dir.name, file=file)
+budget = {"minutes": words["minutes"], "seconds": [0.5], "steps": [int(120 * words["minutes"])], "settings": "SETTINGS"}
+(run_dir / "budget.json").write_text(json.dumps(budget))
+"""
+
+
+def test_minutes_are_made_steps_once(tmp_path, stand_in, monkeypatch):
+    """A row's own minutes go before the study's; a second start trains the same number of steps without measuring."""
+    path = write_study(tmp_path, ["gpt2", "t5"], minutes=2)
+    tree = yaml.safe_load(path.read_text())
+    tree["rows"][1]["minutes"] = 0.5
+    path.write_text(yaml.safe_dump(tree))
+    code = MEASURED.replace("COUNT", str(tmp_path / "measured")).replace("SETTINGS", "x")
+    monkeypatch.setattr(pretrainings, "PACE", (sys.executable, "-I", "-S", "-c", code))
+    monkeypatch.setattr(pace, "digest", lambda config: "x")
+    for _ in range(2):
+        assert pretrainings.study(str(path)) == 0
+        ran = stand_in()
+        assert [(row, words[-1]) for row, *words in ran] == [("gpt2", "train.steps=240"), ("t5", "train.steps=60")]
+        assert all("train.eval_every=null" in words for _, *words in ran)
+        assert (tmp_path / "measured").read_text().split() == ["gpt2", "t5"]
+    text = (tmp_path / "study" / "table.md").read_text()
+    assert "2 minutes of training steps in each row (t5 0.5)" in text and "| in steps |" in text
+    assert pretrainings.study(str(path), ["minutes=1"]) == 0  # nothing was trained: measured again
+    assert [words[-1] for _, *words in stand_in()] == ["train.steps=120", "train.steps=30"], "shares are kept"
+
+
+def test_patience_ends_a_row(tmp_path, stand_in):
+    """A run that ended before its last step is finished, if it had these steps and this patience."""
+    path = write_study(tmp_path, ["gpt2"])
+    plan = load_study(path, ["train.patience=2", "train.steps=50"])
+    config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True)
+    (run_dir / "config.yaml").write_text(configs.to_yaml(config))
+    (run_dir / "run.json").write_text(json.dumps({"finished": True, "step": 20, "text_tokens_per_step": 1.0}))
+    assert pretrainings.finished(plan, config) == 20
+    for key, value in (("patience", 3), ("patience", None), ("steps", 60)):
+        other = config.model_copy(update={"train": config.train.model_copy(update={key: value})})
+        assert pretrainings.finished(plan, other) is None
 
 
 def test_a_row_that_fails_does_not_stop_the_others(tmp_path, stand_in):

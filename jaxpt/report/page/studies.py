@@ -16,8 +16,8 @@ from jaxpt.report.page import run_data as run_data_module
 from jaxpt.report.page.run_data import RunData
 from jaxpt.report.page.sections import Group, Section, figures, receipt, sections, without_empty
 from jaxpt.runtime.disk import read_json
-from jaxpt.study import curves, finetuned, sweeps
-from jaxpt.study.charts import Chart, Dots, Row
+from jaxpt.study import curves, finetuned, summary, sweeps
+from jaxpt.study.charts import Chart, Dots
 from jaxpt.study.tables import Result
 from jaxpt.study.text_table import Table
 from jaxpt.train import run_dir as run_dirs
@@ -92,11 +92,11 @@ def group(study: StudyData, assumed: costs.Assumptions) -> Group:
 
 def charts(study: StudyData) -> list[Chart | Dots]:
     """All charts of a study."""
-    return [*_sweep(study), *_scores(study), *(run_charts.charts(study.rows) if study.rows else [])]
+    return [*_sweep(study), *summary.charts(study.scores), *(run_charts.charts(study.rows) if study.rows else [])]
 
 
 def _sections(study: StudyData, assumed: costs.Assumptions) -> Iterator[Section]:
-    drawings = {"Fine-tuned": figures(_scores(study)), sweeps.TITLE: figures(_sweep(study))}
+    drawings = {"Fine-tuned": figures(summary.charts(study.scores)), sweeps.TITLE: figures(_sweep(study))}
     for table in study.table["tables"]:
         rows = [[cell_of(cell) for cell in row] for row in table.rows]
         if not rows:
@@ -141,33 +141,6 @@ def _bold(text: str) -> str:
 def _sweep(study: StudyData) -> list[Chart | Dots]:
     """The losses against the swept values."""
     return sweeps.charts([Result(**row) for row in study.table["rows"]]) if "notes_sweep" in study.table else []
-
-
-def _scores(study: StudyData) -> list[Dots]:
-    """The test metric of each seed, a chart for each task."""
-    scores = study.scores
-    starts = list(dict.fromkeys(score.start for score in scores))
-    parts = [(score.row, score.strategy, score.start) for score in scores]
-    varying = [n for n in range(3) if len({part[n] for part in parts}) > 1] or [0]
-    dots = []
-    for task in dict.fromkeys(score.task for score in scores):
-        task_scores = [(score, part) for score, part in zip(scores, parts) if score.task == task]
-        rows = [
-            Row(" · ".join(part[n] for n in varying), [score.percent(value) for value in score.by_seed.values()],
-                starts.index(score.start))
-            for score, part in task_scores
-        ]  # fmt: skip
-        first = task_scores[0][0]
-        if first.metric in first.constant:
-            rows.insert(0, Row("constant baseline", [first.percent(first.constant[first.metric])], len(starts)))
-        dots.append(
-            Dots(
-                f"{task}: a dot for each seed, a line at the mean",
-                f"{first.metric}{'' if first.unit == 'number' else ', %'}",
-                rows,
-            )
-        )
-    return dots
 
 
 def _receipt(study: StudyData, assumed: costs.Assumptions) -> str:

@@ -1,0 +1,113 @@
+"""A study in one table and one picture: what each model cost in pretraining, and its score on each task.
+
+    score    mean over the seeds ± √(s.e. over seeds² + s.e. over test examples²)
+
+Rows stand in the order of the study's file.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxpt.config.finetunings import SIMPLE, Cell
+from jaxpt.config.studies import Study, StudyRow
+from jaxpt.study import curves, finetuned
+from jaxpt.study.charts import Dots, Row
+from jaxpt.study.finetuned import Scores
+from jaxpt.study.text_table import Table
+from jaxpt.study.text_table import markdown as as_markdown
+from jaxpt.train.display import duration, number
+from jaxpt.train.run_dir import receipt, records
+
+TITLE = "Cost and scores"
+NOTE = """\
+- **tokens**, **steps**, **FLOPs** and **in steps** are of pretraining, with the rows that a model begins from; **in
+  steps** is the time of the steps alone. **wall time** has preparing data, compiling, evaluations and checkpoints too.
+  A simple model and one that was there already have none.
+- Scores: the mean of the test metric over the seeds ± its standard error over seeds and test examples, in percent."""
+
+
+def table(study: Study) -> Table:
+    """A line for each model: its cost and, of the first strategy and start, its scores.
+
+    Args:
+      study: with `evaluate.finetune`.
+    """
+    tasks = study.evaluate.finetune.tasks
+    heads = ("model", "parameters", "tokens", "steps", "FLOPs", "in steps", "wall time")
+    cells = {row.name: [finetuned.scores(study, _cell(study, row, n)) for n in range(len(tasks))]
+             for row in study.tuned_rows}  # fmt: skip
+    metrics = [next((row[n].metric for row in cells.values() if row[n].metric), "") for n in range(len(tasks))]
+    heads += tuple(f"{task.name}, {metric}".removesuffix(", ") for task, metric in zip(tasks, metrics))
+    rows = [(row.name, *_cost(study, row), *map(_score, cells[row.name])) for row in study.tuned_rows]
+    return Table(TITLE, heads, tuple(range(1, len(heads))), tuple(rows))
+
+
+def markdown(study: Study) -> str:
+    """The table, and below it what it means.
+
+    Args:
+      study: with `evaluate.finetune`.
+    """
+    return f"## {TITLE}\n\n{as_markdown(table(study))}\n\n{NOTE}\n"
+
+
+def _cell(study: Study, row: StudyRow, task: int) -> Cell:
+    tuned = study.evaluate.finetune
+    start = SIMPLE if row.simple_model is not None else tuned.starts[0]
+    return Cell(row, tuned.tasks[task], start, tuned.strategies[0])
+
+
+def _score(scores: Scores) -> str:
+    if not scores.by_seed:
+        return ""
+    error = "" if scores.error is None else f" ± {scores.percent(scores.error):.1f}"
+    return f"{scores.percent(statistics.fmean(scores.by_seed.values())):.1f}{error}"
+
+
+def _cost(study: Study, row: StudyRow) -> tuple[str, ...]:
+    """Parameters, tokens, steps, FLOPs, time of the steps and wall time."""
+    names = [row.name, *study.ancestors(row)] if row.is_trained else []
+    run_dirs = [run_dir for name in names if (run_dir := Path(study.run_dir) / name).is_dir()]
+    run = receipt(run_dirs[0]) if run_dirs else {}
+    if not run:
+        return ("",) * 6
+    lines = [records(run_dir)[0] for run_dir in run_dirs]
+    last = [list(curves.cumulated(of_run))[-1] for of_run in lines if of_run]
+    steps, tokens, flops = sum(line["step"] for line, _, _ in last), sum(x[1] for x in last), sum(x[2] for x in last)
+    wall = sum(receipt(run_dir).get("wall_seconds", 0.0) for run_dir in run_dirs)
+    return (
+        f"{run['parameters']:,}", number(tokens), f"{steps:,}", number(flops),
+        duration(sum(map(curves.train_seconds, lines))), duration(wall),
+    )  # fmt: skip
+
+
+def charts(scores: Sequence[Scores]) -> list[Dots]:
+    """The test metric of each seed and their mean with its standard error, a chart for each task.
+
+    Args:
+      scores: of the cells that have any.
+    """
+    starts = list(dict.fromkeys(score.start for score in scores if score.start != SIMPLE))
+    parts = [(score.row, score.strategy, "" if score.start == SIMPLE else score.start) for score in scores]
+    varying = [n for n in range(3) if len({part[n] for part in parts if part[n]}) > 1] or [0]
+    dots = []
+    for task in dict.fromkeys(score.task for score in scores):
+        of_task = [(score, part) for score, part in zip(scores, parts) if score.task == task]
+        rows = [
+            Row(
+                " · ".join(part[n] for n in varying if part[n]),
+                [score.percent(value) for value in score.by_seed.values()],
+                len(starts) + 1 if score.start == SIMPLE else starts.index(score.start),
+                None if score.error is None else score.percent(score.error),
+            )
+            for score, part in of_task
+        ]
+        first = of_task[0][0]
+        if first.metric in first.constant:
+            rows.insert(0, Row("constant baseline", [first.percent(first.constant[first.metric])], len(starts)))
+        title = f"{task}: a dot for each seed, a line at the mean, a bar of its standard error"
+        dots.append(Dots(title, f"{first.metric}{'' if first.unit == 'number' else ', %'}", rows))
+    return dots
