@@ -66,7 +66,7 @@ from tests.config.helpers import RECIPE, mistake, write
         ("model.kind=layers", "model.kind: 'layers' is none of *bert*"),
         ("model.kind=../x", "model.kind: *"),
         ("model.kind=.x", "model.kind: *"),
-        ("optimizer.kind=adm", "optimizer.kind: 'adm' is none of adafactor, adagrad, adamax, adamw, *; did you mean adamw*?"),
+        ("optimizer.kind=adm", "optimizer.kind: 'adm' is none of adafactor, adagrad, adamax, *; did you mean adamw*?"),
         ("optimizer.kind=base", "optimizer.kind: 'base' is none of *"),
         ("optimizer.schedule.kind=cos", "optimizer.schedule.kind: 'cos' is none of *; did you mean cosine*?"),
         ("optimizer.schedule=3", "optimizer.schedule: wants a mapping with a `kind`, one of: bert, constant, *"),
