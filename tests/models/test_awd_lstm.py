@@ -1,6 +1,7 @@
 """AWD-LSTM: its state, its five dropouts, and a step beside torch's LSTMs with the same dropped weights."""
 
 import functools
+import itertools
 import json
 
 import flax.linen as nn
@@ -61,7 +62,7 @@ def test_packed_texts_do_not_see_each_other():
 def test_only_the_outer_layers_change_the_width(layers):
     network = Network(AWDLSTMConfig(vocab_size=V, embed_dim=D, hidden_dim=H, layers=layers).build())
     widths = [D, *[H] * (layers - 1), D]
-    lstms = sum(4 * b * (a + b + 1) for a, b in zip(widths, widths[1:]))
+    lstms = sum(4 * b * (a + b + 1) for a, b in itertools.pairwise(widths))
     assert network.count_params() == lstms + V * (D + 1)
 
 
