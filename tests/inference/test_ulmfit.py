@@ -107,5 +107,5 @@ def test_runs_of_other_labels_are_not_averaged():
     averaging.check_tasks([task, task], ["one", "two"])
     with pytest.raises(UserError, match="--average: two has the labels c, d, one has a, b"):
         averaging.check_tasks([task, types.SimpleNamespace(kind="classification", shown=("c", "d"))], ["one", "two"])
-    with pytest.raises(UserError, match="--average: is for task.kind: classification; two has regression"):
+    with pytest.raises(UserError, match=r"--average: is for task\.kind: classification; two has regression"):
         averaging.check_tasks([task, types.SimpleNamespace(kind="regression")], ["one", "two"])

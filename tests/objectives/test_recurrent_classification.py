@@ -130,5 +130,5 @@ def test_a_model_without_a_state_is_refused():
     gpt2 = GPT2Config(vocab_size=V, layers=1, embed_dim=8, heads=2)
     with pytest.raises(UserError, match="recurrent_classification reads with a recurrent model"):
         objective().check(gpt2, 16, VOCABULARY)
-    with pytest.raises(UserError, match="objective.features: recurrent_classification reads the last layer alone"):
+    with pytest.raises(UserError, match=r"objective\.features: recurrent_classification reads the last layer alone"):
         objective(features={"frozen": True}).check(MODEL, 16, VOCABULARY)

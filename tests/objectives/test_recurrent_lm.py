@@ -170,7 +170,7 @@ def test_what_cannot_work_is_refused():
     config = recipe()
     objective = config.objective
     objective.check(config.model, LENGTH, BYTES)
-    with pytest.raises(UserError, match="objective.separator: true requires a vocabulary with an end-of-text token"):
+    with pytest.raises(UserError, match=r"objective\.separator: true requires a vocabulary with an end-of-text token"):
         objective.check(config.model, LENGTH, Vocabulary(size=200))
     with pytest.raises(UserError, match=r"objective\.bptt: 70 is above data\.length 10"):
         RecurrentLM(bptt=70).check(config.model, LENGTH, BYTES)
