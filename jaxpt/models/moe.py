@@ -34,6 +34,8 @@ from jaxpt.models.layers import Activation, FeedForward, Initializer, param
 from jaxpt.models.output import Output, Past
 from jaxpt.models.stack import Shared
 
+ROUTERS = "router/"
+"""In the names of metrics of routers."""
 Weight = Annotated[float, Field(ge=0)]
 
 
@@ -367,7 +369,7 @@ def balance_loss(config: MixtureConfig, routing: Routing) -> jax.Array:
 
 
 def finish(config: ModelConfig, output: Output, side: str = "") -> Output:
-    """The output of a stack with its auxiliary losses, "router_balance" and "router_z", in `aux`.
+    """The output of a stack with its auxiliary losses, "router_balance" and "router_z", and its routers' metrics.
 
     The z-loss is the mean over tokens of logsumexp², summed over layers for `balance: switch`, else a mean over layers.
 
@@ -389,7 +391,29 @@ def finish(config: ModelConfig, output: Output, side: str = "") -> Output:
     if config.router_z_weight:
         count = 1 if config.balance == "switch" else len(routing.tokens_G)
         aux[f"{side}router_z"] = config.router_z_weight * routing.log_z_squared_G.sum() / count
-    return output.replace(routing=routing).add_aux(aux)
+    return output.replace(routing=routing).add_aux(aux, metrics_of(config, routing, side))
+
+
+def metrics_of(config: MixtureConfig, routing: Routing, side: str = "") -> dict[str, tuple[jax.Array, jax.Array]]:
+    """What people look at, of each sparse layer: {name: (Σ value, Σ weight)}.
+
+    Args:
+      config: of the model.
+      routing: of all sparse layers, leaves [N, G, …].
+      side: prefix of the names.
+
+    Returns:
+      "router/share" [N, E]: each expert's share of the choices; "router/dropped" [N]: the share of choices without
+      room; "router/entropy" [N]: of the router's probabilities, in nats.
+    """
+    tokens_N = jax.lax.stop_gradient(routing.tokens_G.sum(1))
+    choices_N = config.experts_per_token * tokens_N
+    metrics = {
+        "share": (routing.choices_GxE.sum(1), choices_N[:, None]),
+        "dropped": (routing.dropped_G.sum(1), choices_N),
+        "entropy": (jax.lax.stop_gradient(routing.entropy_G.sum(1)), tokens_N),
+    }
+    return {f"{side}{ROUTERS}{name}": pair for name, pair in metrics.items()}
 
 
 def _in_order(blocks: Sequence[Routing | None]) -> Routing | None:

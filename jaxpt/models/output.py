@@ -65,6 +65,8 @@ class Output:
     routing: Any = None
     """What the routers of sparse layers did (`jaxpt.models.moe.Routing`), None of a dense layer; of a stack a tuple
     over segments of tuples over blocks, leaves [layers, …], of a model all sparse layers in order."""
+    metrics: Mapping[str, tuple[jax.Array, jax.Array]] = flax.struct.field(default_factory=dict)
+    """Of a model: {name: (Σ value, Σ weight)} of what its routers did, arrays [layers, …]."""
     intermediates: Any = None
     """What modules of a layer sowed, where the caller of `apply` has made Flax's collection "intermediates" mutable."""
 
@@ -84,9 +86,9 @@ class Output:
             layers = jax.tree.map(lambda a, b: jnp.concatenate([a[:-1], b]), self.layers, layers)
         return output.replace(layers=layers, aux=sum_by_name(self.aux, output.aux))
 
-    def add_aux(self, aux: Mapping[str, jax.Array]) -> Output:
-        """A copy with other auxiliary losses added."""
-        return self.replace(aux=sum_by_name(self.aux, aux))
+    def add_aux(self, aux: Mapping[str, jax.Array], metrics: Mapping[str, Any] | None = None) -> Output:
+        """A copy with other auxiliary losses added, and metrics of other names."""
+        return self.replace(aux=sum_by_name(self.aux, aux), metrics={**self.metrics, **(metrics or {})})
 
 
 def sum_by_name(*terms: Mapping[str, jax.Array]) -> dict[str, jax.Array]:

@@ -144,13 +144,13 @@ class Objective(ObjectiveConfig):
           ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}), and the next carry if `carry` was passed;
           no gradient flows through it. The trainer divides each part by its `weights` over the whole global batch.
           Parts that are not in `coefficients` are auxiliary losses of the model (`Output.aux`): they have coefficient 1
-          and are divided by the number of tokens.
+          and are divided by the number of tokens; those named "encoder_…" and "decoder_…" by the tokens of that side.
         """
         output = self.output(model, batch)
         checks.check_type(self.kind, "output", output, Output)
         loss_outputs = self.loss_from_hidden(model, output.hidden, batch)
         checks.check_sums(self.kind, "loss_from_hidden", loss_outputs)
-        return {**loss_outputs[0], **output.aux}, loss_outputs[1]
+        return {**loss_outputs[0], **output.aux}, {**loss_outputs[1], **output.metrics}
 
     def output(self, model: Bound, batch: Batch) -> Output:
         """The model's output for a batch; its hidden states are the input of `loss_from_hidden`."""
@@ -340,7 +340,7 @@ def decode_batch(model: Bound, batch: Batch, **options: Any) -> Output:
         return model.decode(batch["decoder_input_tokens"], **options)
     encoded, segment_ids = encode_batch(model, batch), batch["encoder_segment_ids"]
     decoded = model.decode(batch["decoder_input_tokens"], encoded.hidden, encoder_segment_ids=segment_ids, **options)
-    return decoded.add_aux(encoded.aux)
+    return decoded.add_aux(encoded.aux, encoded.metrics)
 
 
 def carried_loss(

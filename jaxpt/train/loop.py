@@ -35,6 +35,7 @@ from jaxpt.train import (
     programs,
     resources,
     rewinds,
+    routers,
     saving,
     spikes,
     state,
@@ -189,6 +190,7 @@ class Run:
     num_spikes: int = 0
     """That this process has seen."""
     last_loss: float | None = None
+    router_watch: routers.Watch = dataclasses.field(default_factory=routers.Watch)
     begins: bool = False
     """Before its first step, and not resumed from a checkpoint."""
     pending_evaluators: tuple[str, ...] = ()
@@ -382,7 +384,7 @@ class Run:
         metrics.write(
             done,
             {
-                **{f"train/{name}": value for name, value in means.items()},
+                **{f"train/{name}": value for name, value in routers.by_layer(self.config.model, means).items()},
                 "learning_rate": rate,
                 **{f"speed/{name}": value for name, value in rates.items()},
                 **{f"memory/{name}": value for name, value in resources.device_memory().items()},
@@ -391,6 +393,8 @@ class Run:
         if hint:
             warn(f"step {done}: {hint}")
         self._judge(values, done, watch)
+        if news := self.router_watch.news(self.config.model, means, len(window)):
+            say(f"step {done}: {news}")
         for value in values:
             self.skipped = self.skipped + 1 if value["skipped"] else 0
             if self.skipped == MAX_NONFINITE_STEPS:

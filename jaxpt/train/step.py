@@ -20,6 +20,7 @@ from flax import traverse_util
 from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.models import pipeline
+from jaxpt.models.moe import ROUTERS
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective, carried_loss
 from jaxpt.objectives.checks import check_parts
@@ -142,7 +143,9 @@ def from_microbatches(micro: Any) -> Any:
 def finish(metrics: dict[str, tuple[jax.Array, jax.Array]]) -> Metrics:
     """Each metric's Σ value / Σ weight; NaN of a task ("task/metric") that has no example in the batch."""
     means = {name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()}
-    return means | {name: jnp.where(metrics[name][1] > 0, means[name], jnp.nan) for name in means if "/" in name}
+    routers = {name: means.pop(name) for name in list(means) if ROUTERS in name}
+    of_tasks = {name: jnp.where(metrics[name][1] > 0, means[name], jnp.nan) for name in means if "/" in name}
+    return routers | means | of_tasks
 
 
 def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batch], tuple[State, Metrics]]:
@@ -298,6 +301,7 @@ def make_eval_step(setup: Setup, objective: Objective) -> Callable[[Any, Batch, 
             carry = from_microbatches(carries)
         else:
             sums, metrics, carry = loss(batch, carry)
+        metrics = {name: pair for name, pair in metrics.items() if ROUTERS not in name}  # of training alone
         weights = objective.weights(batch)
         return metrics | {part: (total, part_weight(part, weights, batch)) for part, total in sums.items()}, carry
 

@@ -34,6 +34,7 @@ def charts(runs: Sequence[RunData]) -> list[Chart]:
     ]
     metrics = [chart for kind, group in of_kind.items() for chart in _metrics(group, kind, len(runs))]
     all_charts += metrics[:MOST_METRICS]
+    all_charts += [chart for run in runs for chart in _routers(run, run.name if len(runs) > 1 else "")]
     all_charts.append(_each(runs, "learning_rate", "learning rate", may_be_log=True))
     all_charts.append(_each(runs, "train/gradient_norm", "norm of the gradient", may_be_log=True))
     return [chart for chart in all_charts if any(curve.x for curve in chart.series)]
@@ -165,6 +166,29 @@ def _metrics(runs: Sequence[RunData], kind: str, count: int) -> Iterator[Chart]:
             title = shown(f"{evaluator}/{together[0].name}") if len(together) == 1 else shown(f"{evaluator}/metrics")
             named = len(together) > 1
             yield Chart(title, x, [Series(curve.name * named, curve.x, curve.y, n) for n, curve in enumerate(together)])
+
+
+ROUTERS = {
+    "imbalance": "largest share of an expert, as a multiple of the mean", "dropped": "share of choices dropped",
+    "entropy": "entropy of the router, nats",
+}  # fmt: skip
+"""Charts of a mixture of experts: a curve for each sparse layer."""
+
+
+def _routers(run: RunData, prefix: str) -> Iterator[Chart]:
+    """What the routers of a mixture of experts did."""
+    names = list(dict.fromkeys(name for line, _, _ in run.lines for name in line if "router/" in name))
+    for figure, title in ROUTERS.items():
+        of_figure = [name for name in names if f"router/{figure}/" in name]
+        curves = [Series(_layer_name(name), *run.curve(name), colour=n) for n, name in enumerate(of_figure)]
+        if any(any(curve.y) for curve in curves):
+            yield Chart(f"{prefix}: {title}" if prefix else title, "step", curves)
+
+
+def _layer_name(name: str) -> str:
+    """Example: "train/encoder_router/entropy/3" → "encoder layer 3"."""
+    side = name.removeprefix("train/").partition("router/")[0].removesuffix("_")
+    return f"{side} layer {name.rpartition('/')[2]}".strip()
 
 
 def is_threshold(name: str) -> bool:
