@@ -71,6 +71,10 @@ def test_the_step_judges_as_the_host_does():
         spike, scale = judge(scale, loss, norm)
         verdicts.append(bool(spike.any()))
     assert np.flatnonzero(verdicts).tolist() == judged(losses, norms) == [30, 50, 51]
+    watch = spikes.Watch(phase=0)
+    seen = [watch.see(n, n, 1e-3, {"loss": x, "gradient_norm": y}) for n, (x, y) in enumerate(zip(losses, norms))]
+    assert [spike.step for spike in seen if spike] == [30, 50, 51]
+    assert 20 < seen[30].ratios["gradient_norm"] < 120 and "loss" not in seen[30].ratios
 
 
 def test_batches_that_are_left_out_are_a_gap_in_the_stream():
