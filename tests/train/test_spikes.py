@@ -163,4 +163,4 @@ def test_a_run_that_went_back_often_enough_ends(recipe, capsys):
     words = f"spikes at steps {SPIKE}, after 0 rewinds (train.max_rewinds): batches 17 of the stream; of gradient norm"
     assert words in said and f"jaxpt replay {recipe.parent / 'often'} --step {SPIKE} --batch 17`" in said, said
     code, said = train(recipe, capsys, "none", "train.on_spike=rewind", "checkpoint.every=100")
-    assert code == 0 and "no checkpoint is from before; its update was left out; the run goes on" in said
+    assert code == 0 and "its update is left out" in said and "no checkpoint is from before: the run goes on" in said
