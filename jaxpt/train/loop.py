@@ -235,9 +235,8 @@ class Run:
             return None
         self.rewinds.go_back(self.spike, self.phase.data_start, str(self.run_dir))
         omitted = listed([str(number) for number in spikes.left_out(self.spike)], 4)
-        say(
-            f"step {self.spike.step}: going back to step {target} (train.on_spike: rewind) without the batches {omitted}"
-        )
+        back = f"going back to step {target} (train.on_spike: rewind)"
+        say(f"step {self.spike.step}: {back} without the batches {omitted}")
         return target
 
     def _rewind(self, current: State, step: int) -> tuple[State, dict[str, Any]]:
