@@ -3,7 +3,7 @@
     python tools/full_disk.py [--sizes 20] [--jobs 2] [--only WRITER]
 
 Half of the sizes are those of a file system that is full (a tmpfs; root alone can mount it), half those of the largest
-file (RLIMIT_FSIZE): from nothing to a bit more than the command needs. Right is: exit code 0, or 2 with one line that
+file (RLIMIT_FSIZE): from nothing to a bit more than the command needs. Right is: exit code 0, or 74 with one line that
 names a file or directory; and the same command with room to spare then ends as if the disk had never been full: with
 the same result. Without mounts all sizes are those of files. Exits with 1 where a case is wrong.
 """
@@ -135,6 +135,10 @@ def run(writer: str, folder: Path, what: str, size: int | None, taken: int = 0) 
     return code, said, result(folder, files)
 
 
+FULL = 74
+"""The exit code of a full disk (`jaxpt.runtime.exit_codes`)."""
+
+
 def judge(first: Ended, then: Ended, whole: Ended) -> str:
     """How a case ended; what begins with a capital letter is wrong."""
     code, said, found = first
@@ -144,8 +148,8 @@ def judge(first: Ended, then: Ended, whole: Ended) -> str:
     if code == 0:
         return "done" if found == whole[2] else "DONE, BUT OTHERWISE"
     if code == 1 and (told := re.findall(r"^one failed:\s+.+", said, re.MULTILINE)):  # a study tells of its rows
-        lines, code = told, 2  # where a long line is broken, the file is on the next one
-    if code != 2:
+        lines, code = told, FULL  # where a long line is broken, the file is on the next one
+    if code != FULL:
         return f"EXIT CODE {code}"
     if len(lines) != 1:
         return f"{len(lines)} LINES"

@@ -1,10 +1,11 @@
 """Interrupts a small run again and again, at random moments of every stage, and looks at what comes of it.
 
-    python tools/interrupt.py [--each 2] [--seed 0]
+    python tools/interrupt.py [--each 2] [--seed 0] [--signals SIGINT,SIGTERM]
 
-One run is started, stopped by a random one of SIGINT and SIGTERM, and resumed, `--each` times in every stage; stages
+One run is started, stopped by a random one of the signals, and resumed, `--each` times in every stage; stages
 before the first step start without prepared data, records and compiled programs, half of the imports without byte
-code. It prints for every signal the stage, the exit code (128 + the signal's number is right), the seconds from the
+code. It prints for every signal the stage, the exit code (128 + the signal's number is right; of SIGKILL, which no
+process hears, the negative number), the seconds from the
 signal to the end of the process, and the step of the newest checkpoint; then whether the last state is equal, bit for
 bit, to that of a run that was not interrupted. Exits with 1 where a code or a state is wrong.
 """
@@ -95,7 +96,7 @@ def durations(output, begun, ended):
     return found
 
 
-def interrupt(folder, run_dir, stage, seconds, rng):
+def interrupt(folder, run_dir, stage, seconds, rng, numbers):
     """Starts or resumes the run and sends a signal in a stage.
 
     Returns:
@@ -106,7 +107,7 @@ def interrupt(folder, run_dir, stage, seconds, rng):
     while pattern is not None and output.find(pattern) is None and started.poll() is None:
         time.sleep(0.005)
     time.sleep(rng.random() * seconds)
-    number = rng.choice((signal.SIGINT, signal.SIGTERM))
+    number = rng.choice(numbers)
     if started.poll() is not None:
         return None, started.returncode, 0.0, output
     sent = time.monotonic()
@@ -136,7 +137,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", type=int, default=2, help="signals in each stage (2)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--signals", default="SIGINT,SIGTERM", help="the signals that are sent, with commas between")
     arguments = parser.parse_args()
+    numbers = [signal.Signals[name] for name in arguments.signals.split(",")]
     rng, wrong, waits = random.Random(arguments.seed), [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -155,13 +158,15 @@ def main():
                 shutil.rmtree(folder / "cache", ignore_errors=True)
             if stage in BEFORE_STEPS or standing(folder / "run") >= LAST.get(stage, STEPS - 40):
                 shutil.rmtree(folder / "run", ignore_errors=True)
-            number, code, seconds, output = interrupt(folder, folder / "run", stage, times.get(stage, 1.0), rng)
+            number, code, seconds, output = interrupt(
+                folder, folder / "run", stage, times.get(stage, 1.0), rng, numbers
+            )
             named = "ended before" if number is None else signal.Signals(number).name
             print(f"{stage:13} {named:12} exit {code:4}  {seconds:6.2f} s  step {standing(folder / 'run'):4}  "
                   f"{output.lines[-1] if output.lines else ''}"[:170], flush=True)  # fmt: skip
             if number is not None:
                 waits.append(seconds)
-                if code != 128 + number:
+                if code != (-number if number == signal.SIGKILL else 128 + number):
                     wrong.append((stage, code, output.lines[-5:]))
         last = start(folder, folder / "run")
         output = Output(last)

@@ -22,7 +22,7 @@ from jaxpt.data import tokenizers
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.parts import each_task
 from jaxpt.data.tokenizers import vocabulary_files
-from jaxpt.errors import UserError
+from jaxpt.errors import StorageError, UserError
 from jaxpt.hf import directory as hf
 from jaxpt.hf import elmo, formats, imported, origin, peft, reader, vocabularies
 from jaxpt.hf import files as hf_files
@@ -282,7 +282,7 @@ def _created(out: Path) -> Iterator[Path]:
     """A directory that becomes `out` at the end of the block, or is removed.
 
     Raises:
-      UserError: the disk is full.
+      StorageError: the disk is full.
     """
     try:
         with disk.whole_directory(out) as temporary:
@@ -290,7 +290,7 @@ def _created(out: Path) -> Iterator[Path]:
     except Exception as error:  # TensorStore's are ValueErrors
         if (full := disk.full(error)) is None:
             raise
-        raise UserError(f"{out}: {full}; nothing was written") from None
+        raise StorageError(f"{out}: {full}; nothing was written") from None
 
 
 def _check_features(config: Config) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxpt.decode.embed import Layer
-from jaxpt.errors import UserError
+from jaxpt.errors import StorageError, UserError
 from jaxpt.inference import corpus, words
 from jaxpt.inference.corpus import Text
 from jaxpt.inference.loaded import Loaded
@@ -135,7 +135,7 @@ class _Writer:
         except OSError as error:
             if (full := disk.full(error)) is None:
                 raise
-            raise UserError(f"{self._path}: {full}; make room, then run the same command again") from None
+            raise StorageError(f"{self._path}: {full}; make room, then run the same command again") from None
         self.rows, self.width = self.rows + len(columns["text"]), vectors.shape[-1]
         self.truncated += truncated
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from jaxpt.data import tables
-from jaxpt.errors import UserError
+from jaxpt.errors import StorageError, UserError
 from jaxpt.runtime import disk
 from jaxpt.runtime.progress import Progress, progress_line
 
@@ -264,7 +264,7 @@ class ResumableJsonl:
         except OSError as error:
             if (full := disk.full(error)) is None:
                 raise
-            raise UserError(f"{self.path}: {full}; make room, then re-run the same command to resume") from None
+            raise StorageError(f"{self.path}: {full}; make room, then re-run the same command to resume") from None
 
 
 def check_unused(path: Path) -> bool:

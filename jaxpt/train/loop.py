@@ -229,17 +229,19 @@ class Run:
         return ending.finish(self, current)
 
     def _rewind_target(self) -> int | None:
-        """The step to go back to after a spike; None where nothing was saved before it.
+        """The step to go back to after a spike; None where nothing was saved before it: then it is as with `skip`.
 
         Raises:
           DivergedError: the run went back often enough.
         """
-        self.rewinds.go_back(self.spike, self.phase.data_start, str(self.run_dir))
         target = self.checkpoints.newest_whole(report=say)
+        if target is None:
+            say(f"step {self.spike.step}: no checkpoint is from before: the run goes on")
+            return None
+        self.rewinds.go_back(self.spike, self.phase.data_start, str(self.run_dir))
         omitted = listed([str(number) for number in spikes.left_out(self.spike)], 4)
-        back = "the run goes on" if target is None else f"going back to step {target} (train.on_spike: rewind)"
-        none = "no checkpoint is from before; " if target is None else ""
-        say(f"step {self.spike.step}: {none}its update was left out; {back} without the batches {omitted}")
+        back = f"going back to step {target} (train.on_spike: rewind)"
+        say(f"step {self.spike.step}: {back} without the batches {omitted}")
         return target
 
     def _rewind(self, current: State, step: int) -> tuple[State, dict[str, Any]]:

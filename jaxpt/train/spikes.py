@@ -135,8 +135,10 @@ class Watch:
           learning_rate: of the step.
           figures: "loss", "gradient_norm" and, where the step judges, "spike".
         """
-        center, *_ = usual(self._scale, np)
         values = {name: np.float32(figures[name]) for name in MARGINS}
+        if not figures.get("spike") and self._is_within(np.array([*values.values()])):
+            return None
+        center, *_ = usual(self._scale, np)
         flags, self._scale = judge(self._scale, *values.values(), np)
         if not figures.get("spike", flags.any()):
             return None
@@ -146,6 +148,21 @@ class Watch:
             if flag
         }
         return Spike(step, batch, self._phase, learning_rate, ratios)
+
+    def _is_within(self, values: np.ndarray) -> bool:
+        """Takes values that are no larger than those of the window, as `judge` would, without sorting it."""
+        window, count = self._scale["window"], int(self._scale["count"])
+        if count == 0 or not np.isfinite(values).all():
+            return False
+        x = np.log(np.clip(values, 1e-6, None))
+        if (x > window[:, WINDOW - count :].max(-1)).any():
+            return False
+        self._scale = {
+            "window": np.concatenate([window[:, 1:], x[:, None]], 1),
+            "count": np.int32(min(count + 1, WINDOW)),
+            "recent": np.float32(self._scale["recent"] * (1 - 1 / WINDOW)),
+        }
+        return True
 
 
 def left_out(spike: Spike) -> range:

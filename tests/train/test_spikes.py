@@ -71,6 +71,10 @@ def test_the_step_judges_as_the_host_does():
         spike, scale = judge(scale, loss, norm)
         verdicts.append(bool(spike.any()))
     assert np.flatnonzero(verdicts).tolist() == judged(losses, norms) == [30, 50, 51]
+    watch = spikes.Watch(phase=0)
+    seen = [watch.see(n, n, 1e-3, {"loss": x, "gradient_norm": y}) for n, (x, y) in enumerate(zip(losses, norms))]
+    assert [spike.step for spike in seen if spike] == [30, 50, 51]
+    assert 20 < seen[30].ratios["gradient_norm"] < 120 and "loss" not in seen[30].ratios
 
 
 def test_batches_that_are_left_out_are_a_gap_in_the_stream():
@@ -159,4 +163,4 @@ def test_a_run_that_went_back_often_enough_ends(recipe, capsys):
     words = f"spikes at steps {SPIKE}, after 0 rewinds (train.max_rewinds): batches 17 of the stream; of gradient norm"
     assert words in said and f"jaxpt replay {recipe.parent / 'often'} --step {SPIKE} --batch 17`" in said, said
     code, said = train(recipe, capsys, "none", "train.on_spike=rewind", "checkpoint.every=100")
-    assert code == 0 and "no checkpoint is from before; its update was left out; the run goes on" in said
+    assert code == 0 and "its update is left out" in said and "no checkpoint is from before: the run goes on" in said

@@ -22,7 +22,7 @@ from jaxpt.data._tf import tf
 from jaxpt.data.records.shard import is_intact
 from jaxpt.data.records.store import manifest_is_whole, write_manifest
 from jaxpt.data.tables.files import open_file
-from jaxpt.errors import UserError
+from jaxpt.errors import StorageError, UserError
 from jaxpt.runtime import disk
 from jaxpt.runtime.progress import Progress
 
@@ -95,7 +95,7 @@ def _tried(url: str, use: Callable[[IO[bytes]], Any]) -> Any:
             if isinstance(error, FileNotFoundError | tf.errors.NotFoundError):
                 raise FileNotFoundError(url) from None
             if full := disk.full(error):
-                raise UserError(
+                raise StorageError(
                     f"data.mirror: no room for a copy of {url} ({full}); give another data.cache_dir"
                 ) from None
             if wait is None:

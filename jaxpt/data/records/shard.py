@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxpt.data._tf import from_generator, tf
 from jaxpt.data.layout import Ragged
-from jaxpt.errors import UserError
+from jaxpt.errors import StorageError
 from jaxpt.runtime import disk, safetensors
 
 _BATCH = 256  # records that leave TensorFlow together
@@ -94,7 +94,7 @@ def write_shard(
         return records
     except OSError as error:
         if reason := disk.full(error):
-            raise UserError(
+            raise StorageError(
                 f"{path.parent}: the disk is full ({reason}); what is done is kept: free some space and start "
                 "again, or give another data.cache_dir"
             ) from None

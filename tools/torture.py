@@ -1,0 +1,116 @@
+"""What a run survives, counted: kills, signals, damaged and hostile files, flipped bits, full disks.
+
+    python tools/torture.py [--minutes 10] [--seed 0] [--only kills,signals] [--results torture.jsonl]
+
+Takes parts in turn, each with a new seed, until the time is over; a part that has begun is finished. Each result is a
+line of the file, which later calls go on with. Then prints for each part how many trials went wrong, over all lines of
+the file for the current commit, and the upper 95 % bound of the share (Clopper and Pearson): of n trials without a
+failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong. The full counts of a release:
+
+    python tools/torture.py --minutes 600
+
+| Part | A trial | Tool |
+|---|---|---|
+| kills | `kill -9` in a random stage of a run; resumed, it ends with equal bits | tools/interrupt.py |
+| signals | SIGINT or SIGTERM likewise; the exit code is 128 + signal | tools/interrupt.py |
+| fuzz | a damaged or hostile recipe, directory or data file | tools/fuzz.py |
+| flips | a flipped, zeroed or cut piece of a file of a run, a cache or of results | tools/flips.py |
+| full_disk | a writer on a disk of some size | tools/full_disk.py |
+"""
+
+import argparse
+import datetime
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from scipy import stats
+
+ROOT = Path(__file__).parents[1]
+PARTS = {
+    "kills": (("interrupt.py", "--each", "1", "--signals", "SIGKILL"), r"(\d+) signals;"),
+    "signals": (("interrupt.py", "--each", "1"), r"(\d+) signals;"),
+    "fuzz": (("fuzz.py", "--cases", "100", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
+    "flips": (("flips.py", "--flips", "200", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
+    "full_disk": (("full_disk.py", "--sizes", "4", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
+}
+"""{part: (its command, the line with its counts)}."""
+
+
+def counts(part, said, code):
+    """(trials, wrong ones) of what a part's tool printed; one wrong trial where it did not come to its end."""
+    match = re.search(PARTS[part][1], said)
+    if match is None:
+        return 1, 1
+    if part in ("kills", "signals"):  # one line for each wrong one, and an unequal end
+        wrong = len(re.findall(r"^WRONG", said, re.MULTILINE)) + ("bit-equal: False" in said)
+        return int(match[1]), max(wrong, int(code != 0))
+    return int(match[2]), max(int(match[1]), int(code != 0))
+
+
+def upper_bound(wrong, trials):
+    """The largest share of failures that so many wrong trials do not exclude, at 95 %.
+
+    Example:
+      >>> round(upper_bound(0, 300), 4)
+      0.0099
+    """
+    return float(stats.beta.ppf(0.95, wrong + 1, trials - wrong)) if wrong < trials else 1.0
+
+
+def run_part(part, seed):
+    """Runs a part's tool once; prints what it says where a trial is wrong."""
+    seeded = [] if part == "full_disk" else ["--seed", str(seed)]  # whose sizes are fixed
+    argv = [sys.executable, str(ROOT / "tools" / PARTS[part][0][0]), *PARTS[part][0][1:], *seeded]
+    begun = time.monotonic()
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+    trials, wrong = counts(part, done.stdout, done.returncode)
+    if wrong:
+        print(f"{part}, seed {seed}:\n{done.stdout[-4000:]}{done.stderr[-2000:]}", flush=True)
+    return {"part": part, "seed": seed, "trials": trials, "wrong": wrong, "seconds": round(time.monotonic() - begun, 1)}
+
+
+def table(rows):
+    """Lines: a part, its trials, wrong ones and bound."""
+    lines = [f"{'part':10} {'trials':>7} {'wrong':>6}  at most"]
+    for part in PARTS:
+        trials, wrong = (sum(row[name] for row in rows if row["part"] == part) for name in ("trials", "wrong"))
+        if trials:
+            lines.append(f"{part:10} {trials:7} {wrong:6}  {upper_bound(wrong, trials):.2%}")
+    return lines
+
+
+def main():
+    """The campaign; 1 where a trial was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0, help="no part begins later (10)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first turn (0)")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
+    parser.add_argument("--results", type=Path, default=ROOT / "torture.jsonl")
+    options = parser.parse_args()
+    parts = options.only.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"--only: no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
+    rows = [row for row in rows if row["commit"] == commit.strip()]
+    done = {(row["part"], row["seed"]) for row in rows}
+    end, seed = time.monotonic() + 60 * options.minutes, options.seed
+    while time.monotonic() < end:
+        for part in parts:
+            if (part, seed) in done or time.monotonic() >= end:
+                continue
+            today = datetime.datetime.now(datetime.UTC).date().isoformat()
+            rows.append({"commit": commit.strip(), "date": today, **run_part(part, seed)})
+            with options.results.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
+        seed += 1
+    print("\n".join(table(rows)))
+    return 1 if any(row["wrong"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
