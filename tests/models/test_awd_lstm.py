@@ -1,6 +1,7 @@
 """AWD-LSTM: its state, its five dropouts, and a step beside torch's LSTMs with the same dropped weights."""
 
 import functools
+import itertools
 import json
 
 import flax.linen as nn
