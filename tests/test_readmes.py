@@ -323,7 +323,8 @@ def test_recipes_inside_of_pages_are_valid(page, tmp_path):
         elif text.startswith("rows:"):  # likewise
             task = "evaluate: {finetune: {tasks: [{name: sst2, recipe: x.yaml}]}}"
             (tmp_path / "study.yaml").write_text(f"question: why?\n{task}\n{text}")
-            assert [row.name for row in load_study(tmp_path / "study.yaml").rows] == [row["name"] for row in given["rows"]]
+            rows = load_study(tmp_path / "study.yaml").rows
+            assert [row.name for row in rows] == [row["name"] for row in given["rows"]]
         elif not text.startswith("# "):  # a file of a worked example, which is trained in test_page_commands.py
             base = yaml.safe_load(SMOKE.read_text("utf-8"))
             if "task:" in text:  # the head is the task's own
