@@ -57,7 +57,7 @@ COMMANDS: dict[str, Command] = {
         "configs/pretrain/gpt2_124m.yaml data.path=mytexts data.documents=file -n 10000",
         "configs/finetune/roberta/sst2.yaml data.path=sst2/train.tsv --json",
     )),
-    "baseline": Command("jaxpt.report.simple_models:baseline", "train simple models of a task in seconds: TF-IDF, …", (
+    "baseline": Command("jaxpt.report.simple_models:baseline", "train simple models of a task (TF-IDF, …) in seconds", (
         *PATH,
         arg("--models", "A,B", "only these (all): words_svm, both_logistic, affixes_logistic, …"),
         arg("--out", "F.json", "write the scores as JSON"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxpt import errors
 from jaxpt.config import Config
+from jaxpt.config.files import read
 from jaxpt.errors import UserError
 from jaxpt.evals.simple_models import measure as measuring
 from jaxpt.evals.simple_models.base import Candidate, Splits
@@ -41,6 +42,8 @@ def baseline(
     from jaxpt.data.labelled.checks import check
     from jaxpt.data.parts import each_task, named
 
+    if Path(path).is_file() and "form" in read(Path(path))[0]:
+        raise UserError(f"{path}: is a task of the harness: jaxpt eval --tasks has baselines; name a recipe")
     config, _ = load_data(path, overrides, errors.note)
     if config.task is None:
         raise UserError(f"{path}: key task is missing: simple models are for labelled tasks")

@@ -106,3 +106,5 @@ def test_what_is_wrong_is_one_line(capsys, argv, sections, message):
 def test_a_recipe_without_labels_is_refused(capsys):
     code, _, err = run(capsys, str(ROOT / "configs" / "smoke" / "gpt2_tiny.yaml"))
     assert code == 2 and "gpt2_tiny.yaml: key task is missing: simple models are for labelled tasks" in err
+    code, _, err = run(capsys, str(ROOT / "configs" / "tasks" / "boolq.yaml"))
+    assert code == 2 and "boolq.yaml: is a task of the harness: jaxpt eval --tasks has baselines" in err
