@@ -41,7 +41,10 @@ def batch_of(h, seed=0):
     segments[0, 20:], segments[0, 37:], segments[1, 33:] = 2, 0, 0
     counts = np.arange(V) + 1
     batch = {"encoder_input_tokens": words, "encoder_segment_ids": segments}
-    batch |= {"windows": rng.integers(1, h.window + 1, (B, T)).astype(np.int32), "eval_mask": np.ones((B, T), np.float32)}
+    batch |= {
+        "windows": rng.integers(1, h.window + 1, (B, T)).astype(np.int32),
+        "eval_mask": np.ones((B, T), np.float32),
+    }
     if h.classifier == "negative_sampling":
         batch["noise_tokens"] = rng.integers(2, V, (B, 2 * h.noise)).astype(np.int32)
     else:

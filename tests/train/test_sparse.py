@@ -11,8 +11,7 @@ from jaxpt import config as configs
 from jaxpt.config import DistributedConfig
 from jaxpt.errors import UserError
 from jaxpt.objectives import rows
-from jaxpt.parallel import distributed, processes
-from jaxpt.parallel import rules
+from jaxpt.parallel import distributed, processes, rules
 from jaxpt.train import sparse, state, step
 from tests import families
 from tests.processes import run
@@ -100,7 +99,11 @@ def test_adagrad_divides_by_what_each_read_of_a_row_has_added():
             before, batch_of(chosen)
         )
     for path in TABLES:
-        steps, sums, wanted = 0.1 * np.asarray(grads[path], np.float64), np.full(before[path].shape, 0.5), before[path] + 0.0
+        steps, sums, wanted = (
+            0.1 * np.asarray(grads[path], np.float64),
+            np.full(before[path].shape, 0.5),
+            before[path] + 0.0,
+        )
         np.add.at(sums, ids[path], steps**2)
         np.add.at(wanted, ids[path], -steps / np.sqrt(sums[ids[path]]))
         np.testing.assert_allclose(after[path], wanted, atol=2e-5)
