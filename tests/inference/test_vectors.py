@@ -1,4 +1,4 @@
-"""Files of word vectors beside gensim's, a run from text to vectors and on to a classifier, analogies and similarity."""
+"""Files of word vectors beside gensim's, a run from text to vectors and a classifier, analogies and similarity."""
 
 import gzip
 import json
@@ -57,7 +57,7 @@ def test_damaged_files_are_one_line(tmp_path, name, content, answer):
 def test_words_and_suffixes_that_a_file_does_not_hold(tmp_path):
     with pytest.raises(UserError, match="the word 'a b' has white space"):
         vector_files.write(tmp_path / "v.txt", ["a b"], VECTORS[:1])
-    with pytest.raises(UserError, match="wants a file with the suffix .txt, .vec, .glove, .bin"):
+    with pytest.raises(UserError, match=r"wants a file with the suffix .txt, .vec, .glove, .bin"):
         vector_files.write(tmp_path / "v.npy", WORDS, VECTORS)
     assert not list(tmp_path.iterdir())
     (tmp_path / "llama.bin").write_bytes(np.arange(7, dtype=np.int32).tobytes())
@@ -159,7 +159,7 @@ def test_vectors_go_to_a_file_and_back_and_to_a_classifier(place, monkeypatch, c
     rows = [{"text": f"{word} wax", "label": "a" if word < "wc" else "b"} for word in ("wax", "way", "wdx", "wez") * 12]
     (place / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     recipe = [
-        "run_dir=classifier", "data.path=rows.jsonl", "data.test_path=null", "init_from={path: imported, partial: true}",
+        "run_dir=classifier", "data.path=rows.jsonl", "init_from={path: imported, partial: true}",
         "data.tokenizer.path=imported/tokenizer", "objective={}", "task={kind: classification, labels: [a, b]}",
         "objective.features={layers: last}", "optimizer={kind: adamw, learning_rate: 0.1}", "data.length=8",
     ]  # fmt: skip

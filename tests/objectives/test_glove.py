@@ -75,7 +75,7 @@ def test_pairs_are_counted_as_by_a_loop(monkeypatch, chunk):
 
 
 def test_a_text_without_pairs_is_one_line():
-    with pytest.raises(UserError, match="no two known words of the text are as near; lower data.tokenizer.min_count"):
+    with pytest.raises(UserError, match=r"no two known words of the text are as near; lower data.tokenizer.min_count"):
         cooccurrences.count(Records([np.array([1, 2, 1])]), V, window=2, length=4, unknown=1)
 
 

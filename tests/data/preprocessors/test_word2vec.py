@@ -1,4 +1,4 @@
-"""word2vec's draws: how often a word stays, what the noise and the windows are; ways in the tree and n-grams in rows."""
+"""word2vec's draws: how often a word stays, noise and windows; ways in the tree and n-grams in rows."""
 
 import doctest
 import types
@@ -89,7 +89,7 @@ def test_rows_have_ways_and_ngrams(monkeypatch):
     ways, table = huffman.paths(np.maximum(COUNTS, 1), 4), subwords.table(words, 3, 4, 50, 4)
     np.testing.assert_array_equal(rows["huffman_paths"][0], [ways[3], ways[1], [-1] * 4])
     np.testing.assert_array_equal(rows["subwords"][1], [table[2], [-1] * 4, [-1] * 4])
-    with pytest.raises(UserError, match="objective.code_length: the Huffman tree of the words has ways of 4 nodes"):
+    with pytest.raises(UserError, match=r"objective.code_length: the Huffman tree of the words has ways of 4 nodes"):
         word2vec.features.rows(records, WORDS, **options | {"code_length": 3})
 
 
