@@ -39,9 +39,7 @@ LAZY = {
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
-LIGHT = {
-    f"jaxpt.data.{name}" for name in ("calls", "chat_template", "parts", "spec", "subwords")
-} | {
+LIGHT = {f"jaxpt.data.{name}" for name in ("calls", "chat_template", "parts", "spec", "subwords")} | {
     f"jaxpt.data.labelled.{name}"
     for name in (
         "choices", "dialogue", "files", "layout", "question_answering", "rows", "tagging", "text_pairs",
