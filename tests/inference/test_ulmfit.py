@@ -1,5 +1,6 @@
 """ULMFiT's stages by its recipes, at toy size: language model, another vocabulary, two classifiers and their mean."""
 
+import doctest
 import json
 import types
 
@@ -100,6 +101,10 @@ def test_predictions_of_both_directions_are_averaged(folder, tmp_path, capsys):
         assert row["predicted_label"] == max(row["probabilities"], key=row["probabilities"].get)
     accuracy = np.mean([row["predicted_label"] == row["label"] for row in found["both"]])
     assert f"mean of 2: accuracy {accuracy:.4f}" in said and f"{folder / 'backward'}: accuracy" in said
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(averaging).failed == 0
 
 
 def test_runs_of_other_labels_are_not_averaged():
