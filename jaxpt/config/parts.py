@@ -97,8 +97,18 @@ class ModelConfig(Frozen):
     all on a GPU, up to 24, where nothing is computed again and each GPU has whole weights; else 1."""
     text_layout: ClassVar[str]
     """How texts and special tokens stand in an example of fine-tuning (`jaxpt.objectives.labelled.layouts`)."""
+    fixed_params: ClassVar[tuple[str, ...]] = ()
+    """Paths of parameters that are no weights, but made of the vocabulary (`constants`), and never trained."""
     adapter: AnyAdapter | None = None
     """A small module after each attention and feed-forward, at paths such as `*_adapter`; none by default."""
+
+    def constants(self, tokenizer: Any) -> dict[str, Any]:
+        """{path: array} of `fixed_params`.
+
+        Args:
+          tokenizer: of the run, a `jaxpt.data.tokenizers.base.Tokenizer`.
+        """
+        return {}
 
     @property
     def position_limit(self) -> int | None:

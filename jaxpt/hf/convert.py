@@ -24,8 +24,8 @@ from jaxpt.data.parts import each_task
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.errors import UserError
 from jaxpt.hf import directory as hf
+from jaxpt.hf import elmo, formats, imported, origin, peft, reader, vocabularies
 from jaxpt.hf import files as hf_files
-from jaxpt.hf import formats, imported, origin, peft, reader, vocabularies
 from jaxpt.hf.verify import report_differences, verify
 from jaxpt.models import stored
 from jaxpt.models.heads import classes
@@ -53,7 +53,7 @@ def import_weights(
 
     Args:
       source: a directory with config.json and weights, one with adapter_config.json, a step of T5X or of MaxText's
-        Llama, or a llama2.c `.bin`.
+        Llama, a llama2.c `.bin`, or a directory with ELMo's options.json and HDF5.
       out: the directory to create.
       check: compare the outputs with those of Hugging Face's class.
       partial: load matching tensors, initialise missing ones at random, and skip the rest.
@@ -68,6 +68,15 @@ def import_weights(
         `partial`), or the outputs differ. `out` is then not created.
     """
     source, out = hub.local(source), _new(out)
+    if elmo.reads(source):
+        with _created(out) as temporary:
+            network = elmo.import_run(source, out, temporary, None if tokenizer is None else Path(tokenizer))
+        report(
+            f"{out}: elmo, {network.count_params():,} parameters from {source}; no softmax, which is in no such file"
+        )
+        report(f"for its states: jaxpt embed {shlex.quote(str(out))} FILE")
+        report(f"for a task: jaxpt train RECIPE init_from.path={shlex.quote(str(out))}")
+        return
     source, low_rank = (imported.base_of(source, base), source) if peft.is_adapter(source) else (source, None)
     if check and formats.is_foreign(source):
         raise UserError(f"{source}: --verify needs a directory that transformers reads; verify the export instead")
@@ -130,6 +139,9 @@ def export(
     run_dir, step = checkpoint.find(run)
     config = configs.load(run_dir)
     config = config.model_copy(update={"model": configs.model_at(config, step)})
+    if config.model.kind == "elmo":
+        _export_elmo(config, run_dir, step, out, report)
+        return
     left_to_predict = _left_to_predict(config, run_dir, step)
     config, renamed = _of_task(config, task)
     _check_features(config)
@@ -158,6 +170,17 @@ def export(
         report(line)
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
+
+
+def _export_elmo(config: Config, run_dir: Path, step: int, out: Path, report: Report) -> None:
+    """Writes the files that ELMo was published in (`jaxpt.hf.elmo`)."""
+    saved = weights.Saved(run_dir, step)
+    tokenizer = tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind)
+    with _created(out) as temporary:
+        elmo.write(temporary, config, saved, tokenizer)
+    report(f"{out}: {elmo.OPTIONS}, {elmo.WEIGHTS}, {elmo.VOCABULARY} of bilm-tf, step {step}")
+    if heads := config.objective.heads(config.model):
+        report(f"skipped, in no such file: {', '.join(heads)}")
 
 
 def _left_to_predict(config: Config, run_dir: Path, step: int) -> list[str]:

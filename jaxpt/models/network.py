@@ -102,13 +102,15 @@ class Network:
         return jax.tree.map(lambda box: box.names, self.abstract(), is_leaf=_is_box)
 
     def count_params(self) -> int:
-        """Number of parameters; padding rows of the vocabulary are not counted."""
+        """Number of parameters; padding rows of the vocabulary and what is no weight (`fixed_params`) do not count."""
 
-        def size(box: nn.LogicallyPartitioned) -> int:
+        def size(path: Any, box: nn.LogicallyPartitioned) -> int:
+            if jax.tree_util.keystr(path, simple=True, separator="/") in self.config.fixed_params:
+                return 0
             axes = zip(box.names, box.value.shape, strict=True)
             return math.prod(self.config.vocab_size if name == "vocab" else size for name, size in axes)
 
-        return sum(map(size, jax.tree.leaves(self.abstract(), is_leaf=_is_box)))
+        return sum(size(*leaf) for leaf in jax.tree_util.tree_leaves_with_path(self.abstract(), is_leaf=_is_box))
 
     def bind(self, params: Any, rngs: Rngs | None = None, backbone: Any = None) -> Bound:
         """Binds backbone and heads to parameters and random keys.

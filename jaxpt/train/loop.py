@@ -35,6 +35,7 @@ from jaxpt.train import (
     step,
     teachers,
     trainable,
+    vocabularies,
 )
 from jaxpt.train.display import Display, console, say, warn
 from jaxpt.train.lock import hold
@@ -155,6 +156,8 @@ class Run:
                     continue
                 saved = meta if done == first else None
                 self.phase = enter(self.config, self.setup, index, self.phase, saved, self.timings)
+                if self.begins:
+                    current = vocabularies.with_constants(self.phase.setup, current, self.phase.data.tokenizer)
                 if done == start:
                     current = self.phase.setup.begin_phase(current, new_data=done == self.phase.data_start)
                 with out_of_memory.explained(self.phase.config):

@@ -146,6 +146,9 @@ def _named_trainable(config: Config, stage: int, tree: Mapping[str, Leaf], adapt
     """Which parameters `train.trainable` names; by default all, with `train.lora` its adapters."""
     named = config.train.trainable or (("*",) if config.train.lora is None else (lora.ADAPTER,))
     masks = patterns.union(named, tree, "train.trainable")
+    if config.model.fixed_params:
+        fixed = patterns.union(config.model.fixed_params, tree, "fixed_params")
+        masks = {path: mask & ~fixed[path] for path, mask in masks.items()}
     for path, layers in adapted.items():
         for name in ("a", "b"):
             masks[f"{lora.ADAPTER}/{path}/{name}"] &= layers

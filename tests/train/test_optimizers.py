@@ -15,7 +15,7 @@ from jaxpt.train import optimizers
 from jaxpt.train.optimizers import groups, logical
 from tests import grids
 
-KINDS = ["adamw", "adafactor", "adamax", "lamb", "lion", "muon", "sgd"]
+KINDS = ["adamw", "adafactor", "adagrad", "adamax", "lamb", "lion", "muon", "sgd"]
 
 AXES = {
     "embedding": {"table": ("vocab", "embed")},

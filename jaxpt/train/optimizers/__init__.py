@@ -2,9 +2,9 @@
 
 Each is a frozen class of its own hyperparameters whose `build` returns an optax transformation.
 
-Papers: adafactor https://arxiv.org/abs/1804.04235 · adamax https://arxiv.org/abs/1412.6980 · adamw
-https://arxiv.org/abs/1711.05101 · lamb https://arxiv.org/abs/1904.00962 · lion https://arxiv.org/abs/2302.06675 · muon
-https://arxiv.org/abs/2502.16982
+Papers: adafactor https://arxiv.org/abs/1804.04235 · adagrad https://jmlr.org/papers/v12/duchi11a.html · adamax
+https://arxiv.org/abs/1412.6980 · adamw https://arxiv.org/abs/1711.05101 · lamb https://arxiv.org/abs/1904.00962 · lion
+https://arxiv.org/abs/2302.06675 · muon https://arxiv.org/abs/2502.16982
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import optax
 import optax.contrib
 from flax import traverse_util
+from pydantic import NonNegativeFloat
 
 from jaxpt.config import Fraction, OptimizerConfig, PositiveFloat
 from jaxpt.train import patterns
@@ -146,6 +147,19 @@ def scale_by_adam(b1: float, b2: float, eps: float, bias_correction: bool) -> op
         return updates, optax.ScaleByAdamState(optax.safe_increment(state.count), mu, nu)
 
     return optax.GradientTransformation(adam.init, update)
+
+
+class Adagrad(OptimizerConfig):
+    """AdaGrad with decoupled weight decay: −η·(g/√(s + ε) + λ·p), s = initial_accumulator + Σ g² of all steps."""
+
+    kind: Literal["adagrad"] = "adagrad"
+    initial_accumulator: PositiveFloat = 0.1
+    """s before the first step."""
+    eps: NonNegativeFloat = 0.0
+    """ε; TensorFlow has none."""
+
+    def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+        return decayed(optax.scale_by_rss(self.initial_accumulator, self.eps), self, schedule, logical_axes)
 
 
 class Adamax(OptimizerConfig):

@@ -33,7 +33,7 @@ def test_rare_words_and_those_without_room_are_unknown():
     assert words.decode(words.encode("The dog sat")) == "The <UNK> sat"
     assert words.counts[2] == sum(train().counts) - sum(words.counts[3:])
     assert train(vocab_size=5).vocabulary.size == 5
-    with pytest.raises(UserError, match=r"data\.tokenizer\.min_count: 9: no word .*'\\.', occurs 2 times"):
+    with pytest.raises(UserError, match=r"data\.tokenizer\.min_count: 9: no word .*'\.', occurs 2 times"):
         train(min_count=9)
 
 
@@ -57,3 +57,18 @@ def test_files(tmp_path):
     published.write_text("</S>\n<S>\nthe\n")
     with pytest.raises(UserError, match=r"vocab-elmo\.txt: has no line <UNK>"):
         tokenizers.load(published, "words")
+
+
+def test_words_that_are_not_known_are_spelled(tmp_path):
+    words = tokenizers.train(TEXTS, TokenizerConfig(kind="spelled_words", min_count=2), 900)
+    v, text = words.vocabulary, "The dog: Überall é"
+    assert v.spelled_from == len(words.words) == v.size - 512 and (v.cls, v.sep) == (1, 0)
+    ((ids, offsets),) = words.encode_with_offsets([text])
+    assert words.encode(text) == ids and words.decode(ids) == "The dog : Überall é"
+    spelled = [v.spelled_from + byte + 256 * (n > 0) for n, byte in enumerate(b"dog")]
+    assert ids[1:4] == spelled and offsets[:4].tolist() == [[0, 3], [4, 7], [4, 7], [4, 7]]
+    assert words.tokens(ids[1:4]) == ["d", "##o", "##g"] and words.word_starts()[ids[:4]].tolist() == [1, 1, 0, 0]
+    ((given, the),) = words.encode_words([["n't", "The"]])
+    assert words.decode(given) == "n't" and the == words.encode("The")
+    words.save(tmp_path)
+    assert tokenizers.load(tmp_path).encode(text) == ids

@@ -1,0 +1,192 @@
+"""ELMo's published layout: a file written here is read, agrees with torch in all layers, and is written again."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpt import cli
+from jaxpt import config as configs
+from jaxpt.data import tokenizers
+from jaxpt.train import weights
+
+h5py = pytest.importorskip("h5py")
+
+CELLS, P, E, LONGEST, FILTERS = 6, 4, 3, 8, ((1, 2), (2, 3), (3, 4))
+OPTIONS = {
+    "lstm": {
+        "use_skip_connections": True, "projection_dim": P, "cell_clip": 0.5, "proj_clip": 0.3, "dim": CELLS,
+        "n_layers": 2,
+    },
+    "char_cnn": {
+        "activation": "relu", "filters": [list(x) for x in FILTERS], "n_highway": 2, "embedding": {"dim": E},
+        "n_characters": 262, "max_characters_per_token": LONGEST,
+    },
+}  # fmt: skip
+VOCABULARY = ["</S>", "<S>", "<UNK>", "the", "cat", ","]
+TEXT = ["the", "überlang", "cat", ",", "cats", "the"]
+
+
+def arrays():
+    """Random arrays by bilm-tf's names."""
+    rng, F = np.random.default_rng(0), sum(number for _, number in FILTERS)
+    shapes = {"char_embed": (261, E), "CNN_proj/W_proj": (F, P), "CNN_proj/b_proj": (P,)}
+    for i, (width, number) in enumerate(FILTERS):
+        shapes |= {f"CNN/W_cnn_{i}": (1, width, E, number), f"CNN/b_cnn_{i}": (number,)}
+    for i in range(2):
+        for gate in ("carry", "transform"):
+            shapes |= {f"CNN_high_{i}/W_{gate}": (F, F), f"CNN_high_{i}/b_{gate}": (F,)}
+    for direction in range(2):
+        for layer in range(2):
+            cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            shapes |= {f"{cell}/W_0": (2 * P, 4 * CELLS), f"{cell}/B": (4 * CELLS,), f"{cell}/W_P_0": (CELLS, P)}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def write(folder, options=OPTIONS, **changed):
+    folder.mkdir()
+    (folder / "elmo_tiny_options.json").write_text(json.dumps(options))
+    (folder / "vocab-tiny.txt").write_text("".join(f"{word}\n" for word in VOCABULARY), encoding="utf-8")
+    with h5py.File(folder / "elmo_tiny_weights.hdf5", "w") as file:
+        for name, x in (arrays() | changed).items():
+            file[name] = x
+    return folder
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """(published directory, run_dir)."""
+    folder = tmp_path_factory.mktemp("elmo")
+    source = write(folder / "published")
+    assert cli.main(["import", str(source), str(folder / "run")]) == 0
+    return source, folder / "run"
+
+
+def characters(word):
+    """Ids of bilm-tf's batcher: those of its vocabulary, and 1 more."""
+    of_word = {"<S>": [256], "</S>": [257]}.get(word, list(word.encode()[: LONGEST - 2]))
+    ids = [258, *of_word, 259]
+    return np.array(ids + [260] * (LONGEST - len(ids))) + 1
+
+
+def by_torch(file, words):
+    """States of all layers [3, words, 2P]: the published formulas, word by word."""
+    import torch
+
+    w = {name: torch.tensor(x) for name, x in file.items()}
+    embedding = torch.cat([torch.zeros(1, E), w["char_embed"]])
+
+    def vector(word):
+        x_MxE, outputs = embedding[torch.tensor(characters(word))], []
+        for i, (width, _) in enumerate(FILTERS):
+            windows = torch.stack([x_MxE[t : t + width].reshape(-1) for t in range(LONGEST - width + 1)])
+            kernel = w[f"CNN/W_cnn_{i}"].reshape(-1, FILTERS[i][1])
+            outputs.append(torch.relu((windows @ kernel + w[f"CNN/b_cnn_{i}"]).max(0).values))
+        x = torch.cat(outputs)
+        for i in range(2):
+            gate = torch.sigmoid(x @ w[f"CNN_high_{i}/W_carry"] + w[f"CNN_high_{i}/b_carry"])
+            new = torch.relu(x @ w[f"CNN_high_{i}/W_transform"] + w[f"CNN_high_{i}/b_transform"])
+            x = gate * new + (1 - gate) * x
+        return x @ w["CNN_proj/W_proj"] + w["CNN_proj/b_proj"]
+
+    def lstm(xs, direction, layer):
+        cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+        h, c, outputs = torch.zeros(P), torch.zeros(CELLS), []
+        for x in xs:
+            i, j, f, o = torch.chunk(torch.cat([x, h]) @ w[f"{cell}/W_0"] + w[f"{cell}/B"], 4)
+            c = (torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(j)).clamp(-0.5, 0.5)
+            h = ((torch.sigmoid(o) * torch.tanh(c)) @ w[f"{cell}/W_P_0"]).clamp(-0.3, 0.3)
+            outputs.append(h + x if layer else h)
+        return outputs
+
+    layers = [[], []]
+    for direction in range(2):
+        xs = [vector(word) for word in words]
+        xs = xs[::-1] if direction else xs
+        states = [xs]
+        for layer in range(2):
+            states.append(xs := lstm(xs, direction, layer))
+        layers[direction] = [torch.stack(x[::-1] if direction else x) for x in states]
+    return torch.stack([torch.cat(both, -1) for both in zip(*layers)]).numpy()
+
+
+@pytest.mark.parity
+def test_all_layers_are_those_of_torch(imported):
+    """Known words, one that is spelled, one that is spelled and too long; another text beside it, and padding."""
+    source, run = imported
+    tokenizer, config = tokenizers.load(run / "tokenizer"), configs.load(run)
+    network = config.objective.network(config.model)
+    pieces = [[1], *tokenizer.encode_words([TEXT])[0], [0]]
+    tokens, sizes = [i for word in pieces for i in word], [len(word) for word in pieces]
+    row = np.array([*tokens, 1, 3, 0, 0, 0])[None]
+    ids = np.repeat([1, 2, 0], [len(tokens), 3, 2])[None]
+    params = weights.read(run, 0)
+    found = jax.jit(lambda p: network.bind(p).encode(row, segment_ids=ids, layers=True).layers[:, 0])(params)
+    with h5py.File(source / "elmo_tiny_weights.hdf5") as file:
+        named = {name: file[name][...] for name in arrays()}
+    want = by_torch(named, ["<S>", *TEXT, "</S>"])
+    np.testing.assert_allclose(found[:, : len(tokens)], np.repeat(want, sizes, axis=1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        found[:, len(tokens) : len(tokens) + 3], by_torch(named, ["<S>", "the", "</S>"]), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_an_export_has_the_same_files(imported, tmp_path, capsys):
+    source, run = imported
+    assert cli.main(["export", str(run), str(tmp_path / "out")]) == 0
+    assert "options.json, weights.hdf5, vocab.txt" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "options.json").read_text()) == OPTIONS
+    assert (tmp_path / "out" / "vocab.txt").read_text("utf-8") == (source / "vocab-tiny.txt").read_text("utf-8")
+    with h5py.File(tmp_path / "out" / "weights.hdf5") as file:
+        for name, x in arrays().items():
+            np.testing.assert_array_equal(file[name], x, err_msg=name)
+
+
+@pytest.mark.slow
+def test_vectors_of_words_and_features_of_a_task(imported, tmp_path, capsys):
+    """A mix of layers and a BiLSTM are trained on the frozen model, whose weights stay."""
+    _, run = imported
+    (tmp_path / "texts.txt").write_text("the cat, the cats\nthe dog\n")
+    out = tmp_path / "vectors.parquet"
+    command = ["embed", str(run), str(tmp_path / "texts.txt"), "--out", str(out), "--layer", "mix"]
+    assert cli.main(command) == 0, capsys.readouterr().err
+    rows = "".join(f"{word}\tD\n{noun}\tN\n\n" for word, noun in [("the", "cat"), ("a", "dogs"), ("the", "mats")] * 8)
+    (tmp_path / "rows.conll").write_text(rows)
+    recipe = {
+        "init_from": {"path": str(run)}, "model": configs.load(run).model.model_dump(mode="json"),
+        "task": {"kind": "tagging"}, "objective": {"features": {"layers": "mix", "bilstm": {"size": 4}}},
+        "data": {
+            "tokenizer": {"kind": "spelled_words", "path": str(run / "tokenizer")}, "length": 32, "batch_size": 8,
+            "path": str(tmp_path / "rows.conll"), "cache_dir": str(tmp_path / "cache"),
+        },
+        "optimizer": {"kind": "adamw", "learning_rate": 0.05}, "train": {"steps": 20}, "mesh": {"data": 8},
+        "log": {"tensorboard": False},
+    }  # fmt: skip
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    assert cli.main(["train", str(tmp_path / "recipe.yaml"), f"run_dir={tmp_path / 'task'}"]) == 0
+    shown = capsys.readouterr()
+    assert "mix of layers" in shown.out
+    before, after = weights.read(run, 0)["model"], weights.read(tmp_path / "task", 20)["model"]
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+
+
+@pytest.mark.parametrize(
+    ("options", "changed", "message"),
+    [
+        ({"lstm": OPTIONS["lstm"] | {"dim": 7}}, {}, "[8, 24]; elmo_tiny_options.json makes it [8, 28]"),
+        ({"char_cnn": OPTIONS["char_cnn"] | {"n_highway": 3}}, {}, "CNN_high_2/W_carry is missing"),
+        ({"char_cnn": OPTIONS["char_cnn"] | {"n_highway": 1}}, {}, "has CNN_high_1/W_carry, which a model of"),
+        ({"char_cnn": OPTIONS["char_cnn"] | {"activation": "tanh"}}, {}, "activation tanh"),
+        ({"lstm": {"dim": 6}}, {}, "'projection_dim' is missing"),
+        ({}, {"CNN/b_cnn_0": np.array([np.nan, 0], np.float32)}, "CNN/b_cnn_0 is not finite"),
+    ],
+)  # fmt: skip
+def test_files_that_do_not_fit_are_told_in_one_line(tmp_path, capsys, options, changed, message):
+    source = write(tmp_path / "published", OPTIONS | options, **changed)
+    assert cli.main(["import", str(source), str(tmp_path / "run")]) == 2
+    shown = capsys.readouterr().err.replace("\n", " ")
+    assert message.replace(" ", "") in shown.replace(" ", ""), shown
+    assert not (tmp_path / "run").exists()
+    shutil.rmtree(source)
