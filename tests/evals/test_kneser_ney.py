@@ -1,11 +1,12 @@
 """The trigram baseline beside its formulas written as loops over dictionaries."""
 
 import collections
+import doctest
 
 import numpy as np
 import pytest
 
-from jaxpt.evals import baseline
+from jaxpt.evals import baseline, kneser_ney
 from jaxpt.evals.kneser_ney import FALLBACK, KneserNey, discounts
 
 V = 30
@@ -58,6 +59,10 @@ def test_probabilities_are_those_of_the_equations(size):
         p = np.exp(-model.loss(np.full(V, first), np.full(V, context[-1]), words))
         assert p.sum() == pytest.approx(1)
         np.testing.assert_allclose(p, [reference(train, context, word) for word in words], rtol=1e-9)
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(kneser_ney).failed == 0
 
 
 def test_discounts_of_too_few_counts_are_fixed():

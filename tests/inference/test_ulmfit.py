@@ -1,5 +1,6 @@
 """ULMFiT's stages by its recipes, at toy size: language model, another vocabulary, two classifiers and their mean."""
 
+import doctest
 import json
 import types
 
@@ -32,14 +33,20 @@ def folder(tmp_path_factory):
     fine_tuning.write(folder / "test.jsonl", fine_tuning.rows(20, seed=1))
     tokenizers.publish(words([row["text"] for row in rows]), folder / "words")
     data = (f"data.path={folder / 'train.jsonl'}", f"data.cache_dir={folder / 'cache'}", *SHORT)
-    pretrain = ("data.length=12", "objective.bptt=8", f"data.tokenizer.path={folder / 'words'}", "train.steps=2")
+    pretrain = (
+        "data.length=12",
+        "objective.bptt=8",
+        f"data.tokenizer.path={folder / 'words'}",
+        "train.steps=2",
+        "evals=[{kind: heldout}]",
+    )
     run(RECIPES / "pretrain/ulmfit.yaml", folder / "lm", *data, *TINY, *pretrain, "train.eval_every=2")
     classify = (
         f"init_from.path={folder / 'lm'}", "task.text=text", "task.labels=[bad,good]", "task.names=null",
-        "data.length=20", "objective.bptt=7", "train.steps=6", "train.eval_every=6", "train.unfreeze.steps=[0,2,4]",
+        "data.length=20", "objective.bptt=7", "train.steps=4", "train.eval_every=4",
     )  # fmt: skip
-    for direction in ("forward", "backward"):
-        overrides = (*data, *classify, f"objective.direction={direction}")
+    for direction, unfreeze in (("forward", "train.unfreeze.steps=[0,2]"), ("backward", "train.unfreeze=null")):
+        overrides = (*data, *classify, f"objective.direction={direction}", unfreeze)
         run(RECIPES / "finetune/ulmfit/sst2.yaml", folder / direction, *overrides)
     return folder
 
@@ -100,6 +107,10 @@ def test_predictions_of_both_directions_are_averaged(folder, tmp_path, capsys):
         assert row["predicted_label"] == max(row["probabilities"], key=row["probabilities"].get)
     accuracy = np.mean([row["predicted_label"] == row["label"] for row in found["both"]])
     assert f"mean of 2: accuracy {accuracy:.4f}" in said and f"{folder / 'backward'}: accuracy" in said
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(averaging).failed == 0
 
 
 def test_runs_of_other_labels_are_not_averaged():

@@ -1,6 +1,7 @@
 """ULMFiT's classification: texts in chunks, what is pooled, where gradients end, what other texts do not change."""
 
 import dataclasses
+import doctest
 import functools
 
 import jax
@@ -16,6 +17,7 @@ from jaxpt.data.tasks.classification import ClassificationTask
 from jaxpt.errors import UserError
 from jaxpt.models.awd_lstm import AWDLSTMConfig
 from jaxpt.models.gpt2 import GPT2Config
+from jaxpt.models.heads import concat_pool as concat_pool_module
 from jaxpt.models.heads.concat_pool import concat_pool
 from jaxpt.objectives.recurrent_classification import RecurrentClassification, read_chunks
 from tests.labelled import LABELS, VOCABULARY, Numbers, V
@@ -80,6 +82,10 @@ def test_chunks_change_gradients_but_no_state():
 
     gradient = jax.jit(jax.grad(last))(params["model"]["token_embed"]["table"])
     assert set(np.flatnonzero(np.abs(gradient).sum(-1))) == set(text[8:])
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(concat_pool_module).failed == 0
 
 
 def test_what_is_pooled_is_the_last_the_largest_and_the_mean():
