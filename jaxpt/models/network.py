@@ -103,12 +103,21 @@ class Network:
 
     def count_params(self) -> int:
         """Number of parameters; padding rows of the vocabulary are not counted."""
+        return sum(map(self._size, jax.tree.leaves(self.abstract(), is_leaf=_is_box)))
+
+    def count_active_params(self) -> int:
+        """Number of parameters that a token uses: of a mixture's experts those that it is sent to."""
 
         def size(box: nn.LogicallyPartitioned) -> int:
-            axes = zip(box.names, box.value.shape, strict=True)
-            return math.prod(self.config.vocab_size if name == "vocab" else size for name, size in axes)
+            if "expert" not in box.names[:-1]:  # a router has all experts as its last axis
+                return self._size(box)
+            return self._size(box) * self.config.experts_per_token // self.config.experts
 
         return sum(map(size, jax.tree.leaves(self.abstract(), is_leaf=_is_box)))
+
+    def _size(self, box: nn.LogicallyPartitioned) -> int:
+        axes = zip(box.names, box.value.shape, strict=True)
+        return math.prod(self.config.vocab_size if name == "vocab" else size for name, size in axes)
 
     def bind(self, params: Any, rngs: Rngs | None = None, backbone: Any = None) -> Bound:
         """Binds backbone and heads to parameters and random keys.
