@@ -304,6 +304,8 @@ class OptimizerConfig(Frozen):
     layer_decay_offset: NonNegativeInt = 0
     """Layers that `layer_decay` counts between a stack and the heads: 0, the top layer has the full rate (XLNet), 1
     (ULMFiT: with layer_decay 1/2.6), 2 (ELECTRA's released code)."""
+    router_bias_rate: Annotated[float, Field(ge=0)] = 1e-3
+    """What a step adds to, or takes from, the biases of `model.router_bias`, whatever the optimizer and schedule."""
     rate_multipliers: Multipliers = ()
     """{pattern: factor} of the learning rate, of paths as in `train.trainable`; several that match multiply."""
     decay_multipliers: Multipliers = ()

@@ -181,8 +181,14 @@ class InitConfig(Frozen):
     that extends the source's: a new token's row is the mean of the rows of the pieces that it had before. `tokens`
     takes the row of the same token, whatever its id; one that the source has not gets the mean of all rows (ULMFiT)."""
 
+    upcycle: bool = False
+    """From a dense model to a mixture of experts: each expert begins as a copy of the layer's feed-forward, routers are
+    drawn (https://arxiv.org/abs/2212.05055)."""
+
     @model_validator(mode="after")
     def _random_takes_nothing(self) -> Self:
+        if self.upcycle and (self.random or self.state or self.layers is not None):
+            raise ValueError("upcycle: takes the weights of all layers; leave out random, state and layers")
         if self.random and (self.state or self.layers is not None):
             raise ValueError("with random: true no weights are taken; leave out state and layers")
         return self

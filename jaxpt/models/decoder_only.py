@@ -208,7 +208,7 @@ class DecoderOnlyConfig(MixtureConfig):
         """The kind of each layer."""
         return tuple(itertools.islice(itertools.cycle(self.pattern), self.layers))
 
-    def numbers(self) -> tuple[tuple[range, ...], ...]:
+    def numbers(self, stack: str = "decoder") -> tuple[tuple[range, ...], ...]:
         """Layer numbers of each block of each segment: `numbers()[segment][block]`.
 
         Example: a pattern of 3 in 8 layers: two repetitions of (0, 1, 2), then (6) and (7) once. A pattern as long as

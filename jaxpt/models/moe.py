@@ -60,6 +60,9 @@ class MixtureConfig(ModelConfig):
     """Scores of all experts together, or of each by itself."""
     router_normalized: bool = False
     """The weights of a token's experts are divided by their sum."""
+    router_bias: bool = False
+    """A bias of each expert, for the choice alone: after each step it falls by `optimizer.router_bias_rate` for experts
+    with more tokens than the mean, and rises for the others, so that no loss is needed (DeepSeek-V3)."""
     router_scale: PositiveFloat = 1.0
     """Factor of the weights."""
     router_jitter: Fraction = 0.0
@@ -138,6 +141,8 @@ class Routing:
     log_z_squared_G: jax.Array
     entropy_G: jax.Array
     """In nats."""
+    load_G: jax.Array
+    """Zeros, whose gradient by the router's bias is proportional to what each expert's load is above the mean."""
 
 
 class MoE(nn.Module):
@@ -171,7 +176,11 @@ class MoE(nn.Module):
         routed_BxLxD, x_BxLxD = self._jittered(x_BxLxD)
         logits_BxLxE = routed_BxLxD.astype(jnp.float32) @ self._router(D)
         probs_BxLxE = jax.nn.softmax(logits_BxLxE) if c.router == "softmax" else jax.nn.sigmoid(logits_BxLxE)
-        weights_BxLxk, ids_BxLxk = jax.lax.top_k(probs_BxLxE, c.experts_per_token)
+        bias_E = jnp.zeros(c.experts)
+        if c.router_bias:
+            bias_E = Kernel((c.experts,), ("norm",), nn.initializers.zeros, "bias", name="router_bias")()
+        _, ids_BxLxk = jax.lax.top_k(probs_BxLxE + jax.lax.stop_gradient(bias_E), c.experts_per_token)
+        weights_BxLxk = jnp.take_along_axis(probs_BxLxE, ids_BxLxk, axis=-1)
         if c.router_normalized:
             weights_BxLxk /= weights_BxLxk.sum(-1, keepdims=True)
         chosen_BxLxE = jnp.where(is_token_BxL[..., None], jax.nn.one_hot(ids_BxLxk, c.experts).sum(2), 0)
@@ -192,7 +201,8 @@ class MoE(nn.Module):
                 self.dtype, gated=self.gated, use_bias=False, dropout=self.dropout, name="shared",
             )(x_BxLxD)  # fmt: skip
         dropped_BxL = (is_token_BxL[..., None] & ~is_kept_BxLxk).sum(-1)
-        return y_BxLxD, _summed(c, logits_BxLxE, probs_BxLxE, chosen_BxLxE, dropped_BxL, is_token_BxL)
+        routing = _summed(c, logits_BxLxE, probs_BxLxE, chosen_BxLxE, dropped_BxL, is_token_BxL)
+        return y_BxLxD, routing.replace(load_G=load(bias_E, routing.choices_GxE))
 
     @property
     def _drops_out(self) -> bool:
@@ -258,15 +268,16 @@ def feed(
 
 
 class Kernel(nn.Module):
-    """A parameter `kernel`."""
+    """One parameter."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     init: Initializer
+    called: str = "kernel"
 
     @nn.compact
     def __call__(self) -> jax.Array:
-        return param(self, "kernel", self.init, self.shape, self.axes)
+        return param(self, self.called, self.init, self.shape, self.axes)
 
 
 def each(init: Initializer) -> Initializer:
@@ -335,8 +346,26 @@ def _summed(
         scores_GxE=sums(probs_BxLxE),
         dropped_G=sums(dropped_BxL.astype(jnp.float32)),
         log_z_squared_G=sums(jnp.square(jax.nn.logsumexp(logits_BxLxE, axis=-1))),
+        load_G=jnp.zeros(groups),
         entropy_G=sums(-(probs_BxLxE * jnp.log(jnp.maximum(probs_BxLxE, 1e-20))).sum(-1)),
     )
+
+
+LOAD_SLOPE = 1e-9
+"""So small that the norm of all gradients does not change; only the signs of the bias's gradient count."""
+
+
+def load(bias_E: jax.Array, choices_GxE: jax.Array) -> jax.Array:
+    """Zeros [G] whose sum has the gradient `LOAD_SLOPE` · (load − mean load) by the bias.
+
+    A sum over tokens, as a loss: so it is the same in microbatches and on every mesh.
+
+    Args:
+      bias_E: the router's bias.
+      choices_GxE: tokens that chose each expert.
+    """
+    excess_GxE = jax.lax.stop_gradient(choices_GxE - choices_GxE.mean(-1, keepdims=True))
+    return LOAD_SLOPE * (excess_GxE * (bias_E - jax.lax.stop_gradient(bias_E))).sum(-1)
 
 
 def balance_loss(config: MixtureConfig, routing: Routing) -> jax.Array:
@@ -388,6 +417,8 @@ def finish(config: ModelConfig, output: Output, side: str = "") -> Output:
     aux = {}
     if config.balance_weight:
         aux[f"{side}router_balance"] = config.balance_weight * balance_loss(config, routing)
+    if config.router_bias:
+        aux[f"{side}router_load"] = routing.load_G.sum()
     if config.router_z_weight:
         count = 1 if config.balance == "switch" else len(routing.tokens_G)
         aux[f"{side}router_z"] = config.router_z_weight * routing.log_z_squared_G.sum() / count

@@ -103,14 +103,27 @@ class Network:
 
     def count_params(self) -> int:
         """Number of parameters; padding rows of the vocabulary and what is no weight (`fixed_params`) do not count."""
+        return sum(self._size(*leaf) for leaf in self._leaves())
+
+    def count_active_params(self) -> int:
+        """Number of parameters that a token uses: of a mixture's experts those that it is sent to."""
 
         def size(path: Any, box: nn.LogicallyPartitioned) -> int:
-            if jax.tree_util.keystr(path, simple=True, separator="/") in self.config.fixed_params:
-                return 0
-            axes = zip(box.names, box.value.shape, strict=True)
-            return math.prod(self.config.vocab_size if name == "vocab" else size for name, size in axes)
+            if "expert" not in box.names[:-1]:  # a router has all experts as its last axis
+                return self._size(path, box)
+            return self._size(path, box) * self.config.experts_per_token // self.config.experts
 
-        return sum(size(*leaf) for leaf in jax.tree_util.tree_leaves_with_path(self.abstract(), is_leaf=_is_box))
+        return sum(size(*leaf) for leaf in self._leaves())
+
+    def _leaves(self) -> list[tuple[Any, nn.LogicallyPartitioned]]:
+        """(path, its shape and axes) of each parameter."""
+        return jax.tree_util.tree_leaves_with_path(self.abstract(), is_leaf=_is_box)
+
+    def _size(self, path: Any, box: nn.LogicallyPartitioned) -> int:
+        if jax.tree_util.keystr(path, simple=True, separator="/") in self.config.fixed_params:
+            return 0
+        axes = zip(box.names, box.value.shape, strict=True)
+        return math.prod(self.config.vocab_size if name == "vocab" else size for name, size in axes)
 
     def bind(self, params: Any, rngs: Rngs | None = None, backbone: Any = None) -> Bound:
         """Binds backbone and heads to parameters and random keys.

@@ -82,9 +82,9 @@ class T5Config(MixtureConfig):
             raise ValueError("share_layers: goes with no experts")
         return self
 
-    def numbers(self, side: str) -> tuple[tuple[range, ...], ...]:
-        """Layer numbers of each block of each segment of a side's stack."""
-        count = self.layers if side == "encoder" else self.decoder_layers or self.layers
+    def numbers(self, stack: str) -> tuple[tuple[range, ...], ...]:
+        """Layer numbers of each block of each segment of a stack."""
+        count = self.layers if stack == "encoder" else self.decoder_layers or self.layers
         return repeated([self.is_sparse(i) for i in range(count)], self.sparse_period)
 
     def segments(self, side: str) -> tuple[Segment, ...]:

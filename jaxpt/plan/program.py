@@ -83,6 +83,8 @@ class PlanResult:
     """With its version, such as "libtpu 0.0.52"."""
     regions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """What its loops and the rest of it do (`jaxpt.plan.operations`): the roofline adds up their times."""
+    active_parameters: int = 0
+    """Those that a token uses: of a mixture's experts those that it is sent to."""
 
     @property
     def fits(self) -> bool:
@@ -236,6 +238,7 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
     largest = memory.largest(texts["live-range"], texts["buffer-assignment"], program)
     return {
         "parameters": setup.network.count_params(),
+        "active_parameters": setup.network.count_active_params(),
         "memory": {**parts, "temporaries": total - sum(parts.values())},
         "total": total,
         "buffers": [dataclasses.asdict(buffer) for buffer in largest],

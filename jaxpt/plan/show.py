@@ -34,8 +34,10 @@ def plan(report: dict[str, Any], shardings: bool = False) -> None:
     """Prints a report of `jaxpt.plan.command`."""
     phases = report["phases"]
     first = phases[0]
+    total, active = first["parameters"], first["active_parameters"] or first["parameters"]
+    parameters = f"{total:,} parameters" + (f", {active:,} of them for a token" if active < total else "")
     _print(
-        f"{report['model']} · {report['objective']} · {first['parameters']:,} parameters · {report['where']}: "
+        f"{report['model']} · {report['objective']} · {parameters} · {report['where']}: "
         f"{_devices(first)}, remat {report['remat']}, "
         f"grad_accum_steps {report['grad_accum_steps']}, compiled by {first['compiler']}"
     )

@@ -21,7 +21,7 @@ from jaxpt.models.layers import stored_rows
 from jaxpt.models.network import Network
 from jaxpt.models.stored import StoredParam, stored_params
 from jaxpt.parallel import rules
-from jaxpt.train import checkpoint, foreign, lora, teachers, trainable, vocabularies, weights
+from jaxpt.train import checkpoint, foreign, lora, teachers, trainable, upcycle, vocabularies, weights
 from jaxpt.train.display import say
 from jaxpt.train.run_dir import changes, edited
 from jaxpt.train.state import Setup, State, per_device_size
@@ -55,7 +55,7 @@ def begin(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> t
     if source.state and source.layers:
         raise UserError("init_from.layers: with state=true the whole state goes on; leave one of them out")
     other = foreign.reader(source.path) or source.partial or source.layers or source.vocabulary != "same"
-    other = other or setup.config.task is not None
+    other = other or setup.config.task is not None or source.upcycle
     if not source.state and other:
         return start(setup, source, say), None
     from_dir, at = checkpoint.find(source.path, source.step)
@@ -112,8 +112,10 @@ def describe(setup: Setup, disk: int) -> str:
     part, _ = trainable.partition(setup.shapes.params, setup.trained)
     is_whole = part is setup.shapes.params
     trained = "" if is_whole else f", {sum(x.size for x in jax.tree.leaves(part)):,} trained"
+    total, active = setup.network.count_params(), setup.network.count_active_params()
+    of_token = "" if active == total else f", {active:,} of them for a token"
     return (
-        f"{setup.network.count_params():,} parameters{trained}; "
+        f"{total:,} parameters{of_token}{trained}; "
         f"{jax.device_count()} × {device.device_kind}, mesh {mesh}, "
         f"computing in {jnp.dtype(base.compute_dtype(config.model)).name}\n"
         f"state {per_device_size(setup) / 1e6:.1f} MB a device; checkpoints take up to {disk / 1e9:.2f} GB"
@@ -171,6 +173,9 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         nothing fits; the source is damaged, or a parameter of it is not finite.
     """
     arrays, theirs, name = weights.open_weights(source.path, source.step, True, setup.config.checkpoint)
+    if source.upcycle:
+        upcycle.check(source.path, theirs, setup.config.model)
+        arrays = upcycle.experts(arrays, setup.config.model)
     source, grows = _vocabulary_rule(setup.config, source, theirs.config.vocab_size)
     old_pieces = vocabularies.old_pieces(setup.config, source) if source.vocabulary == "mean" else {}
     old_rows = vocabularies.rows_by_token(setup.config, source) if source.vocabulary == "tokens" else None
@@ -255,6 +260,8 @@ def _vocabulary_rule(config: Config, source: InitConfig, their_size: int) -> tup
 def _drawn(config: Config, source: InitConfig, expected: Mapping[str, StoredParam]) -> set[str]:
     """Paths of the parameters that are not to be taken: tables of a new vocabulary, heads of other labels."""
     drawn = {path for path, place in expected.items() if source.vocabulary == "new" and "vocab" in place.axes}
+    if source.upcycle:
+        drawn |= {path for path in expected if path.endswith("/router/kernel")}
     labels = head_labels(config)
     known = labels_of(source.path) if labels else {}
     for head in (name for name, label_names in labels.items() if name not in known or known[name] != label_names):

@@ -109,7 +109,7 @@ def test_balance_at_uniform_routing_and_beyond(form, balanced):
     """`switch` is a sum of 1 over 3 layers; the others are k = 2. All experts but one dead: E times as much."""
     tokens = np.array([[5.0, 0.0, 3.0]] * 3)
     uniform = np.repeat(tokens[..., None], E, -1) / E
-    routing = Routing(tokens, 2 * uniform, uniform, tokens, tokens, tokens)
+    routing = Routing(tokens, 2 * uniform, uniform, tokens, tokens, tokens, tokens)
     c = config(balance=form)
     np.testing.assert_allclose(moe.balance_loss(c, routing) / 8, balanced, rtol=1e-6)
     one = np.zeros(E)

@@ -189,3 +189,13 @@ def test_models_at_full_size_take_what_hand_counts_say(tmp_path, name):
 def test_rematerialisation_costs_up_to_a_third_more(tmp_path):
     _, model, program = traced(tmp_path, "tinyllama_1_1b", "model.remat=full")
     assert 1.2 * model < program < model * 4 / 3  # a block's last product is not needed again
+
+
+def test_rows_count_with_the_weights_of_their_expert_alone():
+    """Forward and both gradients of 6 rows, width 3 to 4, of any number of experts."""
+
+    def loss(x, kernel):
+        return jax.lax.ragged_dot(x, kernel, jnp.array([2, 3, 1, 0])).sum()
+
+    x, kernel = jnp.ones((6, 3)), jnp.ones((4, 3, 4))
+    assert flops.matmul_flops(jax.grad(loss, (0, 1)), x, kernel) == 3 * 2 * 6 * 3 * 4

@@ -3,8 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 
-from jaxpt.train import routers, step
+from jaxpt.train import routers, state, step
 from tests import families
 from tests.models.helpers import drawn
 
@@ -51,3 +52,20 @@ def test_a_step_has_them_and_microbatches_change_none():
     assert 0 < found[0]["router/dropped"][0] < 1 and 0 < found[0]["router/entropy"][0] <= np.log(8)
     for name in ("router/share", "router/dropped", "router/entropy"):
         np.testing.assert_allclose(*(metrics[name] for metrics in found), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_bias_of_the_router_moves_against_the_load():
+    """By the same amount whatever the optimizer; it changes the choice, not the weights."""
+    config = families.config("mixture", model={"router_bias": True}, optimizer={"router_bias_rate": 0.01})
+    setup = state.setup(config, jax.devices()[:1])
+    begun, batch = families.begin(setup), families.batch(config)
+    before = jax.device_get(begun.params)
+    with setup.use():
+        after, figures = step.make_train_step(setup, config.objective)(begun, step.put(batch, setup))
+    assert figures["router_load"] == 0
+    path = "model/decoder/segment_1/block_0/feed_forward/router_bias/bias"
+    old, new = (traverse_util.flatten_dict(tree, sep="/")[path][0] for tree in (before, jax.device_get(after.params)))
+    share = np.asarray(figures["router/share"][0])
+    np.testing.assert_allclose(new - old, -0.01 * np.sign(share - 1 / 8), atol=1e-6)
+    assert len(np.unique(np.sign(share - 1 / 8))) > 1

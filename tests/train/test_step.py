@@ -235,3 +235,13 @@ def test_layer_norms_have_an_entry_for_each_layer():
         layers = np.asarray(functools.reduce(lambda tree, name: tree[name], path.split("/"), gradients))
         wanted = scale * np.linalg.norm(layers.reshape(2, -1), axis=1)
         np.testing.assert_allclose(metrics[f"{what}_norm/{path}"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [({"balance": "mixtral"}, r"balance: mixtral is a product"), ({"group_rows": 2}, r"cuts groups of model\.group_r")],
+)
+def test_microbatches_that_cut_groups_of_rows_are_refused(model, words):
+    config = families.config("mixture", model=model, train={"grad_accum_steps": 2})
+    with pytest.raises(UserError, match=words):
+        step.check(config, state.setup(config, jax.devices()[:1]))

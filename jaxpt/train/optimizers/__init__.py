@@ -22,7 +22,7 @@ from pydantic import NonNegativeFloat
 
 from jaxpt.config import Fraction, OptimizerConfig, PositiveFloat
 from jaxpt.train import patterns
-from jaxpt.train.optimizers.groups import Group, grouped, scale_by_rates
+from jaxpt.train.optimizers.groups import Group, grouped, scale_by_rates, step_router_biases
 from jaxpt.train.optimizers.logical import Axes, decay_mask, is_axes, per_layer, rank, state_axes
 
 NOT_MATRICES = frozenset({"vocab", "positions", "buckets", "classes"})
@@ -64,7 +64,8 @@ def make(
         return group_config.build(schedule, logical_axes)
 
     rule = grouped(of_group, groups, logical_axes) if groups else config.build(schedule, logical_axes)
-    return optax.chain(*clip, rule, *([scale_by_rates(rates)] if rates else []))
+    chain = optax.chain(*clip, rule, *([scale_by_rates(rates)] if rates else []))
+    return step_router_biases(chain, config.router_bias_rate, logical_axes)
 
 
 def _clip(norm: float, separately: Sequence[str], logical_axes: Any) -> list[optax.GradientTransformation]:

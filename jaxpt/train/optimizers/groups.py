@@ -97,6 +97,36 @@ def scale_by_rates(rates: Mapping[str, np.ndarray]) -> optax.GradientTransformat
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
+ROUTER_BIAS = "router_bias/bias"
+
+
+def step_router_biases(
+    transform: optax.GradientTransformation, rate: float, logical_axes: Any
+) -> optax.GradientTransformation:
+    """Moves the routers' biases by −rate · sign(gradient), which is the excess of each expert's load.
+
+    Args:
+      transform: of all parameters.
+      rate: what a bias moves in a step.
+      logical_axes: a tree like the parameters.
+
+    Returns:
+      `transform` itself if there are no such biases.
+
+    Paper: https://arxiv.org/abs/2408.15664
+    """
+    paths = [path for path in traverse_util.flatten_dict(logical_axes, sep="/") if path.endswith(ROUTER_BIAS)]
+    if not paths:
+        return transform
+
+    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, state = transform.update(gradients, state, params)
+        flat, slopes = (traverse_util.flatten_dict(tree, sep="/") for tree in (updates, gradients))
+        return _tree(flat | {path: -rate * jnp.sign(slopes[path]) for path in paths}), state
+
+    return optax.GradientTransformation(transform.init, update)
+
+
 def _tree(flat: Mapping[str, Any]) -> Any:
     return traverse_util.unflatten_dict(flat, sep="/")
 
