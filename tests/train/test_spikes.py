@@ -132,6 +132,12 @@ def test_a_run_says_skips_or_goes_back(recipe, capsys):
     assert (ends["skip"].skipped_total, ends["skip"].skipped) == (1, 0)
     assert ends["rewind"].skipped_total == 0  # from before the spike, without its batch
     assert (receipts["rewind"]["rewinds"], receipts["rewind"]["omitted"]) == (1, {"0": [14, 15, 16, 17]})
+    for action, receipt in receipts.items():
+        seconds = receipt["time"]["seconds"]
+        assert sum(seconds.values()) == pytest.approx(receipt["wall_seconds"], abs=0.1)
+        assert receipt["time"]["goodput"] == pytest.approx(seconds["steps"] / sum(seconds.values()), abs=1e-3)
+        assert ("lost" in seconds) == (action == "rewind")
+    assert not (recipe.parent / "rewind" / "heartbeat.json").exists()
     assert "going back to step 15 (train.on_spike: rewind) without the batches 14, 15, 16, 17" in said
     for left in (20, 15):  # killed after the rewind; in the middle of it, before what it leaves out was saved
         for step in {15, 20, 24} - set(range(left + 1)):
