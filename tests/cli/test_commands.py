@@ -17,7 +17,7 @@ from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.config import load
 from jaxpt.data import tokenizers
-from jaxpt.errors import UserError
+from jaxpt.errors import RetryableError, UserError
 from jaxpt.plan import program
 from tests import families
 from tests.plan.test_roofline import MEASURED
@@ -170,22 +170,27 @@ def test_a_mistake_is_one_line_and_exit_code_2(capsys, argv, answer):
 
 
 @pytest.mark.parametrize(
-    ("error", "answer"),
+    ("error", "expected", "answer"),
     [
-        (UserError("data.path: no file\nmatches"), "jaxpt: data.path: no file matches\n"),
-        (OSError(28, "No space left on device", "runs/x"), "jaxpt: runs/x: No space left on device\n"),
-        (PermissionError(13, "Permission denied"), "jaxpt: Permission denied\n"),
-        (OSError("odd"), "jaxpt: odd\n"),
-        (ModuleNotFoundError("No module named 'wandb'", name="wandb"), "jaxpt: the Python package 'wandb' is not *\n"),
+        (UserError("data.path: no file\nmatches"), 2, "jaxpt: data.path: no file matches\n"),
+        (RetryableError("process 1 is gone"), 75, "jaxpt: process 1 is gone\n"),
+        (OSError(28, "No space left on device", "runs/x"), 74, "jaxpt: runs/x: No space left on device\n"),
+        (PermissionError(13, "Permission denied"), 2, "jaxpt: Permission denied\n"),
+        (OSError("odd"), 2, "jaxpt: odd\n"),
+        (
+            ModuleNotFoundError("No module named 'wandb'", name="wandb"),
+            2,
+            "jaxpt: the Python package 'wandb' is not *\n",
+        ),
     ],
 )
-def test_errors_of_a_command(capsys, fake, error, answer):
+def test_errors_of_a_command(capsys, fake, error, expected, answer):
     def train(config, timings):
         raise error
 
     fake("jaxpt.train.loop", train=train)
     code, _, err = run(capsys, "train", RECIPE)
-    assert code == 2
+    assert code == expected
     assert err.startswith(answer.partition("*")[0]) and err.count("\n") == 1
     for argv in (["--debug", "train", RECIPE], ["train", RECIPE, "--debug"]):
         with pytest.raises(type(error)):
