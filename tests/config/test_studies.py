@@ -101,7 +101,7 @@ def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
         ("rows: [{name: a, recipe: x}]", "key question is missing"),
         ("question: q\ntokens: 2e6\n", "tokens: wants a whole number, got 2000000.0; write 2000000"),
         ("question: q\ntokens: 9\nminutes: 1", "tokens: a study has a budget of tokens or of minutes; leave one *"),
-        ("question: q\nminutes: 0", "minutes: wants a number above 0, got 0"),
+        ("question: q\nminutes: 0", "minutes: wants a number above 0.0, got 0"),
         (
             "question: q\nrows: [{name: a, recipe: x, finetune_by_task: {sst: {seed: 1}}}]\n"
             "evaluate: {finetune: {tasks: [{name: sst2, recipe: y}]}}",
