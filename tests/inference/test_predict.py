@@ -107,9 +107,31 @@ def test_what_a_report_shows_is_kept(run):
     texts = {row["id"]: row["text"] for row in rows}
     assert part["worst"] == [one | {"text": texts[one["id"]]} for one in worst]
     said = {one["evaluator"]: one["lines"] for one in lines(directory / "lines.jsonl")}
-    assert any("(constant " in line for line in said["task"])
+    assert any("(constant baseline " in line for line in said["task"])
     constant = json.loads((run / "run" / "run.json").read_text())["test_constant"]["accuracy"]
     assert constant == pytest.approx(max(part["labels"]["test"].values()) / 21, abs=0.2)
+
+
+@pytest.mark.slow
+def test_the_best_simple_model_stands_beside_a_fine_tuned_one(run, capsys):
+    """Those of `jaxpt baseline` on the run; of the same rows, so that the error is that of paired examples."""
+    receipt = json.loads((run / "run" / "run.json").read_text())
+    entry = receipt["simple_models"][""]
+    models = "words_svm,chars_svm"
+    assert main(["baseline", str(run / "run"), "--models", models, "--out", str(run / "simple.json")]) == 0
+    found = json.loads((run / "simple.json").read_text())
+    (best,) = (score for score in found["scores"] if score["model"] == found["best"])
+    assert (entry["model"], entry["setting"], entry["value"]) == (
+        best["model"], best["setting"], best["metrics"]["test"]["accuracy"],
+    )  # fmt: skip
+    assert entry["difference"] == pytest.approx(receipt["test"]["accuracy"] - entry["value"])
+    assert entry["constant"] == receipt["test_constant"]["accuracy"]
+    assert main(["train", str(run / "run")]) == 0
+    said = capsys.readouterr().out
+    assert f"best simple model: {entry['model']}" in said
+    assert ("than that of a simple baseline" in said) == (entry["verdict"] != "better")
+    assert main(["report", str(run / "run")]) == 0
+    assert f"simple model {entry['model']}" in (run / "run" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.slow
