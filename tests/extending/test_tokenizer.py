@@ -84,7 +84,7 @@ def test_mistakes_are_told_in_one_line(lab, kind, capsys):
         assert lab.train("run", *overrides) == 2
         return capsys.readouterr().err
 
-    assert "'wordpeice' is none of bpe, sentencepiece, wordpiece; did you mean wordpiece?" in said(
+    assert "'wordpeice' is none of bpe, sentencepiece, spelled_words, wordpiece, words; did you mean" in said(
         "data.tokenizer.kind=wordpeice"
     )
     empty = lab.module("empty", "")

@@ -31,6 +31,7 @@ PUBLISHED = {
     "deberta_v3_large": 435_191_908, "deberta_v3_small": 142_024_548, "deberta_v3_xsmall": 70_958_820,
     "distilbert_base": 66_985_530, "electra_base": 109_483_009, "electra_base_generator": 33_740_602,
     "electra_large": 335_142_913, "electra_large_generator": 51_295_290, "electra_small": 13_549_057,
+    "elmo_medium": 28_027_744, "elmo_original": 93_600_864, "elmo_small": 13_593_312,
     "ettin_decoder_17m": 16_913_600, "ettin_decoder_1b": 1_031_314_112, "eurobert_210m": 310_266_624,
     "eurobert_2_1b": 2_403_092_736, "eurobert_610m": 755_625_600, "gemma2_27b": 27_227_128_320,
     "gemma2_2b": 2_614_341_888, "gemma2_9b": 9_241_705_984, "gemma3_12b": 11_765_788_416, "gemma3_1b": 999_885_952,
@@ -72,7 +73,7 @@ WITHOUT_HEADS = {
 
 ONE_OF_EACH = (
     "albert_base", "bart_base", "bert_tiny", "deberta_v2_xlarge", "deberta_v3_small", "distilbert_base",
-    "electra_small", "electra_base_generator", "gemma2_2b", "gemma3_1b", "gpt2_124m", "gpt3_125m", "gpt_117m",
+    "electra_small", "electra_base_generator", "elmo_small", "gemma2_2b", "gemma3_1b", "gpt2_124m", "gpt3_125m", "gpt_117m",
     "llama2_70b", "llama3_2_1b", "mbart_cc25", "mistral_7b", "modernbert_base", "mt5_small", "olmo2_1b", "opt_125m",
     "pythia_70m", "qwen2_5_0_5b", "qwen3_0_6b", "roberta_base", "t5_1_1_small", "t5_base_shared", "t5_lm_base",
     "t5_small", "umt5_small", "xlm_roberta_base", "xlnet_base",

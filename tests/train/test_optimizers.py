@@ -189,6 +189,18 @@ def test_only_matrices_are_decayed_stacked_or_not(kind):
 
 
 @pytest.mark.gpu
+def test_adagrad_by_hand():
+    """TensorFlow's, whose accumulator has a first value and no ε beside it."""
+    tx = optimizers.make(_config("adagrad", initial_accumulator=0.25), optax.constant_schedule(0.5), {"w": ("norm",)})
+    params, gradients = {"w": np.zeros(2, np.float32)}, np.array([[3.0, 0.0], [-1.0, 2.0]], np.float32)
+    state, updates = tx.init(params), []
+    for gradient in gradients:
+        update, state = tx.update({"w": gradient}, state, params)
+        updates.append(update["w"])
+    accumulated = 0.25 + np.cumsum(gradients**2, axis=0)
+    np.testing.assert_allclose(updates, -0.5 * gradients / np.sqrt(accumulated), rtol=1e-6)
+
+
 def test_adamw_takes_a_first_step_of_the_learning_rate():
     config = _config(learning_rate=0.1)
     _, updates = _run(lambda *given: _steps(config, AXES, *given), _random(0), [_random(1)])
@@ -311,6 +323,7 @@ def test_parts_are_clipped_by_norms_of_their_own():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("momentum", [{}, {"b1": 0.9}])
 def test_the_state_has_the_axes_of_its_parameters(kind, momentum):
+    momentum = {} if kind == "adagrad" else momentum  # it has none
     config = _config(kind, **momentum, weight_decay=0.1, clip_norm=1.0)
     tx = optimizers.make(config, optax.constant_schedule(1.0), AXES)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _random(0))
@@ -324,9 +337,8 @@ def test_the_state_has_the_axes_of_its_parameters(kind, momentum):
         moments += leaf.shape == (3, 8, 16) and names == ("layers", "embed", "mlp")
         if leaf.size > 160:  # nothing of size is left whole
             assert None not in names
-    assert moments == {"adamw": 2, "adafactor": 2 if momentum else 1, "adamax": 2, "lamb": 2, "lion": 1, "muon": 1}.get(
-        kind, 1 if momentum else 0
-    )
+    of_kind = {"adamw": 2, "adafactor": 2 if momentum else 1, "adagrad": 1, "adamax": 2, "lamb": 2, "lion": 1, "muon": 1}
+    assert moments == of_kind.get(kind, 1 if momentum else 0)
 
 
 def test_rows_and_columns_keep_their_axes():
