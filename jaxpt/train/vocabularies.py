@@ -1,8 +1,9 @@
-"""What a run's vocabulary means for the weights that it starts from: rows of tokens, tables made of its words."""
+"""What a run's vocabulary means for the weights that it starts from: rows of new tokens, tables made of its words."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flax import traverse_util
@@ -10,11 +11,13 @@ from flax import traverse_util
 from jaxpt.config import Config, InitConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import extension
-from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.runtime import hub
 from jaxpt.train import checkpoint, weights
 from jaxpt.train.state import Setup, State
+
+if TYPE_CHECKING:
+    from jaxpt.data.tokenizers.base import Tokenizer
 
 
 def old_pieces(config: Config, source: InitConfig) -> dict[int, list[int]]:
@@ -35,20 +38,6 @@ def old_pieces(config: Config, source: InitConfig) -> dict[int, list[int]]:
         return {i: pieces for i, pieces in extension.old_pieces(new, old).items() if pieces}
     except UserError as error:
         raise UserError(f"init_from.vocabulary: mean: {error}") from None
-
-
-def with_constants(setup: Setup, state: State, tokenizer: Tokenizer) -> State:
-    """A fresh state with the parameters that a model makes of the vocabulary (`ModelConfig.constants`).
-
-    Args:
-      setup: of the run.
-      state: before the first step.
-      tokenizer: of the run.
-    """
-    flat = traverse_util.flatten_dict(state.params, sep="/")
-    for path, array in setup.config.model.constants(tokenizer).items():
-        flat[path] = weights.placed(array, flat[path].sharding)
-    return state.replace(params=traverse_util.unflatten_dict(flat, sep="/"))
 
 
 def rows_by_token(config: Config, source: InitConfig) -> np.ndarray:
@@ -80,6 +69,20 @@ def _both(config: Config, source: InitConfig, needs: str) -> tuple[Tokenizer, To
     options = {"extra_ids": settings.extra_ids}
     new = tokenizers.load(settings.path, settings.kind, add_tokens=settings.add_tokens, **options)
     return new, tokenizers.load(_directory(source.path), settings.kind, **options)
+
+
+def with_constants(setup: Setup, state: State, tokenizer: Tokenizer) -> State:
+    """A fresh state with the parameters that a model makes of the vocabulary (`ModelConfig.constants`).
+
+    Args:
+      setup: of the run.
+      state: before the first step.
+      tokenizer: of the run.
+    """
+    flat = traverse_util.flatten_dict(state.params, sep="/")
+    for path, array in setup.config.model.constants(tokenizer).items():
+        flat[path] = weights.placed(array, flat[path].sharding)
+    return state.replace(params=traverse_util.unflatten_dict(flat, sep="/"))
 
 
 def _directory(path: str) -> Path:
