@@ -39,7 +39,7 @@ LAZY = {
     "jaxpt/evals/": "an evaluation of a run_dir alone needs the checkpoints",
 }
 """Files whose functions import other files of jaxpt. All functions may import data: TensorFlow takes seconds."""
-LIGHT = {"jaxpt.data.calls", "jaxpt.data.chat_template", "jaxpt.data.parts", "jaxpt.data.spec"} | {
+LIGHT = {f"jaxpt.data.{name}" for name in ("calls", "chat_template", "parts", "spec", "subwords")} | {
     f"jaxpt.data.labelled.{name}"
     for name in (
         "choices", "dialogue", "files", "layout", "question_answering", "rows", "tagging", "text_pairs",

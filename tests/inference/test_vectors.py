@@ -1,0 +1,180 @@
+"""Files of word vectors beside gensim's, a run from text to vectors and a classifier, analogies and similarity."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from jaxpt import cli
+from jaxpt.errors import UserError
+from jaxpt.inference import static_vectors, vector_files, word_tests
+from jaxpt.inference.static_vectors import StaticVectors
+from tests.runs import assert_bit_equal, final
+
+WORDS = ["the", "naïve", "cat", "今日"]
+VECTORS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.vec.gz", "v.glove", "v.bin", "v.bin.gz"])
+def test_what_is_written_is_read(tmp_path, name):
+    vector_files.write(tmp_path / name, WORDS, VECTORS)
+    words, vectors = vector_files.read(tmp_path / name)
+    assert words == WORDS and vectors.tobytes() == VECTORS.tobytes() and vector_files.is_vectors(tmp_path / name)
+    with pytest.raises(UserError, match="already exists"):
+        vector_files.write(tmp_path / name, WORDS, VECTORS)
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.bin.gz"])
+def test_gensim_reads_and_writes_the_same(tmp_path, name):
+    keyed = pytest.importorskip("gensim.models").KeyedVectors
+    is_binary = ".bin" in name
+    vector_files.write(tmp_path / name, WORDS, VECTORS)
+    theirs = keyed.load_word2vec_format(str(tmp_path / name), binary=is_binary)
+    assert theirs.index_to_key == WORDS and theirs.vectors.tobytes() == VECTORS.tobytes()
+    theirs.save_word2vec_format(str(tmp_path / f"again_{name}"), binary=is_binary)
+    words, vectors = vector_files.read(tmp_path / f"again_{name}")
+    assert words == WORDS and vectors.tobytes() == VECTORS.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "answer"),
+    [
+        ("v.bin", b"2 2\ncat 12345678", "v.bin: ends at word 2 of the 2 words that its first line says"),
+        ("v.bin", b"1 2\ncat 12345678 more", "v.bin: goes on after the 1 words that its first line says"),
+        ("v.bin", b"cat 12345678", "v.bin: wants a first line with the number of words"),
+        ("v.bin", b"1 1\ncat \x00\x00\xc0\x7f", "v.bin: word 1, 'cat': a number that is not finite"),
+        ("v.txt.gz", gzip.compress(b"cat 1 2\ndog 1"), "v.txt.gz: line 2: 1 numbers, wants 2 after a word"),
+    ],
+)
+def test_damaged_files_are_one_line(tmp_path, name, content, answer):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError) as error:
+        vector_files.read(tmp_path / name)
+    assert answer in str(error.value)
+
+
+def test_words_and_suffixes_that_a_file_does_not_hold(tmp_path):
+    with pytest.raises(UserError, match="the word 'a b' has white space"):
+        vector_files.write(tmp_path / "v.txt", ["a b"], VECTORS[:1])
+    with pytest.raises(UserError, match=r"wants a file with the suffix .txt, .vec, .glove, .bin"):
+        vector_files.write(tmp_path / "v.npy", WORDS, VECTORS)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "llama.bin").write_bytes(np.arange(7, dtype=np.int32).tobytes())
+    assert not vector_files.is_vectors(tmp_path / "llama.bin")
+
+
+def model():
+    """Royal is the first number, woman the second."""
+    vectors = [[0, 0, 1], [0, 1, 1], [1, 0, 1], [1, 1, 1.1], [0.3, -1, 0.2]]
+    return StaticVectors("v.txt", ["man", "woman", "king", "queen", "bank"], np.array(vectors, np.float32))
+
+
+def test_analogies_and_similarity(tmp_path):
+    vectors = model()
+    assert vectors.analogy("man", "king", "Woman", 2)[0][0] == "queen"
+    (tmp_path / "a.txt").write_text(": family\nman king woman queen\nman woman king bank\nman king wizard witch\n")
+    assert word_tests.accuracy(vectors, word_tests.read(tmp_path / "a.txt").analogies) == (0.5, 2)
+    (tmp_path / "p.tsv").write_text(
+        "# words\nword1\tword2\tscore\nking\tqueen\t9\nman\tbank\t1\nMan\tking\t5\nman\txx\t3\n"
+    )
+    pairs = word_tests.read(tmp_path / "p.tsv").pairs
+    assert len(pairs) == 4 and word_tests.similarity(vectors, pairs) == (pytest.approx(1.0), 3)
+    (tmp_path / "p.tsv").write_text("king queen 9\nman bank\n")
+    with pytest.raises(UserError, match=r"line 2: wants two words and a score, or four words, got 'man bank\\n'"):
+        word_tests.read(tmp_path / "p.tsv")
+
+
+# ---- a run ----------------------------------------------------------------------------------------------------------
+
+
+TINY = """
+model: {kind: word_vectors, vocab_size: 200, embed_dim: 8}
+objective: {kind: skip_gram, window: 2, stretch: 1.0, subsample: 0.0, noise: 4}
+data: {path: text.txt, cache_dir: cache, tokenizer: {kind: words, min_count: 2}, length: 32, batch_size: 4,
+       validation_fraction: 0.2}
+optimizer: {kind: sparse_sgd, learning_rate: 0.1, updates: 4, schedule: {kind: linear, end_fraction: 1e-4}}
+train: {steps: 6, eval_every: 6, log_every: 2}
+checkpoint: {every: 3}
+log: {tensorboard: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a text, a recipe, and a run of it."""
+    directory = tmp_path_factory.mktemp("vectors")
+    rng = np.random.default_rng(0)
+    names = [f"w{'abcdefghij'[i]}{'xyz'[j]}" for i in range(10) for j in range(3)]
+    (directory / "text.txt").write_text("\n".join(" ".join(rng.choice(names, 40)) for _ in range(60)))
+    (directory / "recipe.yaml").write_text(TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        assert cli.main(["train", "recipe.yaml", "run_dir=run"]) == 0
+    return directory
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_ends_with_the_same_bits(place, monkeypatch):
+    monkeypatch.chdir(place)
+    assert (
+        cli.main(["train", "recipe.yaml", "run_dir=other", "train.steps=3", "optimizer.schedule={kind: constant}"]) == 0
+    )
+    whole = ["run_dir=whole", "optimizer.schedule={kind: constant}"]
+    assert cli.main(["train", "recipe.yaml", *whole]) == 0
+    assert cli.main(["train", "recipe.yaml", "run_dir=other", "optimizer.schedule={kind: constant}"]) == 0
+    one, two = final(place / "whole", 6), final(place / "other", 6)
+    assert np.asarray(one.params["model"]["token_embed"]["table"]).any()
+    assert_bit_equal([one] * 10, [two] * 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["objective.kind=cbow", "objective.classifier=hierarchical_softmax"],
+        ["objective.subwords={buckets: 50}"],
+        ["objective={kind: glove, window: 3}", "optimizer.kind=sparse_adagrad"],
+    ],
+)
+def test_every_form_runs_from_text_to_vectors(place, monkeypatch, capsys, settings):
+    monkeypatch.chdir(place)
+    name = settings[0][10:].partition("=")[0] + str(len(settings[0]))
+    assert cli.main(["train", "recipe.yaml", f"run_dir={name}", *settings]) == 0
+    vectors = static_vectors.of_run(name)
+    assert len(vectors.words) == 30 and vectors.vectors_VxD.shape == (30, 8) and np.isfinite(vectors.vectors_VxD).all()
+    assert cli.main(["neighbours", name, "wax", "-k", "3"]) == 0
+    assert cli.main(["inspect", "recipe.yaml", *settings, "-n", "1"]) == 0
+    if "subwords" in settings[0]:
+        assert cli.main(["neighbours", name, "waxes"]) == 0  # its n-grams
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_vectors_go_to_a_file_and_back_and_to_a_classifier(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    assert cli.main(["export", "run", "run.bin"]) == 0 and cli.main(["import", "run.bin", "imported"]) == 0
+    assert cli.main(["export", "imported", "again.bin"]) == 0
+    assert (place / "run.bin").read_bytes() == (place / "again.bin").read_bytes()
+    rows = [{"text": f"{word} wax", "label": "a" if word < "wc" else "b"} for word in ("wax", "way", "wdx", "wez") * 12]
+    (place / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = [
+        "run_dir=classifier", "data.path=rows.jsonl", "init_from={path: imported, partial: true}",
+        "data.tokenizer.path=imported/tokenizer", "objective={}", "task={kind: classification, labels: [a, b]}",
+        "objective.features={layers: last}", "optimizer={kind: adamw, learning_rate: 0.1}", "data.length=8",
+    ]  # fmt: skip
+    assert cli.main(["train", "recipe.yaml", *recipe]) == 0
+    table = final(place / "classifier", 6).params["model"]["token_embed"]["table"]
+    np.testing.assert_array_equal(table[2:32], static_vectors.of_run("run").vectors_VxD)
+    for argv, answer in (
+        (["export", "run", "again.bin"], "again.bin: already exists"),
+        (["export", "classifier", "c.bin"], "classifier: makes no static vectors"),
+        (["import", "run.bin", "o", "--partial"], "run.bin: is a file of word vectors, which has no options"),
+        (["vectors", "run", "rows.jsonl"], "rows.jsonl: line 2: wants two words and a score"),
+        (["train", "recipe.yaml", "run_dir=r", "data.tokenizer.min_count=999"], "min_count: 999: no word"),
+        (["train", "recipe.yaml", "run_dir=r", "objective.window=0"], "objective.window"),
+    ):
+        capsys.readouterr()
+        assert cli.main(argv) == 2
+        error = capsys.readouterr().err
+        assert answer in error and error.strip().count("\n") == 0, error
