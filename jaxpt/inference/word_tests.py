@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -54,14 +55,14 @@ def vectors(path: str, files: Sequence[str]) -> None:
             print(f"{file}: {score:.1%} of {count:,} analogies right, {len(analogies) - count:,} have unknown words")
 
 
-def read(file: str) -> Tests:
+def read(file: str | Path) -> Tests:
     """Reads a file of pairs or analogies.
 
     Raises:
       UserError: names the line that is neither, or the file without one.
     """
-    tests = Tests([], [])
-    for number, line in read_lines(file):
+    tests, is_first = Tests([], []), True
+    for number, line in read_lines(str(file)):
         fields = line.split()
         if not fields or fields[0] == ":" or line.startswith("#"):
             continue
@@ -69,8 +70,9 @@ def read(file: str) -> Tests:
             tests.pairs.append((fields[0], fields[1], float(fields[2])))
         elif len(fields) == 4:
             tests.analogies.append(tuple(fields))
-        elif number > 1:  # a first line may name the columns
+        elif not is_first:  # a first line may name the columns
             raise UserError(f"{file}: line {number}: wants two words and a score, or four words, got {line!r:.60}")
+        is_first = False
     if len(tests.pairs) < 3 and not tests.analogies:
         raise UserError(f"{file}: {len(tests.pairs)} pairs of words with a score; a correlation wants three or more")
     return tests

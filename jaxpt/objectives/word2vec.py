@@ -73,8 +73,8 @@ class Word2Vec(RowObjective):
     """Noise is drawn from the counts of the training text to this power."""
     subsample: NonNegativeFloat = 1.0e-3
     """Words with a larger share of the text than this are left out often; 0: never."""
-    stretch: PositiveFloat = 1.5
-    """Words of text for each place of a row, since not all stay; those for which no place is left are left out."""
+    stretch: PositiveFloat = 1.3
+    """Words of text for each place of a row: of English 7 of 10 stay. Those for which no place is left are left out."""
     code_length: PositiveInt = 24
     """C: longest way in the Huffman tree that there is room for."""
     subwords: SubwordsConfig | None = None

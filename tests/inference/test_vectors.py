@@ -91,7 +91,7 @@ def test_analogies_and_similarity(tmp_path):
 TINY = """
 model: {kind: word_vectors, vocab_size: 200, embed_dim: 8}
 objective: {kind: skip_gram, window: 2, stretch: 1.0, subsample: 0.0, noise: 4}
-data: {path: text.txt, cache_dir: cache, tokenizer: {kind: words, min_count: 2}, length: 32, batch_size: 4,
+data: {path: text.txt, cache_dir: cache, tokenizer: {kind: words, min_count: 2}, length: 32, batch_size: 8,
        validation_fraction: 0.2}
 optimizer: {kind: sparse_sgd, learning_rate: 0.1, updates: 4, schedule: {kind: linear, end_fraction: 1e-4}}
 train: {steps: 6, eval_every: 6, log_every: 2}

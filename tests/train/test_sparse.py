@@ -43,6 +43,7 @@ def stepped(config, steps=1, devices=1):
     setup = state.setup(config, jax.devices()[:devices])
     update = step.make_train_step(setup, config.objective)
     at = families.begin(setup, spread=0.5)
+    at = at.replace(opt_state=jax.device_put(setup.optimizer.init(at.params), setup.shardings.opt_state))
     before = {path: np.array(at.params[path.split("/")[0]][path.split("/")[1]]["table"]) for path in TABLES}
     with setup.use():
         for _ in range(steps):

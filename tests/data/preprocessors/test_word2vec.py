@@ -85,12 +85,12 @@ def test_rows_have_ways_and_ngrams(monkeypatch):
     grams = types.SimpleNamespace(min_length=3, max_length=4, buckets=50, per_word=4)
     grams = type("Grams", (), {**vars(grams), "__hash__": lambda self: 1})()
     options = {"length": 3, "noise": 0, "code_length": 4, "subwords": grams, "token_counts": lambda: COUNTS}
-    rows = word2vec.features.rows(records, WORDS, **options)
+    rows = word2vec.features.rows(records, object(), **options)
     ways, table = huffman.paths(np.maximum(COUNTS, 1), 4), subwords.table(words, 3, 4, 50, 4)
     np.testing.assert_array_equal(rows["huffman_paths"][0], [ways[3], ways[1], [-1] * 4])
     np.testing.assert_array_equal(rows["subwords"][1], [table[2], [-1] * 4, [-1] * 4])
     with pytest.raises(UserError, match=r"objective.code_length: the Huffman tree of the words has ways of 4 nodes"):
-        word2vec.features.rows(records, WORDS, **options | {"code_length": 3})
+        word2vec.features.rows(records, object(), **options | {"code_length": 3})
 
 
 def test_ways_are_those_of_a_prefix_code_of_least_length():
