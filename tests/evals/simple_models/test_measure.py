@@ -1,6 +1,7 @@
 """What is chosen on the validation rows alone, and how scores and their errors are counted."""
 
 import dataclasses
+import doctest
 import math
 
 import numpy as np
@@ -82,6 +83,10 @@ def test_what_is_not_offered_is_said(config):
         measure.offered(dialogue)
     with pytest.raises(UserError, match=r"--models: no model 'words_smv' for task.kind: classification.*words_svm"):
         measure.offered(config, ["words_smv"])
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(beside).failed == 0
 
 
 def test_studies_know_the_names():
