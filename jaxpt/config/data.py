@@ -41,8 +41,9 @@ class TokenizerConfig(Frozen):
     """Which vocabulary, and how to train one when no path is given."""
 
     kind: Annotated[str, AfterValidator(_tokenizer)]
-    """`sentencepiece` (unigram: T5), `wordpiece` (BERT), `bpe` (byte-level: GPT-2) or `words` (whole words: word2vec).
-    A dotted path names a module of one's own with a subclass of `jaxpt.data.tokenizers.base.Tokenizer`."""
+    """`sentencepiece` (unigram: T5), `wordpiece` (BERT), `bpe` (byte-level: GPT-2), `words` (whole ones) or
+    `spelled_words` (whole ones, and bytes of others: ELMo). A dotted path names a module of one's own with a subclass
+    of `jaxpt.data.tokenizers.base.Tokenizer`."""
     path: str | None = content(None)
     """A `.model`, `vocab.txt`, `tokenizer.json`, or a directory with one of these or `vocab.json` + `merges.txt`.
     Or a model of the hub: `OWNER/NAME@REVISION`."""
@@ -56,10 +57,10 @@ class TokenizerConfig(Frozen):
     """Fold case and strip accents before tokenizing (BERT uncased)."""
     extra_ids: NonNegativeInt | None = None
     """Sentinels at the end of a SentencePiece vocabulary; 100 by default (T5's)."""
+    min_count: PositiveInt = 1
+    """Of `words` and `spelled_words`: one that occurs less often is unknown."""
     characters: PositiveInt = 20_000_000
     """A vocabulary is trained on about the first so many characters of the training split."""
-    min_count: PositiveInt | None = None
-    """Of `words`: words that are rarer in these characters are unknown; 5 by default."""
 
 
 SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "array_record", "tfds", "hf", "task", "batches"]

@@ -229,7 +229,7 @@ def load(
     if not templates:
         raise UserError(
             f"{folder}: has no chat template ({vocabulary_files.CHAT_TEMPLATE}, or chat_template in "
-            f"{vocabulary_files.SETTINGS}); give one with --template FILE"
+            f"{vocabulary_files.SETTINGS}); give one with --template FILE, in Python chat(template=FILE)"
         )
     if name not in templates:
         has = ", ".join(map(repr, templates))

@@ -31,7 +31,7 @@ from jaxpt.data.spec import DataSpec, Features
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
 from jaxpt.data.stream.online import Online, compile_online
-from jaxpt.data.stream.order import ByShards, Mixture, groups, proportional
+from jaxpt.data.stream.order import SHARDINGS, ByShards, Mixture, Sharding, groups, proportional
 from jaxpt.data.stream.updates import Updates
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.vocabularies import to_seqio
@@ -105,7 +105,7 @@ def prepare(
         if beside and order_key is not None:
             builds = functools.partial(grow, say=say)
         stores = _stores(list(zip(parts, known, transforms)), tokenizer, builds, order, order_key)
-        streams = _streams(config, phase, parts, stores, transforms, to_seqio(tokenizer), order_key)
+        streams = _streams(config, phase, parts, stores, transforms, to_seqio(tokenizer), order_key, order)
         lines = [(f"{part.name}: {source.tier}" for part, source in zip(parts, sources)), _lines(parts, streams)]
         lines.append(warnings(objective, spec, streams["train"], vocabulary.size))
         if config.task is not None:
@@ -154,17 +154,23 @@ def _stores(
 ) -> dict[str, list[Store]]:  # fmt: skip
     """The records of all tasks, by split; the first training records are waited for before others are made."""
     stores: dict[str, list[Store]] = {}
+    sharding = SHARDINGS.get(order) if order_key is not None else None
+    most = sharding.most_together if sharding else 0
+
+    def training_turn(shards: int) -> list[int]:
+        return list(chain(*groups(shards, order_key, most)))
+
     for split in _SPLITS:
         if build.func is grow:
-            turn = range if split == "validation" else lambda shards: list(chain(*groups(shards, order_key)))
+            turn = range if split == "validation" else training_turn
             build = functools.partial(build, turn=turn, like=stores["train"][0] if stores else None)
-        stores[split] = [_store(split, *of_part, tokenizer, build, order) for of_part in sets]
+        stores[split] = [_store(split, *of_part, tokenizer, build, order, sharding) for of_part in sets]
     return stores
 
 
 def _store(
     split: str, part: Part, source: dict[str, Any], transforms: Transforms, tokenizer: Tokenizer,
-    build: Callable[..., Store], order: int,
+    build: Callable[..., Store], order: int, sharding: Sharding | None,
 ) -> Store:  # fmt: skip
     """The records of a split; built where they are not there yet."""
     config = part.config
@@ -183,8 +189,12 @@ def _store(
     rows_per_shard = ROWS_PER_SHARD if order > 1 and config.task is not None else None
     if rows_per_shard is not None:
         identity["rows_per_shard"] = rows_per_shard
+    shard_bytes = None if sharding is None or order < 3 else sharding.shard_bytes  # records of 2 are those of 1
+    if shard_bytes is not None:
+        identity["shard_bytes"] = shard_bytes
     directory = cache_root(config) / "records" / f"{digest(identity)}-{split}"
-    offline = Offline(config.data, transforms, spec.max_target_tokens, split, tokenizer, config.task, rows_per_shard)
+    options = config.task, rows_per_shard, shard_bytes
+    offline = Offline(config.data, transforms, spec.max_target_tokens, split, tokenizer, *options)
     store = build(offline, directory, identity, mirror=config.data.mirror)
     if transforms.corpus is None:
         return store
@@ -229,6 +239,7 @@ def _streams(
     transforms: Sequence[Transforms],
     vocabulary: seqio.Vocabulary,
     order_key: int | None,
+    order: int,
 ) -> dict[str, Stream]:
     """The stream of each split over the records of all tasks."""
     data, objective = config.data, config.objective
@@ -243,6 +254,9 @@ def _streams(
             graphs[name] = compile_online(of_part.online, vocabulary, store.spec, part_features, data.packing, counts)
         return spec.wrap_for_mixture(part.name, graphs[name])
 
+    def by_shards(store: Store) -> ByShards | None:
+        return None if order_key is None else ByShards(store, order_key, SHARDINGS[order].most_together)
+
     streams: dict[str, Stream] = {}
     for split in _SPLITS:
         tasks = [
@@ -253,7 +267,7 @@ def _streams(
                 seed=key(config.seed, phase, split, *([part.name] if len(parts) > 1 else ())),
                 packs=_packs(part.config, store, phase, split) if data.packing else None,
                 copies=spec.static_mask_copies,
-                by_shards=ByShards(store, order_key) if split == "train" and order_key is not None else None,
+                by_shards=by_shards(store) if split == "train" else None,
             )
             for part, of_part, store in zip(parts, transforms, stores[split])
         ]

@@ -138,9 +138,7 @@ def _trained(
 
 def _trained_at(config: Config, parts: Sequence[Part], sources: list[Source], known: list[Any]) -> Path:
     """Where the cache keeps a vocabulary that is trained."""
-    settings = config.data.tokenizer
-    unset = {"min_count"} if settings.min_count is None else set()  # a later key, which the cache of others has not
-    identity = settings.model_dump(exclude={"add_tokens", *unset}) | {
+    identity = config.data.tokenizer.model_dump(exclude={"add_tokens"}) | {
         "size": trained_size(config),
         "format": FORMAT,
     }

@@ -151,6 +151,8 @@ class Offline:
     """Of labelled rows."""
     rows_per_shard: int | None = None
     """Of labelled rows, as `open_source` takes it."""
+    shard_bytes: int | None = None
+    """As `open_source` takes it."""
 
     @property
     def name(self) -> str:
@@ -159,7 +161,7 @@ class Offline:
 
     def open(self) -> Documents:
         """Opens the source."""
-        return Documents(self, open_source(self.data, self.examples, self.task, self.rows_per_shard))
+        return Documents(self, open_source(self.data, self.examples, self.task, self.rows_per_shard, self.shard_bytes))
 
 
 class Documents:

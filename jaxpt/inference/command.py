@@ -195,8 +195,10 @@ def note_blank(answer: Answer) -> None:
     """
     for completion in answer.completions if isinstance(answer, Texts) else ():
         if not completion.text:
-            ended = "a stop string" if completion.finish == "stop" else "the end token"
-            errors.note(f"a continuation is empty: {ended} came first")
+            reason = {"stop": "a stop string came first", "eos": "the end token came first"}.get(
+                completion.finish, f"its {len(completion.tokens)} tokens have no text"
+            )
+            errors.note(f"a continuation is empty: {reason}")
         elif completion.text.isspace():
             errors.note(f"a continuation is white space alone: {completion.text!r}")
 

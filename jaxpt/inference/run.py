@@ -150,6 +150,8 @@ class Run:
             values = metrics[name].dropna()
             ax.plot(values.index, values, label=name, marker="o" if len(values) < 12 else None)
         ax.set_xlabel("step")
+        if all(name.rpartition("/")[2] == "loss" for name in names):
+            ax.set_ylabel("nats")
         ax.grid(alpha=0.3)
         ax.legend(frameon=False)
         return ax

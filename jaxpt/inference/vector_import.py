@@ -22,7 +22,7 @@ def import_vectors(source: str | Path, out: str | Path) -> None:
     """Converts a file of word vectors to a run directory.
 
     Text is cut into words at white space and around punctuation. Case is folded where no word of the file has a capital
-    letter. The unknown word has the file's vector of <unk>, or zeros.
+    letter. The unknown word has the file's vector of <UNK> or <unk>, or zeros.
 
     Args:
       source: as `vector_files.read` takes it.
@@ -36,16 +36,17 @@ def import_vectors(source: str | Path, out: str | Path) -> None:
         raise UserError(f"{out}: already exists; choose a new directory")
     disk.check_path(out)
     words, vectors_VxD = vector_files.read(source)
-    rows = {word: vector for word, vector in zip(words, vectors_VxD) if word not in tokenizers.SPECIAL}
+    names, zeros = (*tokenizers.SPECIAL.values(),), np.zeros(vectors_VxD.shape[1], np.float32)
+    rows = {word: vector for word, vector in zip(words, vectors_VxD) if word not in names}
     known = dict(zip(words, vectors_VxD))
-    special = [known.get(word, np.zeros(vectors_VxD.shape[1], np.float32)) for word in tokenizers.SPECIAL]
+    special = [known.get(name, known.get(name.lower(), zeros) if name == names[-1] else zeros) for name in names]
     table_VxD = np.stack([*special, *rows.values()])
     lowercase = all(word == word.lower() for word in rows)
     config = configs.build(_recipe(str(out), table_VxD.shape, lowercase), lambda key: f"{source}: {key}")
     network = config.objective.network(config.model)
     padded = np.pad(table_VxD, ((0, stored_rows(len(table_VxD)) - len(table_VxD)), (0, 0)))
     with disk.whole_directory(out) as temporary:
-        tokenizers.of_vocabulary(rows, lowercase).save(temporary / "tokenizer")
+        tokenizers.Words([*names, *rows], lowercase).save(temporary / "tokenizer")
         disk.write_text(temporary / "config.yaml", configs.with_checksum(configs.to_yaml(config)))
         weights.write(temporary, network, {TOKENS: np.dtype(np.float32)}, iter([(TOKENS, None, padded)]))
     run = shlex.quote(str(out))

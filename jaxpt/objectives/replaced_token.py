@@ -19,6 +19,7 @@ Papers: https://arxiv.org/abs/2003.10555, DeBERTa-v3 https://arxiv.org/abs/2111.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
@@ -146,6 +147,11 @@ class ReplacedToken(MaskedLM):
             raise UserError(
                 f"model.kind: {model.kind} has no masked-LM head, which the generator of objective.kind: {self.kind} "
                 "needs; model.kind: electra and deberta have one"
+            )
+        if self.sharing == "disentangled" and "embedded" not in inspect.signature(model.build().encode).parameters:
+            raise UserError(
+                f"objective.sharing: disentangled adds to the embeddings, which model.kind: {model.kind} does not take "
+                "apart from its layers; shared does without, model.kind: electra, bert and deberta have both"
             )
         mine, theirs = (_width(m) for m in (model, self.generator_of(model).config))
         if mine != theirs:

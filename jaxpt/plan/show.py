@@ -24,8 +24,8 @@ GPU_NAMES = {"ICI": "NVLink", "DCN": "network"}
 """Of what joins GPUs inside of a machine, and machines."""
 
 FAULTS = {
-    "no alias": "is kept beside its successor, not updated in place",
-    "copy": "is copied, not updated in place",
+    "no alias": "is kept beside its successor, not updated in place: it needs that memory twice",
+    "copy": "is copied before it is updated: it needs that memory twice for a moment, and the time to copy it",
 }
 
 
@@ -54,6 +54,8 @@ def plan(report: dict[str, Any], shardings: bool = False) -> None:
             f"mesh; mesh.rules.{next((a for a in axes if a), 'embed')}=[fsdp] would shard it"
         )
     _print_state(phases)
+    if first.get("bound") and first["bound"]["by"] in ("ICI", "DCN"):
+        _print(f"bounded by {_called(first)[first['bound']['by']]}: --search looks for a mesh that sends less")
     if report.get("cost"):
         _print_cost(report)
 
@@ -196,10 +198,16 @@ def _print_state(phases: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_cost(report: dict[str, Any]) -> None:
-    cost, assumptions = report["cost"], report["assumptions"]
+    cost, assumptions, phases = report["cost"], report["assumptions"], report["phases"]
+    likely = ""
+    if all(phase["bound"]["estimate"] for phase in phases):
+        least = sum(phase["steps"] * phase["bound"]["seconds"] for phase in phases)
+        ratio = sum(phase["steps"] * phase["bound"]["estimate"] for phase in phases) / least
+        likely = f"by the likely time of a step {_span(ratio * cost['days'])}, ${rounded(ratio * cost['dollars'])}\n"
     _print(
         f"\n{_number(report['tokens'])} tokens: at least {_span(cost['days'])}, "
         f"{rounded(cost['chip_hours'])} chip-hours, ${rounded(cost['dollars'])}, {rounded(cost['kg_co2'])} kg CO₂\n"
+        f"{likely}"
         f"at ${assumptions['dollars_per_chip_hour']:.2f} a chip-hour (--price), {assumptions['watts_per_chip']:.0f} W "
         f"a chip (--watts), PUE {assumptions['pue']}, {assumptions['kg_co2_per_kwh']} kg CO₂ a kWh (--carbon)"
     )

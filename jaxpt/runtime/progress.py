@@ -28,7 +28,9 @@ Item = TypeVar("Item")
 Report = Callable[[str], None]
 
 SECONDS = 5.0
-"""Between two plain lines, and before the first one."""
+"""Before the first plain line of a piece of work, and at least between two."""
+GROWTH = 0.15
+"""Of the time that a piece of work has taken: between two plain lines, so that an hour's work fills no log."""
 _BAR = 24  # characters
 
 
@@ -71,6 +73,11 @@ class Work:
         self._line = line
 
     @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return time.monotonic() - self._begun
+
+    @property
     def is_measured(self) -> bool:
         """Whether more than the time is known of it."""
         return bool(self.total or self._line)
@@ -84,9 +91,8 @@ class Work:
         if self.total:
             begun, first = self._paced or (now, self._done)
             return progress_line(self.doing, self._done, self.total, self.unit, now - begun, first, self._more)
-        seconds = now - self._begun
         count = f" {self._done:,.0f} {self.unit}," if self.unit and self._done else ""
-        return f"{self.doing}:{count} {clock(seconds)}{self._more}"
+        return f"{self.doing}:{count} {clock(self.seconds)}{self._more}"
 
 
 def shows_live(console: Console) -> bool:
@@ -177,11 +183,16 @@ class Display:
         return Group(*lines)
 
     def _print_lines(self, ended: threading.Event) -> None:
-        """Prints a line of the work that began last every few seconds."""
-        while not ended.wait(SECONDS):
+        """Prints a line of the work that began last every few seconds, of long work less and less often."""
+        while not ended.wait(max(SECONDS, GROWTH * self._seconds())):
             work = self.current()
             if work is not None and not ended.is_set():
                 self.print(work.line)
+
+    def _seconds(self) -> float:
+        """How long the work that began last has taken."""
+        work = self.current()
+        return 0.0 if work is None else work.seconds
 
     def print(self, line: str) -> None:
         """Prints a line, above the live ones."""

@@ -12,8 +12,8 @@ from jaxpt.data import datasets, run_tokenizer, seqio_tasks
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
 from jaxpt.data.records import cache as records
-from jaxpt.data.sources import base
 from jaxpt.data.sources.opening import open_source
+from jaxpt.data.stream import order
 from jaxpt.data.stream.order import permuted
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
@@ -299,7 +299,7 @@ def test_a_task_of_token_ids_feeds_an_objective(cache, byte_level):
 
 def test_batches_are_the_same_while_records_are_made(text, cache, byte_level, tmp_path, monkeypatch):
     """From the first shard on, in any number of threads; checksum and counts come when all shards are there."""
-    monkeypatch.setattr(base, "SHARD_BYTES", 600)
+    monkeypatch.setitem(order.SHARDINGS, 3, order.Sharding(600, 8))
     monkeypatch.setattr(records, "_STARTUP", 1e9)  # no processes
     settings = {"tokenizer": byte_level, "batch_size": 4}
     whole = datasets.prepare(config("gpt2", text, tmp_path / "whole", **settings), workers=1)
@@ -317,7 +317,7 @@ def test_batches_are_the_same_while_records_are_made(text, cache, byte_level, tm
     try:
         assert data.fingerprint["records"]["train"] is None and data.summary["train"]["shards_left"] == 9
         assert data.fingerprint["records"]["validation"] is None and data.summary["validation"]["records"] == 0
-        assert data.fingerprint["order"] == 2 and data.text_per_row == whole.text_per_row
+        assert data.fingerprint["order"] == 3 and data.text_per_row == whole.text_per_row
         first = data.train.sample(256)
         assert len(first["decoder_target_tokens"]) > 4
     finally:

@@ -98,10 +98,12 @@ def test_a_text_that_cannot_be_seen_is_described(monkeypatch):
     notes = []
     monkeypatch.setattr(errors, "note", notes.append)
     found = [Completion("\n \n", [9, 9], "length"), Completion("", [2], "eos"), Completion("", [7], "stop")]
+    found += [Completion("", [600, 601], "length")]  # ids of the table's padding
     command.note_blank(Texts([*found, Completion("the cat", [5], "length")]))
-    blank, ended, stopped = notes
+    blank, ended, stopped, padding = notes
     assert blank.endswith(r"white space alone: '\n \n'")
     assert ended.endswith("the end token came first") and stopped.endswith("a stop string came first")
+    assert padding.endswith("its 2 tokens have no text")
 
 
 def test_an_encoder_gives_candidates_with_probabilities(run, directories):

@@ -165,7 +165,7 @@ def test_vectors_go_to_a_file_and_back_and_to_a_classifier(place, monkeypatch, c
     ]  # fmt: skip
     assert cli.main(["train", "recipe.yaml", *recipe]) == 0
     table = final(place / "classifier", 6).params["model"]["token_embed"]["table"]
-    np.testing.assert_array_equal(table[2:32], static_vectors.of_run("run").vectors_VxD)
+    np.testing.assert_array_equal(table[3:33], static_vectors.of_run("run").vectors_VxD)
     for argv, answer in (
         (["export", "run", "again.bin"], "again.bin: already exists"),
         (["export", "classifier", "c.bin"], "classifier: makes no static vectors"),

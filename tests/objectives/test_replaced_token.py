@@ -17,7 +17,9 @@ from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.hf import convert
 from jaxpt.models.bert import Bert
+from jaxpt.models.eurobert import EuroBertConfig
 from jaxpt.models.heads.replaced_token import ReplacedTokenHead
+from jaxpt.models.modernbert import ModernBertConfig
 from jaxpt.objectives import replaced_token
 from jaxpt.objectives.replaced_token import ReplacedToken
 from tests import families
@@ -201,6 +203,14 @@ def test_the_discriminator_sees_the_samples_and_not_the_targets():
     np.testing.assert_allclose(found["replaced_share"], labels[real].mean(), rtol=1e-6)
     assert float(config.objective.weights(batch)["replaced_token"]) == real.sum()
     assert config.objective.coefficients() == {"masked_lm": 1, "replaced_token": 50}
+
+
+@pytest.mark.parametrize("config", [ModernBertConfig, EuroBertConfig])
+def test_a_model_whose_embeddings_cannot_be_added_to_is_refused(config):
+    model = config(vocab_size=64, layers=2, embed_dim=32, heads=2, mlp_dim=32)
+    objective = ReplacedToken(sharing="disentangled", generator={"mlp_dim": 16})
+    with pytest.raises(UserError, match=r"objective\.sharing: .* model\.kind: .*bert and deberta have both"):
+        objective.check(model, 16, Vocabulary(size=64))
 
 
 @pytest.mark.parametrize("sharing", ["shared", "disentangled"])

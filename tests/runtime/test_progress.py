@@ -45,6 +45,14 @@ def test_plain_lines_with_count_and_time_left(display, capsys):
     assert lines[-1].endswith(" left") and "3 of 4 tensors, " in lines[-1]
 
 
+def test_long_work_has_fewer_lines(display, capsys, monkeypatch):
+    """The gap between two lines grows with the time that the work has taken."""
+    monkeypatch.setattr(progress, "GROWTH", 1.0)
+    with progress.track("compiling", 4, "programs"):
+        time.sleep(0.5)  # lines after .01, .02, .04, … .32 s; every .01 s they would be 49
+    assert 3 <= len(capsys.readouterr().err.splitlines()) <= 7
+
+
 def test_work_of_unknown_size_shows_its_time(display):
     work = progress.Work("compiling", unit="programs")
     assert work.line == "compiling: 0:00"

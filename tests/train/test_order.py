@@ -8,6 +8,7 @@ import yaml
 from jaxpt import cli
 from jaxpt.data.records import cache
 from jaxpt.data.sources import base
+from jaxpt.data.stream import order
 from jaxpt.errors import UserError
 from jaxpt.train import phase
 from tests import families
@@ -19,6 +20,7 @@ TEXT = "\n".join(f"document number {i} says that the cat sat on mat {i % 7} and 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "SHARD_BYTES", 600)
+    monkeypatch.setitem(order.SHARDINGS, 3, order.Sharding(400, 8))
     monkeypatch.setattr(cache, "_STARTUP", 1e9)  # no processes
     (tmp_path / "text.txt").write_text(TEXT)
     tree = families.tree(
@@ -44,14 +46,18 @@ def data_of(folder, name):
     return json.loads((folder / name / "run.json").read_text())["data"]["fingerprint"]
 
 
-def test_runs_go_on_in_their_order(workplace, monkeypatch, capsys):
-    with monkeypatch.context() as before:  # there was a version
-        before.setattr(phase, "order_of", lambda known: 1)
+@pytest.mark.parametrize("version", [1, 2])
+def test_runs_go_on_in_their_order(workplace, monkeypatch, capsys, version):
+    with monkeypatch.context() as before:  # there was this version
+        before.setattr(phase, "order_of", lambda known: version)
         assert run(workplace, "old") == 0
         assert run(workplace, "resumed", "train.steps=3") == 0
-    assert run(workplace, "resumed") == 0 and "order" not in data_of(workplace, "resumed")
+    assert run(workplace, "resumed") == 0 and data_of(workplace, "resumed").get("order", 1) == version
     assert_bit_equal(final(workplace / "old", 6), final(workplace / "resumed", 6))
-    assert run(workplace, "new") == 0 and data_of(workplace, "new")["order"] == 2
+
+
+def test_a_new_run_goes_on_with_some_of_its_records(workplace):
+    assert run(workplace, "new") == 0 and data_of(workplace, "new")["order"] == 3
     # The first steps of another run, and some of the records, are all that there is.
     assert run(workplace, "killed", "train.steps=3") == 0
     (directory,) = (workplace / "cache" / "records").glob("*-train")

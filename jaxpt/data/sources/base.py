@@ -72,6 +72,7 @@ class Source:
       counts: {split: {"documents": n, "empty": n, "files": {file: documents before any is held out}}} of the last
         reading that came to its end.
       consumed: characters (or token ids) read so far.
+      shard_bytes: text in a shard, at least; by default `SHARD_BYTES`.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Source:
         self.failure: Exception | None = None
         self.counts: dict[str, dict[str, Any]] = {}
         self.consumed = 0
+        self.shard_bytes: int | None = None
 
     @property
     def tier(self) -> str:
@@ -113,7 +115,7 @@ class Source:
           Pieces by shard, in the order of the documents.
         """
         paths = self._files[split]
-        every = max(SHARD_BYTES, -(-sum(map(self._size, paths)) // MOST_SHARDS))
+        every = max(self.shard_bytes or SHARD_BYTES, -(-sum(map(self._size, paths)) // MOST_SHARDS))
         shards = [Pieces()]
         for number, path in enumerate(paths):
             cuts = list(self._cut(path, every))

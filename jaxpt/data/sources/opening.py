@@ -21,6 +21,7 @@ def open_source(
     examples: int | None = None,
     task: TaskConfig | None = None,
     rows_per_shard: int | None = ROWS_PER_SHARD,
+    shard_bytes: int | None = None,
 ) -> Source:
     """Finds the files (or the data set, or the task) that a configuration names.
 
@@ -29,6 +30,7 @@ def open_source(
       examples: finished examples of a SeqIO Task are wanted, not documents, with so many tokens of targets at most.
       task: rows of labelled files are wanted.
       rows_per_shard: of labelled files, as `Rows` takes it.
+      shard_bytes: as of `Source`.
 
     Returns:
       A source with a "train" and a "validation" split; nothing but the files' existence is checked yet.
@@ -42,6 +44,7 @@ def open_source(
         return Rows(data, task, rows_per_shard)
     source = _open(data, examples)
     source.language, source.fields, source.sentences = data.language, data.fields, data.sentences
+    source.shard_bytes = shard_bytes
     return source
 
 

@@ -6,13 +6,14 @@ The order of a task's records has a version, which a run keeps:
     2   the first epoch is a permutation of the shards, read group by group (`ByShards`); later epochs as in 1. What
         is read first depends on the number of shards and on the first of them, not on the shards that come later.
         Labelled rows are permuted as in 1, but kept in shards of 4,096, where in 1 each file is one.
+    3   as 2, with smaller shards, so that the first one is there sooner.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,7 +23,19 @@ _BLOCKS = tuple(2**n for n in range(6, 17))
 _TOLERANCE = 0.01  # of a rate
 
 _PLACE_BITS = 32  # of an address: below the number of the shard
-_MOST_TOGETHER = 8  # shards of a group
+
+
+class Sharding(NamedTuple):
+    """How a version of the order divides records."""
+
+    shard_bytes: int
+    """Text in a shard, at least."""
+    most_together: int
+    """Shards of a group."""
+
+
+SHARDINGS = {2: Sharding(8 << 20, 8), 3: Sharding(2 << 20, 32)}
+"""Of each version with shards: as many bytes of text are drawn from together in both."""
 
 
 def permuted(place: np.ndarray, size: int, key: int, number: np.ndarray) -> np.ndarray:
@@ -93,15 +106,16 @@ class Shards(Protocol):
         """Shard and place in it of each record; waits until all shards are made."""
 
 
-def groups(shards: int, key: int) -> list[list[int]]:
+def groups(shards: int, key: int, most: int = 8) -> list[list[int]]:
     """Shards in the order in which the first epoch reads them.
 
-    A group has as many shards as all groups before it, at least one and at most eight: the first batches need one
+    A group has as many shards as all groups before it, at least one and at most `most`: the first batches need one
     shard, later ones are drawn from many.
 
     Args:
       shards: how many there are.
       key: of the permutation.
+      most: shards of a group.
 
     Returns:
       Numbers of shards, group by group.
@@ -111,13 +125,13 @@ def groups(shards: int, key: int) -> list[list[int]]:
       [1, 1, 2, 4, 8, 4]
     """
     order = permuted(np.arange(shards), shards, key, np.full(shards, -1)).tolist()
-    return [order[start:end] for start, end in _bounds(shards)]
+    return [order[start:end] for start, end in _bounds(shards, most)]
 
 
-def _bounds(shards: int) -> Iterator[tuple[int, int]]:
+def _bounds(shards: int, most: int) -> Iterator[tuple[int, int]]:
     start = 0
     while start < shards:
-        end = min(shards, start + min(max(start, 1), _MOST_TOGETHER))
+        end = min(shards, start + min(max(start, 1), most))
         yield start, end
         start = end
 
@@ -133,15 +147,15 @@ def parts(address: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class ByShards:
-    """Version 2 of the order.
+    """Versions 2 and 3 of the order.
 
     Invariants: where index i stands depends on the key, the number of shards, and the lengths of the shards up to the
     group that i is in; each epoch has every record once. So it is the same however many shards are made.
     """
 
-    def __init__(self, store: Shards, key: int) -> None:
-        """The order of the records of `store`; `key` is that of all its permutations."""
-        self._store, self._key, self._lock = store, key, threading.Lock()
+    def __init__(self, store: Shards, key: int, most: int = 8) -> None:
+        """The order of the records of `store`; `key` is that of all its permutations, `most` as of `groups`."""
+        self._store, self._key, self._most, self._lock = store, key, most, threading.Lock()
         self._groups: list[list[int]] | None = None
         self._ends = [0]  # of the groups whose lengths are known
         self._starts: list[np.ndarray] = []  # of the shards of such a group, and its end
@@ -191,7 +205,7 @@ class ByShards:
             return
         with self._lock:
             if self._groups is None:
-                self._groups = groups(self._store.shards, self._key)
+                self._groups = groups(self._store.shards, self._key, self._most)
             while self._ends[-1] <= index and len(self._starts) < len(self._groups):
                 sizes = self._store.records_of(self._groups[len(self._starts)])
                 self._starts.append(np.cumsum([0, *sizes]))

@@ -288,8 +288,6 @@ class Tokenizer(abc.ABC):
         named |= {*range(v.size - v.behind, v.size)}
 
         def starts(i: int, piece: str) -> bool:
-            if self.kind == "words":
-                return True
             if self.kind == "wordpiece":
                 return not piece.startswith("##") or scripts.is_unspaced(piece[2:])
             if piece.startswith("▁") or piece[:1].isspace() or scripts.is_unspaced(piece):

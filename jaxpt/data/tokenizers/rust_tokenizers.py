@@ -192,8 +192,8 @@ def read(path: Path, settings: Mapping[str, Any] = MappingProxyType({})) -> Rust
       settings: tokenizer_config.json beside it.
 
     Raises:
-      UserError: of another kind than whole words, WordPiece, BPE and SentencePiece's unigram model, or with sentinels
-        elsewhere than at its end.
+      UserError: of another kind than WordPiece, BPE and SentencePiece's unigram model, or with sentinels elsewhere than
+        at its end.
     """
     tree = json.loads(path.read_text("utf-8"))
     override(tree, settings)
@@ -201,10 +201,10 @@ def read(path: Path, settings: Mapping[str, Any] = MappingProxyType({})) -> Rust
     for token in tree.get("added_tokens", ()):  # sentinels are read in running text, as T5 does
         token["special"] = token["special"] and not token["content"].startswith("<extra_id_")
     rust = library.Tokenizer.from_str(json.dumps(tree))
-    kinds = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "sentencepiece", "WordLevel": "words"}
+    kinds = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "sentencepiece"}
     model = type(rust.model).__name__
     if model not in kinds:
-        raise UserError(f"{path}: holds a {model} model; wants WordPiece, BPE, Unigram or WordLevel")
+        raise UserError(f"{path}: holds a {model} model; wants WordPiece, BPE or Unigram")
     sentinel_range = added_tokens.sentinels(rust.get_vocab(with_added_tokens=True), path)
     added = [token for token in settings.get(vocabulary_files.ADDED, ()) if token in ids]
     return RustTokenizer(rust, kinds[model], *sentinel_range, added)
