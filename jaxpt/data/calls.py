@@ -30,6 +30,9 @@ class Vocabulary:
     """How many of these are new: the last ids."""
     sentinels_end: int | None = None
     """The id behind the sentinels, if others than `added` follow them; None: they are the last before those."""
+    spelled_from: int | None = None
+    """The first of 512 ids that spell words which the vocabulary does not have: 256 for the first byte of a word, 256
+    for the others (`spelled_words`)."""
 
     @property
     def sentinel_ids(self) -> range:
