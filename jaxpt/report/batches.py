@@ -81,11 +81,13 @@ def segments(example: Example, tokenizer: Pieces) -> dict[str, list[Span]]:
       tokenizer: makes words of ids.
 
     Returns:
-      {title: spans}: "inputs" for an encoder and for a decoder with a head, "inputs" and "targets" for an
+      {title: spans}: "pairs" of words for GloVe, "inputs" for an encoder and for a decoder with a head, "inputs" and "targets" for an
       encoder-decoder, "text" for a decoder.
     """
     if "encoder_order" in example:
         parts = {"inputs": _permuted(example, tokenizer)}
+    elif "contexts" in example:
+        parts = {"pairs": _pairs(example, tokenizer)}
     elif "decoder_target_tokens" not in example:
         side = "encoder" if "encoder_input_tokens" in example else "decoder"  # a decoder that answers by a head
         parts = {"inputs": _masked(example, tokenizer, side)}
@@ -123,6 +125,13 @@ def _masked(example: Example, tokenizer: Pieces, side: str) -> list[Span]:
         token, target = int(tokens[position]), chosen.get(position)
         spans.append(_token(token, tokenizer) if target is None else _chosen(token, target, tokenizer))
     return spans + _padding(example, side)
+
+
+def _pairs(example: Example, tokenizer: Pieces) -> list[Span]:
+    """Pairs of words, each with its count, a line each."""
+    columns = (example[name].tolist() for name in ("words", "contexts", "counts"))
+    rows = ((*tokenizer.tokens([word, context]), count) for word, context, count in zip(*columns) if count > 0)
+    return [span for word, context, count in rows for span in (Span(f"{word} {context} {count:.3g}"), Span("\n"))]
 
 
 def _restarts(example: Example, side: str, position: int) -> bool:

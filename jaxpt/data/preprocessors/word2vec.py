@@ -60,7 +60,7 @@ def draw(
       subsample: t; 0: all words stay.
       most: words of a record beyond the first so many are left out.
       window: most neighbours on each side.
-      noise: K.
+      noise: K; 0: none is drawn.
       noise_exponent: e.
       token_counts: how often ids are in the training records, [V].
 
@@ -73,7 +73,7 @@ def draw(
       >>> with seqio.map_seed_manager(0):
       ...     ds = draw(ds, words, 0.01, 8, window=2, noise=4, noise_exponent=0.75, token_counts=counts)
       >>> {name: x.tolist() for name, x in next(ds.as_numpy_iterator()).items()}
-      {'tokens': [3], 'noise': [1, 2, 3, 3], 'windows': [2]}
+      {'tokens': [3], 'windows': [2], 'noise': [1, 2, 3, 3]}
     """
     tokens, count_V = batch["tokens"], np.maximum(token_counts(), 1.0)
     if vocabulary.unk_id is not None:
@@ -84,13 +84,16 @@ def draw(
     is_kept_N = uniform(fold_in(keys, 1), tokens) < tf.gather(keep_probability_V, tokens.values)
     tokens = ragged_mask(tokens, is_kept_N)[:, :most]
     windows = tokens.with_values(1 + randint(fold_in(keys, 3), window, tokens))
+    batch = {**batch, "tokens": tokens, "windows": windows}
+    if not noise:
+        return batch
     ends_V = np.cumsum(np.where(count_V > 0, count_V**noise_exponent, 0.0))
     drawn_RxK = tf.cast(uniform(fold_in(keys, 2), tf.range(noise)[None]), tf.float64) * ends_V[-1]
     ids = tf.searchsorted(tf.constant(ends_V), tf.reshape(drawn_RxK, [-1]), side="right")
     noise_RxK = tf.RaggedTensor.from_uniform_row_length(
         tf.cast(ids, tf.int32), tf.cast(noise, tf.int64), tf.shape(drawn_RxK, tf.int64)[0]
     )
-    return {**batch, "tokens": tokens, "noise": noise_RxK, "windows": windows}
+    return {**batch, "noise": noise_RxK}
 
 
 @makes_rows
