@@ -81,8 +81,8 @@ def segments(example: Example, tokenizer: Pieces) -> dict[str, list[Span]]:
       tokenizer: makes words of ids.
 
     Returns:
-      {title: spans}: "pairs" of words for GloVe, "inputs" for an encoder and for a decoder with a head, "inputs" and "targets" for an
-      encoder-decoder, "text" for a decoder.
+      {title: spans}: "pairs" of words for GloVe, "inputs" for an encoder and for a decoder with a head, "inputs" and
+      "targets" for an encoder-decoder, "text" for a decoder.
     """
     if "encoder_order" in example:
         parts = {"inputs": _permuted(example, tokenizer)}

@@ -105,8 +105,8 @@ model: {kind: word_vectors, vocab_size: 33, embed_dim: 8}
 init_from: {path: imported, partial: true}
 task: {kind: classification, labels: [a, b]}
 objective: {features: {layers: last}}
-data: {path: rows.jsonl, cache_dir: cache, tokenizer: {kind: words, lowercase: true, path: imported/tokenizer}, length: 8, batch_size: 8,
-       validation_fraction: 0.3}
+data: {path: rows.jsonl, cache_dir: cache, tokenizer: {kind: words, lowercase: true, path: imported/tokenizer},
+       length: 8, batch_size: 8, validation_fraction: 0.3}
 optimizer: {kind: adamw, learning_rate: 0.1}
 train: {steps: 6, log_every: 6}
 log: {tensorboard: false}
