@@ -72,10 +72,10 @@ WITHOUT_HEADS = {
 
 ONE_OF_EACH = (
     "albert_base", "bart_base", "bert_tiny", "deberta_v2_xlarge", "deberta_v3_small", "distilbert_base",
-    "electra_small", "electra_base_generator", "elmo_small", "gemma2_2b", "gemma3_1b", "gpt2_124m", "gpt3_125m", "gpt_117m",
-    "llama2_70b", "llama3_2_1b", "mbart_cc25", "mistral_7b", "modernbert_base", "mt5_small", "olmo2_1b", "opt_125m",
-    "pythia_70m", "qwen2_5_0_5b", "qwen3_0_6b", "roberta_base", "t5_1_1_small", "t5_base_shared", "t5_lm_base",
-    "t5_small", "umt5_small", "xlm_roberta_base", "xlnet_base",
+    "electra_small", "electra_base_generator", "elmo_small", "gemma2_2b", "gemma3_1b", "gpt2_124m", "gpt3_125m",
+    "gpt_117m", "llama2_70b", "llama3_2_1b", "mbart_cc25", "mistral_7b", "modernbert_base", "mt5_small", "olmo2_1b",
+    "opt_125m", "pythia_70m", "qwen2_5_0_5b", "qwen3_0_6b", "roberta_base", "t5_1_1_small", "t5_base_shared",
+    "t5_lm_base", "t5_small", "umt5_small", "xlm_roberta_base", "xlnet_base",
 )  # fmt: skip
 """The smallest of each kind, with the larger ones that share or split something else."""
 FAMILIES = ("bert", "gpt2", "t5")
