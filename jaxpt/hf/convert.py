@@ -69,6 +69,10 @@ def import_weights(
     """
     source, out = hub.local(source), _new(out)
     if elmo.reads(source):
+        if check or partial or overrides:
+            raise UserError(
+                f"{source}: is a model of ELMo, which takes no --verify, --partial and overrides; leave them out"
+            )
         with _created(out) as temporary:
             network = elmo.import_run(source, out, temporary, None if tokenizer is None else Path(tokenizer))
         report(
@@ -140,6 +144,9 @@ def export(
     config = configs.load(run_dir)
     config = config.model_copy(update={"model": configs.model_at(config, step)})
     if config.model.kind == "elmo":
+        if check or dtype is not None:
+            raise UserError(f"{run}: ELMo's files are float32, and no class of transformers reads them: leave "
+                            "--verify and --dtype out")  # fmt: skip
         _export_elmo(config, run_dir, step, out, report)
         return
     left_to_predict = _left_to_predict(config, run_dir, step)

@@ -41,8 +41,8 @@ VOCABULARY = "vocab.txt"
 
 
 def reads(path: Path) -> bool:
-    """True for a directory with weights in HDF5 and options beside them."""
-    return path.is_dir() and bool(list(path.glob("*.hdf5"))) and bool(list(path.glob(f"*{OPTIONS}")))
+    """True for a directory with weights in HDF5, and no model of Hugging Face's."""
+    return path.is_dir() and any(path.glob("*.hdf5")) and not (path / "config.json").exists()
 
 
 def config_of(path: Path, vocab_size: int) -> ELMoConfig:

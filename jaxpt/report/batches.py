@@ -322,9 +322,9 @@ def _style(token: int, vocabulary: Vocabulary) -> Style:
 
 
 def _word(token: int, tokenizer: Pieces) -> str:
-    """A token as running text: spaces separate WordPiece's pieces and sentinels, other pieces contain their spaces."""
+    """A token as running text: spaces separate words, WordPiece's pieces and sentinels, others contain their spaces."""
     piece = tokenizer.tokens([token])[0]
-    apart = tokenizer.kind == "wordpiece" or _is_sentinel(token, tokenizer.vocabulary)
+    apart = tokenizer.kind in ("wordpiece", "words", "spelled_words") or _is_sentinel(token, tokenizer.vocabulary)
     text = f" {piece}" if apart else piece.replace("▁", " ")
     return _visible(text)
 

@@ -189,4 +189,14 @@ def test_files_that_do_not_fit_are_told_in_one_line(tmp_path, capsys, options, c
     shown = capsys.readouterr().err.replace("\n", " ")
     assert message.replace(" ", "") in shown.replace(" ", ""), shown
     assert not (tmp_path / "run").exists()
-    shutil.rmtree(source)
+
+
+def test_what_it_does_not_do_is_said(imported, tmp_path, capsys):
+    source, run = imported
+    assert cli.main(["import", str(source), str(tmp_path / "run"), "--verify"]) == 2
+    assert cli.main(["export", str(run), str(tmp_path / "out"), "--verify"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    shutil.copytree(source, tmp_path / "published")
+    (tmp_path / "published" / "elmo_tiny_options.json").unlink()
+    assert cli.main(["import", str(tmp_path / "published"), str(tmp_path / "run")]) == 2
+    assert "has 0 files *options.json; wants one" in capsys.readouterr().err.replace("\n", " ")

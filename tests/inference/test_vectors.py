@@ -44,7 +44,7 @@ def test_gensim_reads_and_writes_the_same(tmp_path, name):
         ("v.bin", b"1 2\ncat 12345678 more", "v.bin: goes on after the 1 words that its first line says"),
         ("v.bin", b"cat 12345678", "v.bin: wants a first line with the number of words"),
         ("v.bin", b"1 1\ncat \x00\x00\xc0\x7f", "v.bin: word 1, 'cat': a number that is not finite"),
-        ("v.txt.gz", gzip.compress(b"cat 1 2\ndog 1"), "v.txt.gz: line 2: 1 numbers, wants 2 after a word", mtime=0),
+        ("v.txt.gz", gzip.compress(b"cat 1 2\ndog 1", mtime=0), "v.txt.gz: line 2: 1 numbers, wants 2 after a word"),
     ],
 )
 def test_damaged_files_are_one_line(tmp_path, name, content, answer):

@@ -337,8 +337,8 @@ def test_the_state_has_the_axes_of_its_parameters(kind, momentum):
         moments += leaf.shape == (3, 8, 16) and names == ("layers", "embed", "mlp")
         if leaf.size > 160:  # nothing of size is left whole
             assert None not in names
-    two = dict.fromkeys(("adamw", "adamax", "lamb"), 2)
-    of_kind = {**two, "adafactor": 2 if momentum else 1, "adagrad": 1, "lion": 1, "muon": 1}
+    one, two = dict.fromkeys(("adagrad", "lion", "muon"), 1), dict.fromkeys(("adamw", "adamax", "lamb"), 2)
+    of_kind = one | two | {"adafactor": 2 if momentum else 1}
     assert moments == of_kind.get(kind, 1 if momentum else 0)
 
 
