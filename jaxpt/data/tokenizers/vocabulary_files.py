@@ -32,7 +32,7 @@ KNOWN = (
     ("bpe", ("vocab.json", "merges.txt")),
     ("bpe", ("encoder.json", "vocab.bpe")),
 )
-_PUBLISHED = {*(kind for kind, _ in KNOWN), "words"}
+_PUBLISHED = {kind for kind, _ in KNOWN}
 _NAMES = {name for _, names in KNOWN for name in names} | {SETTINGS}
 
 
