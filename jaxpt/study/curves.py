@@ -64,21 +64,26 @@ def cumulated(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[st
 def train_seconds(records: Iterable[Mapping[str, Any]]) -> float:
     """Seconds of a run's steps, without evaluations and checkpoints, from the speed that it logged.
 
+    Steps after the last line with a speed count as those before it.
+
     Args:
       records: the lines of metrics.jsonl.
 
     Example:
       >>> lines = [{"step": 0, "phase/flops_per_step": 1.0}, {"step": 10, "speed/steps_per_second": 2.0}, {"step": 12}]
       >>> train_seconds(lines)
-      5.0
+      6.0
     """
-    seconds, done = 0.0, 0
+    seconds, counted, last, rate = 0.0, 0, 0, None
     for record in records:
         if "phase/flops_per_step" in record:  # a start, or a resume
-            done = record["step"]
-        if rate := record.get("speed/steps_per_second"):
-            seconds, done = seconds + max(record["step"] - done, 0) / rate, record["step"]
-    return seconds
+            seconds += (last - counted) / rate if rate else 0.0
+            counted = last = record["step"]
+        if "speed/steps_per_second" in record:
+            rate = record["speed/steps_per_second"]
+            seconds, counted = seconds + max(record["step"] - counted, 0) / rate, record["step"]
+        last = max(record["step"], counted)
+    return seconds + ((last - counted) / rate if rate else 0.0)
 
 
 def points(run_dir: Path) -> list[Point]:
