@@ -361,7 +361,7 @@ def accepted(argv: list[str]) -> None:
     given = cli.parser().parse(argv)
     if given.command == "study":
         study = load_study(ROOT / given.path, given.overrides)
-        for row in (row for row in study.rows if row.model is None):
+        for row in (row for row in study.rows if row.is_trained):
             configs.load(row.recipe, study.overrides(row))
     elif given.command == "probe":
         load_probe(given.overrides)
@@ -413,7 +413,7 @@ def missing(argv: list[str], fields: dict[str, str]) -> str | None:
         return NOT_HERE[word]
     given = cli.parser().parse(argv)
     study = load_study(given.path, given.overrides) if given.command == "study" else None
-    of_study = [r for r in study.rows if r.model is None and "{study}" not in str(r.set)] if study else []
+    of_study = [r for r in study.rows if r.is_trained and "{study}" not in str(r.set)] if study else []
     if study and not of_study:
         return fields["Needs"]
     rows = [(r.recipe, study.overrides(r)) for r in of_study]
