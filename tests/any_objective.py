@@ -8,7 +8,7 @@ def any_objective(kind):
     found = resolve(kind, "jaxpt.objectives", ObjectiveConfig)
     if "task" not in found.model_fields:
         return found(**({"teacher": "somewhere"} if kind == "distillation" else {}))
-    of_task = {"text_to_text": "generation"}.get(kind, kind)
+    of_task = {"text_to_text": "generation", "recurrent_classification": "classification"}.get(kind, kind)
     labels = {"labels": ("a", "b")} if of_task in ("classification", "tagging") else {}
     most = {"most_choices": 2} if of_task == "multiple_choice" else {}
     named = [{"kind": "classification", "name": name, "labels": ("a", "b")} for name in ("one", "two")]

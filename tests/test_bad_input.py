@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from jaxpt import cli
+from jaxpt.runtime import exit_codes
 from tests import families
 
 WORDS = "says that the cat sat on the mat and the dog ran to the house"
@@ -41,10 +42,10 @@ def attempt(tmp_path, capsys):
     return run
 
 
-def assert_refused(result, tmp_path, *words):
-    code, message = result
+def assert_refused(result, tmp_path, *words, code=2):
+    found, message = result
     lines = [line for line in message.splitlines() if line.strip()]
-    assert code == 2, message
+    assert found == code, message
     assert len(lines) == 1, f"one line is wanted:\n{message}"
     for word in words:
         assert word in lines[0], f"{word!r} is not in: {lines[0]}"
@@ -132,7 +133,7 @@ def test_a_bucket_is_no_run_dir(attempt, tmp_path, monkeypatch):
 def test_no_space(attempt, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    assert_refused(attempt(), tmp_path, "GB are free", "keep_last")
+    assert_refused(attempt(), tmp_path, "GB are free", "keep_last", code=exit_codes.STORAGE)
 
 
 @pytest.mark.slow

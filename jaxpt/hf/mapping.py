@@ -118,7 +118,8 @@ def tensors_of(table: Table, network: Network) -> list[Tensor]:
     out = []
     for row in table.rows:
         of_row = tuple(params[path] for path in row.paths)
-        numbers = (row.layers or range(of_row[0].shape[0])) if "{layer}" in row.theirs else (None,)
+        count = of_row[0].shape[0]
+        numbers = tuple(row.layers or range(count))[:count] if "{layer}" in row.theirs else (None,)
         experts = range(of_row[0].shape["{layer}" in row.theirs]) if "{expert}" in row.theirs else (None,)
         for (index, number), expert, piece in itertools.product(enumerate(numbers), experts, range(row.pieces)):
             names = (row.theirs, *row.tied)

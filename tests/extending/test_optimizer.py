@@ -66,7 +66,7 @@ def test_a_key_that_it_does_not_have_is_refused(lab, capsys):
     assert lab.train("run", optimizer={"kind": kind, "b3": 0.5}) == 2
     assert f"unknown key optimizer.b3 of kind {kind}; did you mean optimizer.b1?" in capsys.readouterr().err
     assert lab.train("run", optimizer={"kind": kind, "eps": 0.5}) == 2
-    known = f"unknown key optimizer.eps of kind {kind}, only of adafactor, adamax, adamw, lamb, muon"
+    known = f"unknown key optimizer.eps of kind {kind}, only of adafactor, adagrad, adamax, adamw, lamb, muon"
     assert known in capsys.readouterr().err
 
 

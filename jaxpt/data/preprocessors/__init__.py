@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # for editors: what `preprocessors.masked_lm` is
     from jaxpt.data.preprocessors import bart as bart
     from jaxpt.data.preprocessors import batched as batched
+    from jaxpt.data.preprocessors import bidirectional_lm as bidirectional_lm
     from jaxpt.data.preprocessors import cooccurrences as cooccurrences
     from jaxpt.data.preprocessors import denoising as denoising
     from jaxpt.data.preprocessors import documents as documents
