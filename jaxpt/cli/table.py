@@ -162,7 +162,7 @@ COMMANDS: dict[str, Command] = {
         "stories260K.bin runs/stories260K --tokenizer tok512.model",
         "downloads/t5x/checkpoint_1000000 runs/t5 --tokenizer spiece.model",
         "downloads/adapter runs/adapted --base downloads/gpt2",
-        "glove.6B.100d.txt runs/glove_100d                  # also word2vec's .bin and fastText's .vec",
+        "glove.6B.100d.txt runs/glove_100d           # also .bin, .vec",
     ), "OUT: config.yaml, checkpoints/0, tokenizer/"),
     "export": Command("jaxpt.cli.commands:export", "convert a run to a Hugging Face directory", (
         arg("run", "RUN_DIR", "a run, or RUN_DIR/checkpoints/STEP"),
