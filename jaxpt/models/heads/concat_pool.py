@@ -55,9 +55,9 @@ def concat_pool(x_BxLxD: jax.Array, last_BxN: jax.Array, is_own_BxNxL: jax.Array
       [B, N, 3 · D].
 
     Example:
-      >>> x = jnp.array([[[1.0], [4.0], [2.0], [9.0]]])
-      >>> concat_pool(x, jnp.array([[2]]), jnp.array([[[True, True, True, False]]])).astype(float).round(1).tolist()
-      [[[2.0, 4.0, 2.33]]]
+      >>> x = jnp.array([[[1.0], [4.0], [2.5], [9.0]]])
+      >>> concat_pool(x, jnp.array([[2]]), jnp.array([[[True, True, True, False]]])).tolist()
+      [[[2.5, 4.0, 2.5]]]
     """
     last_BxNxD = jnp.take_along_axis(x_BxLxD, last_BxN[..., None], axis=1)
     is_any_BxNx1 = is_own_BxNxL.any(-1, keepdims=True)
