@@ -210,6 +210,7 @@ FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 PLACEHOLDERS = ("CONFIG", "RECIPE", "RUN_DIR", "HF_DIR", "NAME")
 SMOKE = ROOT / "configs/smoke/bert_tiny.yaml"
 MODEL = ("model={kind: bert, vocab_size: 64, layers: 1, embed_dim: 8, heads: 1, mlp_dim: 8}", "data.tokenizer.kind=bpe")
+LSTM = ("model={kind: awd_lstm, vocab_size: 64, layers: 1, embed_dim: 8, hidden_dim: 8}", "data.tokenizer.kind=words")
 
 
 def name(path: Path) -> str:
@@ -370,7 +371,7 @@ def accepted(argv: list[str]) -> None:
         if path.suffix != ".yaml" or path.stem in PLACEHOLDERS:  # a run, or any recipe
             path = SMOKE
         if path.parent.parent.name == "finetune":  # its model is that of `init_from.path`
-            given.overrides = [*given.overrides, *MODEL]
+            given.overrides = [*given.overrides, *(LSTM if path.parent.name == "ulmfit" else MODEL)]
         if path.parent != ROOT:  # a recipe of a worked example is trained in test_page_commands.py
             configs.load(path, given.overrides)
 

@@ -22,7 +22,7 @@ SHARED = (
     "conll2003",
     "tagging",
     "dialogue",
-    "ulmfit",  # test_ulmfit_recipes.py
+    "ulmfit",  # tests/inference/test_ulmfit.py
     "defaults.yaml",
     "small_batch.yaml",
 )
