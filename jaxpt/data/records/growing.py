@@ -2,12 +2,14 @@
 
 Invariants: a shard that has its name is whole, and never changes; what is read of one does not depend on the others;
 whatever needs all shards (the number of records, the checksum, counts of tokens) waits for them. A preparer that fails
-ends every reader with its error. It ends with the main thread, and the next run goes on where it stopped.
+ends every reader with its error. It ends with the program, and the next run goes on where it stopped.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
+import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +27,8 @@ from jaxpt.runtime import safetensors
 from jaxpt.runtime.progress import Progress
 
 _POLL = 0.05  # seconds
+_PREPARER = "jaxpt-preparer"
+_program_ends = threading.Event()
 
 
 class Stopped(Exception):
@@ -32,9 +36,23 @@ class Stopped(Exception):
 
 
 def _check_program() -> None:
-    """Raises Stopped in a thread that outlives the main one, which the interpreter waits for."""
-    if not threading.main_thread().is_alive():
+    """Raises Stopped in a thread that outlives the program's work: the interpreter would wait for it."""
+    if _program_ends.is_set() or not threading.main_thread().is_alive():
         raise Stopped
+
+
+@atexit.register  # after multiprocessing's own, so it is called before that one
+def _end_preparers() -> None:
+    """Ends the preparers and their processes. `multiprocessing` waits at exit for processes that wait for more work.
+
+    A process can be killed at any time: a shard gets its name when it is whole.
+    """
+    _program_ends.set()
+    preparers = [thread for thread in threading.enumerate() if thread.name == _PREPARER]
+    while any(thread.is_alive() for thread in preparers):
+        for child in multiprocessing.active_children():
+            child.kill()
+        time.sleep(_POLL)
 
 
 class Growing(Store):
@@ -54,7 +72,7 @@ class Growing(Store):
         self._callbacks: list[Callable[[Store], None]] = []
         self._mapped = functools.cache(lambda number: safetensors.mapped(self._path(number)))
         self._meta = functools.cache(lambda number: read_meta(self._path(number)))
-        threading.Thread(target=self._run, args=(build,), name="jaxpt-preparer").start()
+        threading.Thread(target=self._run, args=(build,), name=_PREPARER).start()
 
     def _run(self, build: Callable[[Turn], Store]) -> None:
         try:

@@ -1,8 +1,12 @@
 """Stores that are read while they are made: the same records, whatever is there; failures end the readers."""
 
 import dataclasses
+import os
 import shutil
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,3 +128,13 @@ def test_a_failure_ends_the_readers_in_one_line(tmp_path, place):
         assert [shard_name(n, SHARDS) for n in sorted(READ[:place])] == sorted(
             p.name for p in store.directory.iterdir()
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["begun", "starting"])
+def test_a_program_ends_while_records_are_made(tmp_path, when):
+    """Where this fails the program waits for a process that waits for work, and the time is over."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-m", "tests.data.records.endless", when]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stdout) == (0, "shards made: [0]\n"), result.stderr
