@@ -12,6 +12,7 @@ import pytest
 
 from jaxpt.cli import main
 from jaxpt.hf import files
+from jaxpt.runtime import exit_codes
 from tests import processes
 from tests.hf.hostile import (
     CONTROL,
@@ -125,5 +126,5 @@ def test_a_full_disk(kilobytes, sources, tmp_path):
     assert ours.poll(120)
     code, said = ours.recv()
     process.join()
-    assert code == 2 and len(said.splitlines()) == 1 and str(tmp_path / "run") in said, said
+    assert code == exit_codes.STORAGE and len(said.splitlines()) == 1 and str(tmp_path / "run") in said, said
     assert not [*tmp_path.iterdir()]

@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
 
 
 def words(texts):
-    return tokenizers.train(texts, TokenizerConfig(kind="words"), 40)
+    return tokenizers.train(texts, TokenizerConfig(kind="words", min_count=1), 40)
 
 
 def run(recipe, run_dir, *overrides):

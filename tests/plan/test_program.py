@@ -38,7 +38,7 @@ def test_what_is_measured_is_the_step_that_train_runs(config, measured):
     assert measured.copied_donated_buffers == donation.faults(read, sizes) == []
     read.aliases.popitem()
     assert [fault.reason for fault in donation.faults(read, sizes)] == ["no alias"]
-    assert measured.steps == 6 and measured.mesh == {**MESH, "pipeline": 1, "context": 1, "tensor": 1}
+    assert measured.steps == 6 and measured.mesh == {**MESH, "pipeline": 1, "expert": 1, "context": 1, "tensor": 1}
 
 
 def test_figures_of_a_small_bert(measured):

@@ -234,14 +234,18 @@ def test_what_is_printed_and_registered_is_not_lost_at_the_end():
 
 
 def test_a_save_is_asked_for_by_two_signals_that_end_nothing():
-    before = {number: signal.getsignal(number) for number in signals.SAVE_NUMBERS}
-    with signals.save_requests():
-        for number in signals.SAVE_NUMBERS:
-            assert not signals.save_requested()
-            os.kill(os.getpid(), number)
-            assert signals.save_requested()
-            signals.clear_save_request()
-    assert {number: signal.getsignal(number) for number in signals.SAVE_NUMBERS} == before
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in signals.SAVE_NUMBERS}  # not nohup's
+    try:
+        with signals.save_requests():
+            for number in signals.SAVE_NUMBERS:
+                assert not signals.save_requested()
+                os.kill(os.getpid(), number)
+                assert signals.save_requested()
+                signals.clear_save_request()
+        assert {signal.getsignal(number) for number in signals.SAVE_NUMBERS} == {signal.SIG_DFL}
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def test_an_ignored_hangup_stays_ignored():

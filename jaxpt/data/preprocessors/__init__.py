@@ -27,5 +27,5 @@ if TYPE_CHECKING:  # for editors: what `preprocessors.masked_lm` is
     from jaxpt.data.preprocessors import unilm as unilm
     from jaxpt.data.preprocessors import units as units
     from jaxpt.data.preprocessors import windows as windows
-    from jaxpt.data.preprocessors import word2vec as skip_gram
+    from jaxpt.data.preprocessors import word2vec as word2vec
     from jaxpt.data.preprocessors import words as words
