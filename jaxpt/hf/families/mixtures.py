@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxpt.errors import UserError
 from jaxpt.hf import rope
-from jaxpt.hf.decoders import EXPERTS, LLAMA, MAX_LAYERS, family, options, table
+from jaxpt.hf.decoders import EXPERTS, LLAMA, MAX_LAYERS, family, llama_tasks, options, table
 from jaxpt.hf.options import Option
 from jaxpt.hf.tasks import tasks
 from jaxpt.models.decoder_only import DecoderOnlyConfig
@@ -80,7 +80,7 @@ FAMILIES = (
             Option("mlp_only_layers", "dense_layers", ()),
             *_router("num_experts", 128, 8, 0.001),
         ),
-        table=TABLE, tasks=tasks("Qwen3Moe", classes="score", tags="score", span=None), harmless=HARMLESS,
+        table=TABLE, tasks=llama_tasks("Qwen3Moe"), harmless=HARMLESS,
         can=lambda config: config.experts is not None, read=_read_qwen, write=_write_qwen,
     ),
     family(
