@@ -297,6 +297,7 @@ def test_a_task_of_token_ids_feeds_an_objective(cache, byte_level):
         seqio.TaskRegistry.remove("own_ids")
 
 
+@pytest.mark.slow
 def test_batches_are_the_same_while_records_are_made(text, cache, byte_level, tmp_path, monkeypatch):
     """From the first shard on, in any number of threads; checksum and counts come when all shards are there."""
     monkeypatch.setitem(order.SHARDINGS, 3, order.Sharding(600, 8))

@@ -46,6 +46,7 @@ def data_of(folder, name):
     return json.loads((folder / name / "run.json").read_text())["data"]["fingerprint"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 def test_runs_go_on_in_their_order(workplace, monkeypatch, capsys, version):
     with monkeypatch.context() as before:  # there was this version
@@ -56,6 +57,7 @@ def test_runs_go_on_in_their_order(workplace, monkeypatch, capsys, version):
     assert_bit_equal(final(workplace / "old", 6), final(workplace / "resumed", 6))
 
 
+@pytest.mark.slow
 def test_a_new_run_goes_on_with_some_of_its_records(workplace):
     assert run(workplace, "new") == 0 and data_of(workplace, "new")["order"] == 3
     # The first steps of another run, and some of the records, are all that there is.
