@@ -32,6 +32,18 @@ def lengths_of_texts(lengths: Arrays) -> dict[str, np.ndarray]:
     return {"decoder_input_tokens": lengths["tokens"] - 1}
 
 
+def check_separator(separator: bool, reset_at_documents: bool, vocabulary: Vocabulary) -> None:
+    """Raises UserError where documents are to be parted by a token that there is not."""
+    if separator and vocabulary.eos is None:
+        raise UserError(
+            "objective.separator: true requires a vocabulary with an end-of-text token; set objective.separator=false"
+        )
+    if reset_at_documents and not separator:
+        raise UserError(
+            "objective.reset_at_documents: true requires EOS between documents; set objective.separator=true"
+        )
+
+
 class DecoderLM(NextToken):
     """Base of objectives whose only loss is the next-token cross-entropy of a decoder."""
 
@@ -71,12 +83,4 @@ class CausalLM(DecoderLM):
         )
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if self.separator and vocabulary.eos is None:
-            raise UserError(
-                "objective.separator: true requires a vocabulary with an end-of-text token; set "
-                "objective.separator=false"
-            )
-        if self.reset_at_documents and not self.separator:
-            raise UserError(
-                "objective.reset_at_documents: true requires EOS between documents; set objective.separator=true"
-            )
+        check_separator(self.separator, self.reset_at_documents, vocabulary)

@@ -28,7 +28,7 @@ from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
 from jaxpt.objectives.activation import ActivationRegularizer
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs
-from jaxpt.objectives.causal_lm import DecoderLM, decoder_features, lengths_of_texts
+from jaxpt.objectives.causal_lm import DecoderLM, check_separator, decoder_features, lengths_of_texts
 from jaxpt.objectives.losses import token_loss
 
 
@@ -128,15 +128,7 @@ class RecurrentLM(DecoderLM):
         return dataclasses.replace(super().baseline, name="trigram")
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if self.separator and vocabulary.eos is None:
-            raise UserError(
-                "objective.separator: true requires a vocabulary with an end-of-text token; set "
-                "objective.separator=false"
-            )
-        if self.reset_at_documents and not self.separator:
-            raise UserError(
-                "objective.reset_at_documents: true requires EOS between documents; set objective.separator=true"
-            )
+        check_separator(self.separator, self.reset_at_documents, vocabulary)
         if self.bptt is not None and self.bptt > length:
             raise UserError(f"objective.bptt: {self.bptt} is above data.length {length}, which limits all windows")
         if self.carry and not jax.tree.leaves(self.carry_shapes(self.network(model), 1)):
