@@ -93,6 +93,19 @@ def fetch(run_dir: Path, copy: Path, report: Callable[[str], None]) -> None:
             return
 
 
+def fetch_missing(run_dir: Path, copy: str | None, report: Callable[[str], None]) -> bool:
+    """`fetch` where there is a copy; whether there is one.
+
+    Args:
+      run_dir, report: as of `fetch`.
+      copy: `checkpoint.copy_to`.
+    """
+    if copy is None or not Path(copy).is_dir():
+        return False
+    fetch(run_dir, Path(copy), report)
+    return True
+
+
 def _fetch_beside(run_dir: Path, copy: Path) -> None:
     """What a new run_dir needs of the copy's: its id, its vocabulary, its figures."""
     (run_dir / "checkpoints").mkdir(exist_ok=True)

@@ -120,7 +120,8 @@ def _train(config: Config, timings: Timings) -> int:
             stack.enter_context(hold(run_dir))
             quarantine(run_dir, say)
             stack.enter_context(removed_on_failure(run_dir, new_dirs))
-            _fetch_copy(config, run_dir)
+            if copies.fetch_missing(run_dir, config.checkpoint.copy_to, say):
+                run_dirs.check(config)  # what was fetched may be of other settings
         if config.checkpoint.copy_to is not None:
             processes.barrier("the copy of the checkpoints", config.distributed.timeout, warn)
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
@@ -149,14 +150,6 @@ def _train(config: Config, timings: Timings) -> int:
             return ending.finish(run, current)
         say(initial.describe(setup, resources.disk_need(largest, config.checkpoint)))
         return run.run(current, meta)
-
-
-def _fetch_copy(config: Config, run_dir: Path) -> None:
-    """Takes what the run_dir lacks from `checkpoint.copy_to`."""
-    copy = config.checkpoint.copy_to
-    if copy is not None and Path(copy).is_dir():
-        copies.fetch(run_dir, Path(copy), say)
-        run_dirs.check(config)  # what was fetched may be of other settings
 
 
 @dataclasses.dataclass
