@@ -20,6 +20,7 @@ def of_numpy(x):
     return sum(int(b) * (2 * i + 1) for i, b in enumerate(bits)) % 2**32
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float16, np.uint8, bool])
 def test_the_digest_is_its_definition(dtype):
     x = np.random.default_rng(0).normal(0, 50, (3, 5, 7)).astype(np.float32).astype(dtype)
@@ -27,6 +28,7 @@ def test_the_digest_is_its_definition(dtype):
     assert int(corruption.digest(jnp.asarray(x[0, 0, 0]))) == of_numpy(x[:1, 0, 0])
 
 
+@pytest.mark.gpu
 def test_every_flipped_bit_changes_the_digest():
     rng, digest = np.random.default_rng(0), jax.jit(corruption.digest)
     x = rng.normal(size=(11, 13)).astype(np.float32)
