@@ -26,6 +26,9 @@ from jaxpt.models import grouped
 from jaxpt.models.layers import ACTIVATIONS, Activation, from_inputs, mesh_axes
 from jaxpt.parallel import staged
 
+SCOPE = "dispatch"
+"""Name under which plans and profiles show how tokens are sent."""
+
 
 def experts(
     x_BxLxD: jax.Array,
@@ -108,7 +111,8 @@ def _run(
     if keep_BxLxkxF is not None:
         tokens.append(keep_BxLxkxF.reshape(-1, k, keep_BxLxkxF.shape[3]))
     if gathered:
-        tokens = [jax.lax.all_gather(x, gathered, tiled=True) for x in tokens]
+        with jax.named_scope(SCOPE):
+            tokens = [jax.lax.all_gather(x, gathered, tiled=True) for x in tokens]
     if width:
         kernels = {name: _whole(kernel, width, 2 if name == "down" else 1) for name, kernel in kernels.items()}
     x_TxD, ids_Txk, weights_Txk, *keep = tokens
@@ -122,10 +126,10 @@ def _run(
         y_TxD = _in_turns(feed_forward, jax.lax.axis_size(expert), x_TxD, ids_Txk, weights_Txk, kernels, keep_TxkxF)
     else:
         y_TxD = _at_once(feed_forward, x_TxD, ids_Txk, weights_Txk, kernels, keep_TxkxF)
-    if gathered:
-        y_TxD = jax.lax.psum_scatter(y_TxD, gathered, tiled=True)
     summed = (*(axis for axis in expert if axis not in gathered), *hidden)
-    return (jax.lax.psum(y_TxD, summed) if summed else y_TxD).reshape(shape)
+    with jax.named_scope(SCOPE):
+        y_TxD = jax.lax.psum_scatter(y_TxD, gathered, tiled=True) if gathered else y_TxD
+        return (jax.lax.psum(y_TxD, summed) if summed else y_TxD).reshape(shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
