@@ -134,14 +134,12 @@ def _run(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _whole(kernel: jax.Array, axes: tuple[str, ...], dimension: int) -> jax.Array:
-    """A kernel of three axes, gathered along one; its gradient is scattered, where need be in stages."""
+    """A kernel of three axes, gathered along one; its gradient is scattered along that, where need be in stages."""
     return staged.all_gather(kernel, axes, dimension)
 
 
 def _scattered(axes: tuple[str, ...], dimension: int, _: None, dy: jax.Array) -> tuple[jax.Array]:
-    if staged.stages(axes) == 1:
-        return (staged.reduce_scatter(dy, axes, dimension),)
-    rows = jnp.moveaxis(dy, dimension, 0)
+    rows = jnp.moveaxis(dy, dimension, 0)  # libtpu scatters nothing along the axis that lies in lanes
     part = staged.reduce_scatter(rows.reshape(len(rows), -1), axes, 0)
     return (jnp.moveaxis(part.reshape(-1, *rows.shape[1:]), 0, dimension),)
 
