@@ -44,9 +44,9 @@ def product(
         implementation = "blocks" if compiler.platform() == "cpu" else "ragged"
     if implementation == "blocks":
         return _blocks(x_MxD, kernel_GxDxF, sizes_G)
-    y_MxF = jax.lax.ragged_dot(x_MxD, kernel_GxDxF, sizes_G)
-    # What a kernel leaves in rows of no group is not defined.
-    return jnp.where((jnp.arange(len(x_MxD)) < sizes_G.sum())[:, None], y_MxF, 0)
+    # What a kernel leaves in rows of no group is not defined, nor is their gradient.
+    is_real_Mx1 = (jnp.arange(len(x_MxD)) < sizes_G.sum())[:, None]
+    return jnp.where(is_real_Mx1, jax.lax.ragged_dot(jnp.where(is_real_Mx1, x_MxD, 0), kernel_GxDxF, sizes_G), 0)
 
 
 def rows_of_block(rows: int, groups: int) -> int:

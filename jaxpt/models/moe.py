@@ -218,7 +218,7 @@ class MoE(nn.Module):
 
     def _router(self, width: int) -> jax.Array:
         """The router's kernel [D, E], in float32 and whole on every device."""
-        module = Kernel((width, self.config.experts), ("embed", "expert"), nn.initializers.normal(0.02), name="router")
+        module = Kernel((width, self.config.experts), ("embed", "classes"), nn.initializers.normal(0.02), name="router")
         return nn.with_logical_constraint(module(), (None, None))
 
     def _kernels(self, width: int) -> dict[str, jax.Array]:

@@ -2,7 +2,8 @@
 
 A recipe names a preset (`mesh.preset`) and may change single lines (`mesh.rules`). A logical axis that is not in the
 table is an error (a misspelt one would silently replicate), so are two dimensions of one array on the same mesh axis,
-and a dimension that its mesh axes do not divide.
+and a dimension that its mesh axes do not divide. Experts alone come first: the mesh axes that they take are not for
+the width of their kernels.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ Table = Mapping[str, tuple[str, ...]]
 
 BATCH = ("data", "fsdp", "expert")
 DEFAULT: Table = {
-    # Parameters. Devices that share the length would hold the same parameters, so they share these as well.
+    # Parameters. Devices that share the length, or have other experts, would hold the same parameters, so they share
+    # these as well; the width of experts is left to the axes that they do not take themselves (`spec`).
     # Embeddings and logits belong to no stage of a pipeline: all stages work on them.
     "vocab": ("tensor", "pipeline"),
-    "embed": ("fsdp", "context"),
+    "embed": ("fsdp", "expert", "context"),
     "heads": ("tensor",),
     "mlp": ("tensor",),
     "layers": ("pipeline",),
@@ -112,6 +114,7 @@ def spec(
         if axis is not None and axis not in table:
             raise UserError(f"{name}: logical axis {axis!r} is not in the table of jaxpt.parallel.rules")
         mesh_axes = tuple(a for a in table[axis] if a in mesh.shape) if axis is not None else ()
+        mesh_axes = tuple(a for a in mesh_axes if used.get(a) != "expert" or axis != "embed")
         for mesh_axis in mesh_axes:
             if mesh_axis in used:
                 both = f"{used[mesh_axis]!r} and {axis!r}"

@@ -5,6 +5,8 @@ an all-reduce of whole arrays, and so does an all-gather on most slices of v4 an
 others: each device sends twice as much. In two stages, among few devices that are far from each other and among the
 neighbours of each, both are what they should be, and send the same bytes together as one stage would.
 
+Where a weight is split over two axes of the mesh, each of them is a stage.
+
 Devices that are far from each other lie side by side in the mesh (`arranged`), so that parts of an array need not
 change places between the stages: of 16 devices 0, 2, 4, … are neighbours, 0 and 1 are far from each other.
 """
@@ -53,11 +55,22 @@ def far(devices: int, of_slice: int) -> int:
 
 
 def stages(axes: tuple[str, ...]) -> int:
-    """`far` for axes of the mesh in use: 1 on CPUs and GPUs, without a mesh, and for several axes at once."""
+    """`far` for axes of the mesh in use, several of which are a stage each: 1 on CPUs and GPUs, and without a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
-    if len(axes) != 1 or mesh.empty or compiler.platform() != "tpu":
+    if not axes or mesh.empty or compiler.platform() != "tpu":
         return 1
-    return far(mesh.shape[axes[0]], mesh.size)
+    count = far(math.prod(mesh.shape[axis] for axis in axes), mesh.size)
+    return count if len(axes) == 1 or count == 1 else len(axes)
+
+
+def _stages(axes: tuple[str, ...]) -> list[tuple[str, list[list[int]] | None]]:
+    """(mesh axis, its groups, None for all of it) of each stage of a scatter; a gather goes through them backwards."""
+    steps: list[tuple[str, list[list[int]] | None]] = []
+    for axis in axes:
+        count = stages((axis,))
+        far_apart, neighbours = groups(jax.sharding.get_abstract_mesh().shape[axis], count)
+        steps += [(axis, None)] if count == 1 else [(axis, neighbours), (axis, far_apart)]
+    return steps
 
 
 def groups(devices: int, count: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -105,10 +118,10 @@ def all_gather(x: jax.Array, axes: tuple[str, ...], dimension: int) -> jax.Array
     Returns:
       The whole array.
     """
-    if (count := stages(axes)) == 1:
+    if stages(axes) == 1:
         return jax.lax.all_gather(x, axes, axis=dimension, tiled=True)
-    for members in groups(jax.sharding.get_abstract_mesh().shape[axes[0]], count):
-        x = jax.lax.all_gather(x, axes[0], axis=dimension, axis_index_groups=members, tiled=True)
+    for axis, members in reversed(_stages(axes)):
+        x = jax.lax.all_gather(x, axis, axis=dimension, axis_index_groups=members, tiled=True)
     return x
 
 
@@ -123,17 +136,16 @@ def reduce_scatter(x: jax.Array, axes: tuple[str, ...], dimension: int) -> jax.A
     Returns:
       The device's part.
     """
-    if (count := stages(axes)) == 1:
+    if stages(axes) == 1:
         return jax.lax.psum_scatter(x, axes, scatter_dimension=dimension, tiled=True)
-    far_apart, neighbours = groups(jax.sharding.get_abstract_mesh().shape[axes[0]], count)
     # libtpu scatters nothing along the axis that lies in lanes: so along rows, one row after the other.
     x_RxC = with_layout_constraint(x.T if dimension else x, Layout((0, 1)))
     columns = x_RxC.shape[1]
     pieces = next(n for n in range(math.ceil(columns / LARGEST_PIECE), columns + 1) if columns % n == 0)
     parts = jnp.split(x_RxC, pieces, 1)
-    for members in (neighbours, far_apart):
+    for axis, members in _stages(axes):
         parts = [
-            jax.lax.psum_scatter(part, axes[0], scatter_dimension=0, axis_index_groups=members, tiled=True)
+            jax.lax.psum_scatter(part, axis, scatter_dimension=0, axis_index_groups=members, tiled=True)
             for part in parts
         ]
     x_RxC = jnp.concatenate(parts, 1)

@@ -23,6 +23,7 @@ _SLICE = 100_000
 """libtpu numbers the devices of the first slice from here, of the second from twice this on."""
 _OF_ALL = "1"
 """The channel that JAX gives to each collective of a `jax.shard_map`; those it cuts up get one of their own."""
+_OF_TOKENS = re.compile(r'op_name="[^"]*\bdispatch\b')
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
 
 
@@ -41,6 +42,8 @@ class Collective:
     """Bytes that each device sends when rings do it, the least that there can be; of an all-to-all its own parts."""
     network: str = "ICI"
     """"ICI" inside of a slice, of GPUs inside of a machine; "DCN" from slice to slice, or between machines."""
+    has_tokens: bool = False
+    """It brings tokens to their experts, or back (`jaxpt.models.dispatch`)."""
 
 
 def find(
@@ -60,12 +63,13 @@ def find(
     Returns:
       One entry for each kind and set of axes, those that send most first.
     """
-    totals: dict[tuple[str, tuple[str, ...], str], np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
+    totals: dict[tuple[str, tuple[str, ...], str, bool], np.ndarray] = collections.defaultdict(
+        lambda: np.zeros(3, np.int64)
+    )
     for _, times, collective in each(program, mesh, between, machine):
-        totals[collective.kind, collective.axes, collective.network] += times * np.array(
-            [1, collective.bytes, collective.sent]
-        )
-    collectives = [Collective(kind, axes, *map(int, total), network) for (kind, axes, network), total in totals.items()]
+        key = collective.kind, collective.axes, collective.network, collective.has_tokens
+        totals[key] += times * np.array([1, collective.bytes, collective.sent])
+    collectives = [Collective(kind, axes, *map(int, total), *key) for (kind, axes, *key), total in totals.items()]
     return sorted(collectives, key=lambda c: -c.sent)
 
 
@@ -77,10 +81,13 @@ def each(
 ) -> Iterator[tuple[str, int, Collective]]:
     """(computation that it is in, how often it runs, one run of it) of every collective; arguments as for `find`."""
     for outer, kind, attributes, operand, times in _each(program):
+        has_tokens = bool(_OF_TOKENS.search(attributes))
         if target := _TARGET.search(attributes):
             groups = _slices(target[1])
             n = max(len(set(group)) for group in groups)
-            yield outer, times, Collective(kind, _axes(groups, between or {}), 1, *_bytes(kind, operand, n), "DCN")
+            yield outer, times, Collective(
+                kind, _axes(groups, between or {}), 1, *_bytes(kind, operand, n), "DCN", has_tokens
+            )  # fmt: skip
             continue
         groups = _groups(attributes, math.prod(mesh.values()))
         n = max(map(len, groups), default=1)
@@ -93,7 +100,7 @@ def each(
                     sent = operand * (n - inside) // n
                 else:  # a ring enters and leaves each machine once: its GPUs share that among their network cards
                     sent //= inside
-            yield outer, times, Collective(kind, _axes(groups, mesh), 1, size, sent, network)
+            yield outer, times, Collective(kind, _axes(groups, mesh), 1, size, sent, network, has_tokens)
 
 
 def _each(program: hlo.Program) -> list[tuple[str, str, str, int, int]]:

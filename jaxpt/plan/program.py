@@ -85,6 +85,9 @@ class PlanResult:
     """What its loops and the rest of it do (`jaxpt.plan.operations`): the roofline adds up their times."""
     active_parameters: int = 0
     """Those that a token uses: of a mixture's experts those that it is sent to."""
+    imbalance: float | None = None
+    """Of a mixture: the largest share of tokens that an expert can have, as a multiple of the mean. A step takes the
+    same memory up to there (`jaxpt.models.dispatch`): what fits at all fits at any imbalance."""
 
     @property
     def fits(self) -> bool:
@@ -235,10 +238,12 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
     if devices[0].platform == "cpu":
         total += memory.packed(program)
     links = setup.mesh.shape, meshes.between(setup.mesh.shape, meshes.slices(devices)), meshes.machine(devices)
+    experts = getattr(setup.config.model, "experts", None)
     largest = memory.largest(texts["live-range"], texts["buffer-assignment"], program)
     return {
         "parameters": setup.network.count_params(),
         "active_parameters": setup.network.count_active_params(),
+        "imbalance": experts / setup.config.model.experts_per_token if experts else None,
         "memory": {**parts, "temporaries": total - sum(parts.values())},
         "total": total,
         "buffers": [dataclasses.asdict(buffer) for buffer in largest],

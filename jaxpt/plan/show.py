@@ -130,6 +130,9 @@ def _step(phases: Sequence[dict[str, Any]]) -> Iterator[_Row]:
     yield "  taken / needed", lambda p: f"{p['program_flops'] / p['model_flops']:.3f}"
     yield "to and from memory (estimate)", lambda p: _bytes(p["traffic"])
     yield "sent by a device", _sent
+    if phases[0]["imbalance"]:
+        yield "  tokens to experts and back", lambda p: _bytes(tokens_sent(p))
+        yield "imbalance of experts that fits", _imbalance
     yield from _least_times(phases, "least time of a step")
     if all("bound" in phase for phase in phases):
         called = _called(phases[0])
@@ -178,7 +181,8 @@ def _collectives(phase: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for c in phase["collectives"]:
         axes = " × ".join(c["axes"]) or "others"
         network = "-" if phase["platform"] == "cpu" else called[c["network"]]
-        yield c["kind"], axes, network, str(c["count"]), _bytes(c["bytes"]), _bytes(c["sent"])
+        kind = f"{c['kind']} of tokens to experts" if c.get("has_tokens") else c["kind"]
+        yield kind, axes, network, str(c["count"]), _bytes(c["bytes"]), _bytes(c["sent"])
 
 
 def _placements(phase: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -242,9 +246,22 @@ def _print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     print_table(heads, rows)
 
 
+def tokens_sent(phase: dict[str, Any]) -> int:
+    """Bytes that a device sends in a step to bring tokens to their experts, and what these return back."""
+    return sum(collective["sent"] for collective in phase["collectives"] if collective["has_tokens"])
+
+
+def _imbalance(phase: dict[str, Any]) -> str:
+    return f"any, up to {phase['imbalance']:.3g} × the mean" if _fits(phase) else "none"
+
+
+def _fits(figures: dict[str, Any]) -> bool:
+    return figures["total"] <= figures["limit"]
+
+
 def _memory(figures: dict[str, Any]) -> str:
     share = f" ({figures['total'] / figures['limit']:.0%})"
-    fits = "" if figures["total"] <= figures["limit"] else ": DOES NOT FIT"
+    fits = "" if _fits(figures) else ": DOES NOT FIT"
     return f"{_bytes(figures['total'])} of {_bytes(figures['limit'])}{share}{fits}"
 
 

@@ -24,6 +24,7 @@ MESHES = {
     "data2xfsdp2": {"data": 2, "fsdp": 2},
     "expert2": {"data": 1, "expert": 2},
     "fsdp4": {"data": 1, "fsdp": 4},
+    "fsdp4xexpert2": {"data": 1, "fsdp": 4, "expert": 2},
 }
 CAPACITY = {"capacity_factor": 0.75, "min_capacity": 1}
 CASES = [
@@ -58,9 +59,7 @@ def test_a_mesh_changes_nothing(mesh, has_capacity):
     found = one_step(mesh, accumulation, **options)
     assert {"router_balance", "router_z"} <= set(found[0])
     assert_equal_steps(found, one_step("alone", accumulation, **options))
-    (kernel,) = [
-        x for path, x in jax.tree_util.tree_leaves_with_path(found[2]) if x.ndim == 4 and path[-2].key == "up"
-    ]
+    (kernel,) = [x for path, x in jax.tree_util.tree_leaves_with_path(found[2]) if x.ndim == 4 and path[-2].key == "up"]
     assert kernel.addressable_shards[0].data.shape[1] * MESHES[mesh].get("expert", 1) == kernel.shape[1] == 8
 
 
@@ -75,17 +74,32 @@ def test_microbatches_have_the_same_auxiliary_losses():
     assert_equal_steps((several[1], several[0], params), (one[1], one[0], params))
 
 
+def trained_on(setup, after):
+    """Losses of three more steps on one batch."""
+    update, batch = step.make_train_step(setup, setup.config.objective), families.batch(setup.config)
+    losses = []
+    with setup.use():
+        for _ in range(3):
+            after, metrics = update(after, step.put(batch, setup))
+            losses.append(float(metrics["loss"]))
+    return losses
+
+
 def test_a_checkpoint_of_one_mesh_is_resumed_on_another(tmp_path):
-    saved = setup_for("data2xexpert4")
+    losses, saved = [], setup_for("data2xexpert4")
     checkpoints = checkpoint.Checkpoints(tmp_path, saved.config.checkpoint)
     before = families.begin(saved)
     with saved.use():
         checkpoints.save(before, {})
     checkpoints.close()
     checkpoints = checkpoint.Checkpoints(tmp_path, saved.config.checkpoint, read_only=True)
-    for mesh in ("expert2", "fsdp4"):
+    for mesh in ("expert2", "fsdp4", "fsdp4xexpert2", "alone"):
         setup = setup_for(mesh)
         after = checkpoints.restore(setup, 0)
         assert_bit_equal(jax.device_get(after), jax.device_get(before))
         jax.tree.map(lambda x, wanted: np.testing.assert_(x.sharding == wanted), after.params, setup.shardings.params)
+        if mesh in ("fsdp4xexpert2", "alone"):
+            losses.append(trained_on(setup, after))
     checkpoints.close()
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert losses[0][0] > losses[0][-1]
