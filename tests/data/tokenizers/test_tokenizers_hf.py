@@ -212,9 +212,7 @@ def test_sentencepiece_is_carried(order, lowercase, sentinels, thousand, tmp_pat
 @pytest.mark.parity
 @pytest.mark.parametrize(
     ("order", "lowercase"),
-    grids.cases(
-        itertools.product(["first", "bert", "last"], (False, True)), ("bert", False), ("last", True)
-    ),
+    grids.cases(itertools.product(["first", "bert", "last"], (False, True)), ("bert", False), ("last", True)),
 )
 def test_wordpiece_is_carried(order, lowercase, thousand, tmp_path):
     trained = tokenizers.train(thousand, TokenizerConfig(kind="wordpiece", lowercase=lowercase), 900)
