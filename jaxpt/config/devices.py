@@ -71,8 +71,8 @@ class MeshConfig(Frozen):
     fsdp: Axis = execution(1)
     """Fully sharded data parallelism: shards of parameters, optimizer state and batch."""
     expert: Axis = execution(1)
-    """Expert parallelism: shards of the experts of a mixture, and of the batch. Tokens are gathered along it, so no
-    routing is too uneven. It divides the number of experts."""
+    """Expert parallelism: shards of the experts of a mixture, of other parameters, and of the batch. Tokens are
+    gathered along it, so no routing is too uneven. It divides the number of experts."""
     context: Axis = execution(1)
     """Context parallelism: shards of the length, for long texts. Queries stay on their device, keys and values are
     gathered. Of two lengths (encoder, decoder) one that it does not divide is replicated."""

@@ -1,4 +1,5 @@
 import jax
+import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
@@ -72,3 +73,15 @@ def test_message_names_the_array():
     with pytest.raises(UserError, match=r"kernel: mesh\.tensor=4"):
         kernel = jax.ShapeDtypeStruct((8, 6), "float32")
         rules.shardings({"a": {"kernel": ("embed", "mlp")}}, {"a": {"kernel": kernel}}, mesh())
+
+
+def test_experts_leave_the_width_of_their_kernels_to_other_axes():
+    """Other parameters are split over the experts' axis as well: they would be whole on each device along it."""
+    devices = np.array(jax.devices()[:8]).reshape(2, 4)
+    both = jax.sharding.Mesh(devices, ("fsdp", "expert"))
+    assert tuple(rules.spec(("layers", "expert", "embed", "mlp"), (2, 8, 16, 32), both)) == (
+        None, "expert", "fsdp", None
+    )  # fmt: skip
+    assert tuple(rules.spec(("embed", "mlp"), (16, 32), both)) == (("fsdp", "expert"), None)
+    with pytest.raises(UserError, match="both want mesh axis 'expert'"):
+        rules.spec(("embed", "expert"), (16, 8), both)

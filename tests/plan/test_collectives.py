@@ -68,6 +68,19 @@ ENTRY %main (param.1: f32[64]) -> f32[64] {{
     assert one.axes == axes
 
 
+def test_what_tokens_cost_is_told_from_what_weights_do():
+    text = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (param.1: f32[64]) -> f32[256] {
+  %param.1 = f32[64]{0} parameter(0)
+  %all-gather.1 = f32[256]{0} all-gather(%param.1), channel_id=1, replica_groups={{0,1,2,3}}, dimensions={0}, metadata={op_name="jit(step)/feed_forward/shard_map/dispatch/all_gather"}
+  ROOT %all-gather.2 = f32[256]{0} all-gather(%param.1), channel_id=2, replica_groups={{0,1,2,3}}, dimensions={0}, metadata={op_name="jit(step)/feed_forward/shard_map/all_gather"}
+}
+"""  # noqa: E501
+    found = collectives.find(hlo.Program(text), {"expert": 4})
+    assert [(one.has_tokens, one.count, one.sent) for one in found] == [(True, 1, 768), (False, 1, 768)]
+
+
 # As libtpu writes them: an all-gather in pieces that overlap with computing, a reduce-scatter as a fusion.
 TPU = """HloModule jit_step, is_scheduled=true
 

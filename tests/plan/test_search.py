@@ -134,6 +134,16 @@ def test_a_large_parameter_left_whole_is_a_warning_that_says_what_to_change(caps
     assert "mesh.rules.vocab=[fsdp] would shard it" in out and "512×64" in out
 
 
+def test_a_mixture_says_what_tokens_cost_and_which_imbalance_fits(capsys):
+    report = {"model": "t5", "objective": "span_corruption", "where": "v5e:4x4", "remat": "none", "grad_accum_steps": 1}
+    sent = [{**one, "has_tokens": one["network"] == "DCN"} for one in MEASURED.collectives]
+    phase = dataclasses.asdict(dataclasses.replace(MEASURED, imbalance=64.0, collectives=sent))
+    show.plan({**report, "phases": [phase]})
+    out = capsys.readouterr().out
+    assert re.search(r"tokens to experts and back +95\.37 MiB", out)
+    assert re.search(r"imbalance of experts that fits +any, up to 64 × the mean", out)
+
+
 def test_a_recipe_names_its_slice(compiler, capsys):
     seen = compiler(state=2, temporaries=16)
     recipe = config(plan={"topology": "v5e:4x4", "slices": 2})
