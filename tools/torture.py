@@ -1,13 +1,14 @@
 """What a run survives, counted: kills, signals, damaged and hostile files, flipped bits, full disks.
 
-    python tools/torture.py [--minutes 10] [--seed 0] [--only kills,signals] [--results torture.jsonl]
+    python tools/torture.py [--minutes 10] [--seed 0] [--only kills,signals] [--results tools/torture.jsonl]
 
 Takes parts in turn, each with a new seed, until the time is over; a part that has begun is finished. Each result is a
 line of the file, which later calls go on with. Then prints for each part how many trials went wrong, over all lines of
 the file for the current commit, and the upper 95 % bound of the share (Clopper and Pearson): of n trials without a
-failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong. The full counts of a release:
+failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong.
 
-    python tools/torture.py --minutes 600
+    python tools/torture.py --full           the counts of a release, in about a day on two cores; a later call goes on
+    python tools/torture.py --short          less than half a minute: a few damaged files and flips, no results file
 
 | Part | A trial | Tool |
 |---|---|---|
