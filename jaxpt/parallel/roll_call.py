@@ -175,7 +175,8 @@ def _among(place: ProcessInfo, chosen: list[int]) -> ProcessInfo:
     """The place of a process among those that go on, which are numbered anew."""
     goes_on = f"of {place.processes} processes {len(chosen)} go on (distributed.min_processes)"
     if place.process not in chosen:
-        raise RetryableError(f"{place.where} {goes_on}, without process {place.process}: their number divides {place.processes}")
+        without = f"without process {place.process}: their number divides {place.processes}"
+        raise RetryableError(f"{place.where} {goes_on}, {without}")
     if place.process == 0:
         errors.note(f"{place.where} {goes_on}: {', '.join(map(str, chosen))}; some did not come in time")
     return place._replace(processes=len(chosen), process=chosen.index(place.process))

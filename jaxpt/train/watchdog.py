@@ -90,7 +90,8 @@ class Watchdog(threading.Thread):
         clock = self._clock
         facts = {
             "time": round(self._written, 3), "step": clock.step, "first_step": clock.first_step,
-            "first_seconds": round(clock.first_seconds, 3), "activity": clock.activity, "process": os.getpid(), "host": socket.gethostname(),
+            "first_seconds": round(clock.first_seconds, 3), "activity": clock.activity,
+            "process": os.getpid(), "host": socket.gethostname(),
             "seconds": {name: round(x, 3) for name, x in clock.seconds().items()},
         }  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk, of which what matters more will tell
