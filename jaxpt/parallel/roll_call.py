@@ -143,9 +143,7 @@ def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:
     return ProcessInfo(f"{prefix}{number}:{port}", count, process, devices)
 
 
-def call_roll(
-    place: ProcessInfo, timeout: float, failure: str = "", min_processes: int | None = None
-) -> ProcessInfo:
+def call_roll(place: ProcessInfo, timeout: float, failure: str = "", min_processes: int | None = None) -> ProcessInfo:
     """Waits for all processes: each sends its number to process 0, which answers with the missing ones.
 
     Args:
