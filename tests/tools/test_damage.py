@@ -28,7 +28,7 @@ flips.prepare = prepare
 assert flips.main(int(sys.argv[2]), seed=3, jobs=1) == 0
 full_disk.WRITERS = {name: full_disk.WRITERS[name] for name in ("export", "cache")}
 full_disk.prepare = lambda: shutil.copytree(kept, ".", dirs_exist_ok=True) and None
-sys.exit(full_disk.main(4, 1, None))
+sys.exit(full_disk.main(6, 1, None))
 """
 """Both tools in one process, on the run that the first has trained: imports and training are most of what they cost."""
 
@@ -41,7 +41,7 @@ def test_no_flip_of_a_bit_is_silent_and_a_full_disk_is_a_line(tmp_path, count):
     argv = [sys.executable, "-c", SAMPLE, str(tmp_path / "kept"), str(count)]
     found = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=900)
     assert found.returncode == 0, found.stdout + found.stderr[-2000:]
-    assert f"0 of {count} wrong" in found.stdout and "0 of 8 wrong" in found.stdout
+    assert f"0 of {count} wrong" in found.stdout and "0 of 12 wrong" in found.stdout
 
 
 @pytest.mark.parametrize("gap", [" ", "\n      "], ids=["one line", "a broken line"])
