@@ -114,7 +114,7 @@ def train(tmp_path, capsys):
     data = {"path": str(tmp_path / "text.txt"), "cache_dir": str(tmp_path / "cache"), "length": 16, "batch_size": 8}
     tree = families.tree(
         "gpt2", model={"vocab_size": 300, "layers": 1}, data=data, mesh={"data": 8}, log={"tensorboard": False},
-        train={"steps": 8, "eval_every": 100, "check_replicas_every": 4}, checkpoint={"every": 3, "keep_last": 9},
+        train={"steps": 8, "check_replicas_every": 4}, evals=[], checkpoint={"every": 3, "keep_last": 9},
     )  # fmt: skip
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
 
