@@ -58,7 +58,10 @@ def test_the_commands_of_the_front_page(workplace):
     for command in (line for block in blocks(FRONT, "sh") for line in block.splitlines()):
         if re.match(ours, command):
             of_task = ("train.steps=2", "data.length=16", "data.batch_size=8", "optimizer.schedule.warmup_steps=0")
-            small = of_task if "finetune" in command else (*SMALL, "model.mlp_dim=32", "model.max_positions=16")
+            # The built-in corpus and samples are those of the first result, below.
+            here = ("data.path=corpus/text.jsonl.gz", "evals=[{kind: heldout}]")
+            of_bert = (*SMALL, *here, "model.mlp_dim=32", "model.max_positions=16")
+            small = of_task if "finetune" in command else of_bert
             done.append(ran(command, *small))
     assert done == ["inspect", *["train"] * 6, "predict", "eval", "generate", "export", "import"]
     assert len((workplace / "labels.jsonl").read_text().splitlines()) == 2
