@@ -92,3 +92,10 @@ def test_a_chart_for_each_task_in_the_order_of_the_rows():
 def test_a_bar_is_as_long_as_the_error():
     drawn = svg.drawing(Dots("a", "%", [Row("x", [50.0, 60.0], 0, error=10.0), Row("y", [40.0], 0)]))
     assert "55 ± 10: 50, 60" in drawn and drawn.count('class="curve"') == 3
+
+
+def test_tokens_and_flops_that_are_not_counted_are_blank(plan):
+    for run in ("bert", "second"):  # as GloVe: pairs of words, and products of no matrices
+        file = Path(plan.run_dir) / run / "metrics.jsonl"
+        file.write_text(file.read_text().replace("100.0", "0.0").replace("1000000.0", "0.0"))
+    assert summary.table(plan).rows[0][1:6] == ("1,234", "", "14", "", "2m20s")
