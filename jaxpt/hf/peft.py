@@ -100,7 +100,11 @@ def write(
     for entry in entries:
         adapted = [path for path in entry.row.paths if path in factors and factors[path].held[_layer(entry)].all()]
         if adapted:
-            _check_linear(entry, adapted[0])
+            if not _is_linear(entry) or (table.fused_experts and "expert" in entry.params[0].axes[:-2]):
+                raise UserError(
+                    f"train.lora.targets: {adapted[0]} is no linear layer in Hugging Face's class, so peft has no such "
+                    "adapter; export without --adapter merges it"
+                )
             a, b = _joined(entry, adapted, factors)
             tensors |= {f"{PREFIX}{entry.module}.lora_A.weight": a, f"{PREFIX}{entry.module}.lora_B.weight": b}
             parts[entry.module] = len(adapted)
@@ -133,13 +137,11 @@ def write(
     files.write(out, announced, tensors.items(), stem=WEIGHTS.removesuffix(".safetensors"))
 
 
-def _check_linear(entry: mapping.Tensor, path: str) -> None:
-    axes = [axis for axis in entry.params[0].axes if axis != "layers"]
-    if not entry.name.endswith(".weight") or entry.row.shape is not None or axes[0] == "vocab" or len(axes) != 2:
-        raise UserError(
-            f"train.lora.targets: {path} is no linear layer in Hugging Face's class, so peft has no such adapter; "
-            "export without --adapter merges it"
-        )
+def _is_linear(entry: mapping.Tensor) -> bool:
+    """Whether a tensor is the matrix of a linear layer in their class; each expert has its own."""
+    *stack, rows, _ = ("", "", *entry.params[0].axes)
+    is_matrix = rows not in ("", "layers", "expert", "vocab") and {*stack} <= {"", "layers", "expert"}
+    return is_matrix and entry.name.endswith(".weight") and entry.row.shape is None
 
 
 def _layer(entry: mapping.Tensor) -> tuple[int, ...]:
@@ -263,10 +265,8 @@ def read(source: str | Path, network: Network) -> Adapter:
     for name, in_file in names.items():
         if (module := in_file.removesuffix(".weight")) not in adapted or in_file in others:
             continue
-        if name not in entries:
-            raise UserError(f"{source}: {module} is no linear layer of this {network.config.kind}")
-        entry = entries[name]
-        _check_linear(entry, entry.row.paths[0])
+        if name not in entries or not _is_linear(entry := entries[name]):
+            raise UserError(f"{source}: {module} is no linear layer of this {network.config.kind}; {_MERGE}")
         a, b = (stored.finite(f"{module}.lora_{x}", np.asarray(tensors[adapted[module][x]], np.float32)) for x in "AB")
         if a.shape[1:] != entry.joined_shape[:1] or b.shape != (sum(entry.widths), len(a)):
             raise UserError(f"{source}: {module}: lora_A {a.shape} and lora_B {b.shape} do not fit the model")
@@ -294,7 +294,9 @@ def _sorted(source: Path, tensors: files.Tensors) -> tuple[dict[str, dict[str, s
         if match := re.fullmatch(r"(.+)\.lora_([AB])\.weight", name):
             adapted.setdefault(match[1], {})[match[2]] = key
         elif ".lora_" in name:
-            raise UserError(f"{source}: {name} is no factor of a linear layer")
+            raise UserError(f"{source}: {name} is no factor of a linear layer; {_MERGE}")
+        elif ".base_layer." in name:  # of a table that has an adapter
+            raise UserError(f"{source}: {name}: a weight of the base, which the adapter's would replace; {_MERGE}")
         else:
             others[name] = key
     if half := [name for name, factors in adapted.items() if len(factors) < 2]:
@@ -345,7 +347,8 @@ def _uniform(
 ) -> tuple[LoraConfig, dict[str, Factors]]:
     """One rank and one scale for all, in the shapes of storage."""
     every = [factors for layers in layer_factors.values() for factors in layers.values()]
-    rank, scale = max(a.shape[1] for a, _, _ in every), max(scale for _, _, scale in every)
+    rank = max(a.shape[1] for a, _, _ in every)
+    scale = max(abs(scale) for _, _, scale in every) or 1.0  # lora_alpha: 0 is an adapter that does nothing
     factors = {}
     for path, layers in layer_factors.items():
         *stack, rows, columns = expected[path].shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from jaxpt.data import tokenizers
 from jaxpt.data.batches import manifest
 from jaxpt.data.batches.files import Reader
 from jaxpt.data.stream.feed import steps_of
-from jaxpt.errors import UserError, listed
+from jaxpt.errors import UserError, listed, printable
 from jaxpt.hf import files as hf_files
 from jaxpt.hf import origin
 from jaxpt.runtime import plugins
@@ -47,7 +48,7 @@ def verify(path: str, say: Callable[[str], None] = print, repair: bool = False) 
     else:
         raise UserError(f"{path}: is no run_dir, it holds no checkpoints; nor prepared batches, with {manifest.NAME}")
     for part, fault in parts:
-        say(f"{part}: {fault or 'whole'}")
+        say(printable(f"{part}: {fault or 'whole'}"))
         bad += [part] if fault not in (None, _NOT_READ) else []
     say(f"{path}: {f'{len(bad)} damaged: {listed(bad)}' if bad else 'all is whole'}")
     return 2 if bad else 0
@@ -101,7 +102,7 @@ def _checked(run_dir: Path, repair: bool) -> Iterator[tuple[str, str | None]]:
             facts = run_dir / "checkpoints" / str(step) / "_CHECKPOINT_METADATA"  # Orbax's own, without a checksum
             fault = checkpoints.damage(step) or _fault(functools.partial(read_json, facts))
             if fault and copy and (copy / "checkpoints" / str(step)).is_dir():
-                fault += f"; {copy} has a copy: `jaxpt verify {run_dir} --repair` fetches it"
+                fault += f"; {copy} has a copy: `jaxpt verify {shlex.quote(str(run_dir))} --repair` fetches it"
             yield f"checkpoint {step}", fault
     finally:
         checkpoints.close()

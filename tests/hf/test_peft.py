@@ -236,6 +236,7 @@ def test_what_peft_cannot_save_is_refused(tmp_path):
         ({"use_dora": True}, "use_dora: true is not supported: it may change what the adapter does; merge it with"),
         ({"bias": "all"}, """bias: 'all' is not supported, only "none"; merge it with peft"""),
         ({"lora_bias": True}, "lora_bias: true is not supported"),
+        ({"target_parameters": ["mlp.experts.down_proj"]}, "target_parameters: \\['mlp.experts.down_proj'\\] is not"),
         ({"kasa_config": {"rank": 2}}, "kasa_config: .* is not supported"),
         ({"of_a_later_peft": 0.5}, "of_a_later_peft: 0.5 is not supported: it may change what the adapter does"),
         *(
@@ -253,6 +254,16 @@ def test_other_kinds_of_adapters_are_refused(keys, said, tmp_path):
     changed(tmp_path / "adapter", **keys)
     with pytest.raises(UserError, match=said):
         peft.read(tmp_path / "adapter", network)
+
+
+@pytest.mark.parametrize("alpha", [-6.0, 0.0])
+def test_scales_that_are_not_positive(alpha, tmp_path):
+    network, _, adapter = made("bert", tmp_path)
+    changed(tmp_path / "adapter", lora_alpha=alpha)
+    found = peft.read(tmp_path / "adapter", network)
+    for path, x in adapter.items():
+        ours = found.config.alpha / found.config.rank * (found.factors[path].a @ found.factors[path].b)
+        np.testing.assert_allclose(ours, alpha / RANK * (x.a @ x.b), rtol=1e-5, atol=1e-6)
 
 
 def test_an_adapter_of_another_model_is_refused(tmp_path, capsys):

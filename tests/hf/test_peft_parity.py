@@ -12,6 +12,8 @@ from jaxpt.errors import UserError
 from jaxpt.hf import files, peft, verify
 from jaxpt.train import lora, state, step
 from tests import families, grids
+from tests.hf import test_mixtures_parity as mixtures
+from tests.hf.parity import randomise
 from tests.hf.test_peft import config, flat, made, merged, tree_of, written
 
 
@@ -69,6 +71,38 @@ def test_theirs_is_read_with_equal_outputs(family, targets, tmp_path):
     model.save_pretrained(tmp_path / "adapter")
     found = peft.read(tmp_path / "adapter", network)
     assert_equal_outputs(network, merged(found.config, params, found.factors), model.base_model.model)
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+def test_experts_that_are_modules_have_adapters(tmp_path):
+    """Switch, there and back. Mixtral's experts are one tensor: adapters of it (`target_parameters`) are refused."""
+    import torch
+
+    library = pytest.importorskip("peft")
+    model = randomise(mixtures.switch(), 0)
+    model.save_pretrained(tmp_path / "base")
+    network, params = hf.load(tmp_path / "base")
+    settings = library.LoraConfig(r=2, lora_alpha=6, target_modules=["wi", "wo", "classifier", "q"])
+    adapted = library.get_peft_model(model, settings)
+    for name, x in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(x, 0, 0.3)
+    adapted.save_pretrained(tmp_path / "adapter")
+    found = peft.read(tmp_path / "adapter", network)
+    assert_equal_outputs(network, merged(found.config, params, found.factors), adapted.base_model.model)
+    written(tmp_path / "out", network, found.config, found.factors)
+    base, _ = theirs(tmp_path, network)
+    again = library.PeftModel.from_pretrained(base, tmp_path / "out")
+    assert_equal_outputs(network, merged(found.config, params, found.factors), again.base_model.model)
+
+    model = randomise(mixtures.their("mixtral"), 0)
+    model.save_pretrained(tmp_path / "mixtral")
+    network, _ = hf.load(tmp_path / "mixtral")
+    settings = library.LoraConfig(r=2, target_modules=["q_proj"], target_parameters=["mlp.experts.down_proj"])
+    library.get_peft_model(model, settings).save_pretrained(tmp_path / "of_mixtral")
+    with pytest.raises(UserError, match=r"target_parameters: .* is not supported"):
+        peft.read(tmp_path / "of_mixtral", network)
 
 
 @pytest.mark.parity
