@@ -38,10 +38,16 @@ MODELS = {
         "experts": 8, "experts_per_token": 3, "expert_dim": 16, "sparse_every": 2, "shared_experts": 1,
         "router_z_weight": 0.01, "balance_weight": 0.1,
     },
+    "awd_lstm": {"kind": "awd_lstm", "vocab_size": 200, "layers": 2, "embed_dim": 32, "hidden_dim": 64},
 }  # fmt: skip
 DECODERS = ("gpt2", "llama", "phi", "gemma", "neox", "olmo", "mixture")
-OBJECTIVES = {"t5": "span_corruption", "bert": "masked_lm", **dict.fromkeys(DECODERS, "causal_lm")}
-TOKENIZERS = {**dict.fromkeys(DECODERS, "bpe"), "t5": "sentencepiece", "bert": "wordpiece", "llama": "sentencepiece"}
+OBJECTIVES = {
+    "t5": "span_corruption", "bert": "masked_lm", **dict.fromkeys(DECODERS, "causal_lm"), "awd_lstm": "recurrent_lm",
+}  # fmt: skip
+TOKENIZERS = {
+    **dict.fromkeys((*DECODERS, "awd_lstm"), "bpe"), "t5": "sentencepiece", "bert": "wordpiece",
+    "llama": "sentencepiece",
+}  # fmt: skip
 FAMILIES = ("t5", "bert", "gpt2")
 EVALUATED = [{"kind": "heldout"}, {"kind": "baseline"}, {"kind": "samples"}]
 """What a recipe without `evals` has."""

@@ -124,10 +124,12 @@ def test_run_dir_below_a_file(attempt, tmp_path):
     assert_refused(attempt(f"run_dir={tmp_path / 'good.txt' / 'run'}"), tmp_path, "run_dir", "good.txt")
 
 
-def test_a_bucket_is_no_run_dir(attempt, tmp_path, monkeypatch):
+@pytest.mark.parametrize("key", ["run_dir", "checkpoint.copy_to"])
+def test_a_bucket_or_a_home_is_no_directory(attempt, tmp_path, monkeypatch, key):
     monkeypatch.chdir(tmp_path)
-    assert_refused(attempt("run_dir=gs://bucket/run"), tmp_path, "run_dir: gs://bucket/run", "mounted")
-    assert not (tmp_path / "gs:").exists()
+    assert_refused(attempt(f"{key}=gs://bucket/run"), tmp_path, f"{key}: gs://bucket/run", "mounted")
+    assert_refused(attempt(f"{key}=~/run"), tmp_path, "~ is expanded by shells alone")
+    assert not (tmp_path / "gs:").exists() and not (tmp_path / "~").exists()
 
 
 def test_no_space(attempt, tmp_path, monkeypatch):

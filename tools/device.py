@@ -60,8 +60,9 @@ def steps(is_dry: bool = False) -> list[Step]:
         step("speed:llama", "speed.py llama", 110, 5),
         step("decode:gpt2", "decode.py gpt2", 70, 6, **shared),
         step("speed:t5", "speed.py t5", 100, 7),
-        step("profile", "profiling.py", 60, 8),
-        step("decode:llama", "decode.py llama", 80, 9, **shared),
+        step("experts", "experts.py", 60, 8, **shared),
+        step("profile", "profiling.py", 60, 9),
+        step("decode:llama", "decode.py llama", 80, 10, **shared),
     ]
     if is_dry:  # two cores have no use for several at once
         found = [Step(s.name, s.command, 600, number, s.is_quick, s.environment) for number, s in enumerate(found)]
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None, known: Sequence[Step] | None = 
         groups = [[step for step in chosen if step.group == number] for number in sorted({s.group for s in chosen})]
         results = runner.run(groups)
         pack_traces(scratch / "traces", out / "traces.tar.gz")
-    print(f"\n{summary(results)}\n\nin {out}: results.json, summary.txt, log.txt")
+    print(f"\n{summary(results)}\n\nin {out}: results.json, summary.txt, log.txt; tools/README.md says what they mean")
     return 0 if all(record["status"] == "ok" for record in results.values()) else 1
 
 

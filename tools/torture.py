@@ -1,13 +1,14 @@
 """What a run survives, counted: kills, signals, damaged and hostile files, flipped bits, full disks.
 
-    python tools/torture.py [--minutes 10] [--seed 0] [--only kills,signals] [--results torture.jsonl]
+    python tools/torture.py [--minutes 10] [--seed 0] [--only kills,signals] [--results tools/torture.jsonl]
 
 Takes parts in turn, each with a new seed, until the time is over; a part that has begun is finished. Each result is a
 line of the file, which later calls go on with. Then prints for each part how many trials went wrong, over all lines of
 the file for the current commit, and the upper 95 % bound of the share (Clopper and Pearson): of n trials without a
-failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong. The full counts of a release:
+failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong.
 
-    python tools/torture.py --minutes 600
+    python tools/torture.py --full           the counts of a release, for days on two cores; a later call goes on
+    python tools/torture.py --short          a few damaged files and flips; no line is kept
 
 | Part | A trial | Tool |
 |---|---|---|
@@ -38,6 +39,10 @@ PARTS = {
     "full_disk": (("full_disk.py", "--sizes", "4", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
 }
 """{part: (its command, the line with its counts)}."""
+FULL = {"kills": 1000, "signals": 1000, "fuzz": 10_000, "flips": 10_000, "full_disk": 120}
+"""{part: trials of a release}."""
+SHORT = {"fuzz": ("--cases", "20", "--jobs", "2"), "flips": ("--flips", "20", "--jobs", "2")}
+"""{part: arguments of the short form}."""
 
 
 def counts(part, said, code):
@@ -61,10 +66,11 @@ def upper_bound(wrong, trials):
     return float(stats.beta.ppf(0.95, wrong + 1, trials - wrong)) if wrong < trials else 1.0
 
 
-def run_part(part, seed):
+def run_part(part, seed, arguments=None):
     """Runs a part's tool once; prints what it says where a trial is wrong."""
     seeded = [] if part == "full_disk" else ["--seed", str(seed)]  # whose sizes are fixed
-    argv = [sys.executable, str(ROOT / "tools" / PARTS[part][0][0]), *PARTS[part][0][1:], *seeded]
+    tool, *usual = PARTS[part][0]
+    argv = [sys.executable, str(ROOT / "tools" / tool), *(arguments or usual), *seeded]
     begun = time.monotonic()
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
     trials, wrong = counts(part, done.stdout, done.returncode)
@@ -83,24 +89,37 @@ def table(rows):
     return lines
 
 
+def wanting(rows, parts):
+    """The parts whose trials of a release are not done yet."""
+    return [part for part in parts if sum(row["trials"] for row in rows if row["part"] == part) < FULL[part]]
+
+
 def main():
     """The campaign; 1 where a trial was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="no part begins later (10)")
     parser.add_argument("--seed", type=int, default=0, help="of the first turn (0)")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
-    parser.add_argument("--results", type=Path, default=ROOT / "torture.jsonl")
+    parser.add_argument("--results", type=Path, default=ROOT / "tools/torture.jsonl")
+    parser.add_argument("--full", action="store_true", help="until each part has the counts of a release")
+    parser.add_argument("--short", action="store_true", help="a few cheap trials, of which no line is kept")
     options = parser.parse_args()
     parts = options.only.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"--only: no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    if options.short:
+        rows = [run_part(part, options.seed, arguments) for part, arguments in SHORT.items()]
+        print("\n".join(table(rows)))
+        return 1 if any(row["wrong"] for row in rows) else 0
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
     rows = [row for row in rows if row["commit"] == commit.strip()]
     done = {(row["part"], row["seed"]) for row in rows}
     end, seed = time.monotonic() + 60 * options.minutes, options.seed
-    while time.monotonic() < end:
-        for part in parts:
+    if options.full:
+        end = float("inf")
+    while time.monotonic() < end and (not options.full or wanting(rows, parts)):
+        for part in wanting(rows, parts) if options.full else parts:
             if (part, seed) in done or time.monotonic() >= end:
                 continue
             today = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -121,6 +121,9 @@ class DistributedConfig(Frozen):
     """Index of this process, from 0; else from `JAXPT_PROCESS`."""
     timeout: PositiveInt = execution(300)
     """Seconds to wait for the others at the start."""
+    min_processes: PositiveInt | None = execution(None)
+    """Where some do not come in `timeout` seconds, those that did go on if they are at least so many: the most that
+    divide `processes`. null: all have to come."""
     heartbeat_timeout: PositiveInt = execution(60)
     """Seconds without a sign of life in a step, after which a process counts as gone and the run ends: it was killed or
     stopped (SIGSTOP), or its machine sleeps."""

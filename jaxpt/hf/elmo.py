@@ -27,7 +27,7 @@ from jaxpt.config import Config
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import words
 from jaxpt.data.tokenizers.spelled_words import SpelledWords
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.models.characters import CODES
 from jaxpt.models.elmo import ELMoConfig
 from jaxpt.models.network import Network
@@ -52,28 +52,47 @@ def config_of(path: Path, vocab_size: int) -> ELMoConfig:
       UserError: an option is missing, or another than the published models have.
     """
     options = disk.read_json(path)
+    lstm, cnn = (_object(path, options, name) for name in ("lstm", "char_cnn"))
+    embedding = _object(path, cnn, "embedding")
     try:
-        lstm, cnn = options["lstm"], options["char_cnn"]
         fields = {
-            "vocab_size": vocab_size, "layers": lstm.get("n_layers", 1), "embed_dim": 2 * lstm["projection_dim"],
+            "vocab_size": vocab_size, "layers": lstm.get("n_layers", 1), "embed_dim": lstm["projection_dim"],
             "cells": lstm["dim"], "skip": lstm["use_skip_connections"], "cell_clip": lstm.get("cell_clip"),
-            "projection_clip": lstm.get("proj_clip"), "char_dim": cnn["embedding"]["dim"],
-            "filters": tuple(map(tuple, cnn["filters"])), "highways": cnn.get("n_highway") or 0,
-            "longest_word": cnn["max_characters_per_token"],
+            "projection_clip": lstm.get("proj_clip"), "char_dim": embedding["dim"], "filters": cnn["filters"],
+            "highways": cnn.get("n_highway") or 0, "longest_word": cnn["max_characters_per_token"],
         }  # fmt: skip
         characters, activation = cnn["n_characters"], cnn["activation"]
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise UserError(f"{path}: no options of ELMo with a character CNN: {error} is missing") from None
     if characters not in (CODES - 1, CODES) or activation != "relu":
         raise UserError(
-            f"{path}: char_cnn: n_characters {characters}, activation {activation}; published models have {CODES} (261 "
-            "in training) and relu"
+            f"{path}: char_cnn: n_characters {shown(characters)}, activation {shown(activation)}; published models "
+            f"have {CODES} (261 in training) and relu"
         )
-    fields |= {name: float(fields[name]) for name in ("cell_clip", "projection_clip") if fields[name] is not None}
+    if isinstance(fields["embed_dim"], int):
+        fields["embed_dim"] *= 2
     try:
         return ELMoConfig(**fields)
     except ValidationError as error:
-        raise UserError(f"{path}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+        first = error.errors()[0]
+        option = _OPTIONS.get(str(first["loc"][0]), first["loc"][0]) if first["loc"] else "sizes"
+        raise UserError(f"{path}: {option}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+_OPTIONS = {
+    "layers": "n_layers", "embed_dim": "projection_dim", "cells": "dim", "skip": "use_skip_connections",
+    "projection_clip": "proj_clip", "char_dim": "embedding: dim", "highways": "n_highway",
+    "longest_word": "max_characters_per_token",
+}  # fmt: skip
+"""{field of ELMoConfig: its name in options.json}, where it is another."""
+
+
+def _object(path: Path, options: Any, name: str) -> Mapping[str, Any]:
+    """An object of options.json."""
+    value = options.get(name) if isinstance(options, Mapping) else None
+    if not isinstance(value, Mapping):
+        raise UserError(f"{path}: no options of ELMo with a character CNN: {name}: wants an object, got {shown(value)}")
+    return value
 
 
 def arrays_of(config: ELMoConfig) -> Iterator[tuple[str, int | None, str, tuple[int, ...]]]:
@@ -126,7 +145,10 @@ def pieces(arrays: Path, options: Path, config: ELMoConfig) -> Iterator[Piece]:
         if more := sorted(found.keys() - expected.keys()):
             raise UserError(f"{arrays}: has {more[0]}, which a model of {options.name} has not")
         for path, layer, name, _ in arrays_of(config):
-            x = finite(name, file[name][...].astype(np.float32))
+            try:
+                x = finite(name, file[name][...].astype(np.float32))
+            except (OSError, TypeError, ValueError) as error:
+                raise UserError(f"{arrays}: {name}: damaged, or no numbers ({str(error).splitlines()[0]})") from None
             yield from _stored(path, layer, name, x, config)
 
 

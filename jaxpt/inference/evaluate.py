@@ -80,14 +80,7 @@ def evaluate(
     Raises:
       UserError: a task, its data or the model is not as it must be.
     """
-    tasks = task.load_all(names, overrides)
-    task_shots = [
-        (harness_task, n) for harness_task in tasks for n in dict.fromkeys(map(harness_task.num_shots, shots or [None]))
-    ]
-    task_examples = [(harness_task, n, examples(harness_task, n, limit, data, seed)) for harness_task, n in task_shots]
-    for harness_task, _, of_task in task_examples:
-        # What is not installed is said now.
-        measures.computed(harness_task, [{"gold": example.gold} for example in of_task])
+    task_examples = _read(task.load_all(names, overrides), shots, limit, data, seed)
     ngrams = None if corpus is None else NGrams(_corpus(corpus))
     processes.start(DistributedConfig())
     console.quiet = not is_primary()
@@ -95,7 +88,7 @@ def evaluate(
     chosen, step = opening.resolve_checkpoint(path)
     model = loading.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
     asks = make_adapter(model, form, unit)
-    for harness_task in tasks:
+    for harness_task, _, _ in task_examples:
         asks.check(harness_task)
     folder = Path(out) if out else results_folder(Path(path), chosen, step)
     earlier = _earlier(folder)
@@ -117,13 +110,7 @@ def evaluate(
         task_results.append(results.result(harness_task, n, outcomes, trivial))
     if not is_primary():
         return []
-    if asks.truncated:
-        say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
-    console.print(results.table(task_results), width=None if console.is_terminal else 140)  # a log has no width
-    for line in dict.fromkeys(
-        f"{r.task.name}: {metric}: {how}" for r in task_results for metric, how in r.computed.items()
-    ):
-        say(line)
+    _show(asks, task_results)
     _write_summary(folder, earlier, task_results, {"run": settings, "scored_by": asks.scoring_method})
     for harness_task, n, _ in task_examples:
         files.state_of(_path(folder, harness_task.name, n)).unlink(missing_ok=True)
@@ -146,6 +133,32 @@ def make_adapter(model: Loaded, form: Literal["plain", "span"] | None, unit: Lit
 
     writes = None if model.family == "encoder" else complete
     return NetworkModel(model.network, model.params, model.reader, writes, form=form, unit=unit, current=model.current)
+
+
+def _read(
+    tasks: Sequence[HarnessTask], shots: Sequence[int] | None, limit: int | None, data: str | None, seed: int
+) -> list[tuple[HarnessTask, int, list[Example]]]:
+    """The examples of each task, for each number of shots."""
+    # A task without shots has 0 of them, whatever was asked for: several numbers may come to the same.
+    distinct = [
+        (harness_task, n) for harness_task in tasks for n in dict.fromkeys(map(harness_task.num_shots, shots or [None]))
+    ]
+    task_examples = [(harness_task, n, examples(harness_task, n, limit, data, seed)) for harness_task, n in distinct]
+    for harness_task, _, of_task in task_examples:
+        # A package that a metric needs and that is not installed is named now, not after the scoring.
+        measures.computed(harness_task, [{"gold": example.gold} for example in of_task])
+    return task_examples
+
+
+def _show(asks: NetworkModel, task_results: list[Result]) -> None:
+    """Prints the table of results, and how each metric was computed."""
+    if asks.truncated:
+        say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
+    console.print(results.table(task_results), width=None if console.is_terminal else 140)  # a log has no width
+    for line in dict.fromkeys(
+        f"{r.task.name}: {metric}: {how}" for r in task_results for metric, how in r.computed.items()
+    ):
+        say(line)
 
 
 def _outcomes(

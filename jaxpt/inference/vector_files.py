@@ -10,19 +10,22 @@ Shapes: V words of the file · D numbers of each
 from __future__ import annotations
 
 import gzip
-import math
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from jaxpt.data.tables.files import read_lines
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.runtime import disk
 
 SUFFIXES = (".txt", ".vec", ".glove", ".bin")
-_HEADER = re.compile(rb"(\d+) (\d+)\n")
+_HEADER = re.compile(rb"(\d{1,15}) (\d{1,6})\n")
+_LONGEST_WORD = 1 << 16
+"""Bytes of a word in a binary file, at most."""
 _BLOCK = 4096  # words that are written together
 
 
@@ -38,7 +41,10 @@ def is_vectors(path: str | Path) -> bool:
     path = Path(path)
     if form(path) is None or not path.is_file():
         return False
-    return form(path) != ".bin" or _HEADER.match(_bytes(path, 64)) is not None
+    if form(path) != ".bin":
+        return True
+    with _opened(path) as file:
+        return _HEADER.match(_bytes(file, path, 64)) is not None
 
 
 def read(path: str | Path) -> tuple[list[str], np.ndarray]:
@@ -54,7 +60,7 @@ def read(path: str | Path) -> tuple[list[str], np.ndarray]:
       UserError: names the line, or in a binary file the word, that is not as it must be.
     """
     vectors: dict[str, np.ndarray] = {}
-    for word, vector in (_binary if form(path) == ".bin" else _text)(str(path)):
+    for word, vector in _binary(Path(path)) if form(path) == ".bin" else _text(str(path)):
         vectors.setdefault(word, vector)
     return [*vectors], np.stack([*vectors.values()])
 
@@ -104,34 +110,53 @@ def _shortest(value: np.float32) -> str:
     return np.format_float_positional(value, unique=True, trim="-")
 
 
-def _bytes(path: Path, size: int = -1) -> bytes:
+def _opened(path: Path) -> IO[bytes]:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return file.read(size)
-    except (OSError, EOFError) as error:
+        return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+    except OSError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def _binary(path: str) -> Iterator[tuple[str, np.ndarray]]:
-    """(word, vector) of each word of a binary file."""
-    content = _bytes(Path(path))
-    header = _HEADER.match(content)
-    if header is None:
-        raise UserError(f"{path}: wants a first line with the number of words and of the numbers of each")
-    total, width = map(int, header.groups())
-    at = header.end()
-    for number in range(1, total + 1):
-        end = content.find(b" ", at)
-        if not width or end < 0 or len(content) < end + 1 + 4 * width:
-            raise UserError(f"{path}: ends at word {number:,} of the {total:,} words that its first line says")
-        word = content[at:end].lstrip(b"\n").decode("utf-8", "replace")
-        vector = np.frombuffer(content, "<f4", width, end + 1).astype(np.float32)
-        if not np.isfinite(vector).all():
-            raise UserError(f"{path}: word {number:,}, {word!r}: a number that is not finite")
-        yield word, vector
-        at = end + 1 + 4 * width
-    if content[at:].strip(b"\n"):
-        raise UserError(f"{path}: goes on after the {total:,} words that its first line says")
+def _bytes(file: IO[bytes], path: Path, size: int) -> bytes:
+    """The next bytes of a file."""
+    try:
+        return file.read(size)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _binary(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """(word, vector) of each word of a binary file, of which a few words at a time are in memory."""
+    with _opened(path) as file:
+        content = _bytes(file, path, 1 << 20)
+        header = _HEADER.match(content)
+        if header is None:
+            raise UserError(f"{path}: wants a first line with the number of words and of the numbers of each")
+        total, width = map(int, header.groups())
+        at, longest = header.end(), _LONGEST_WORD + 4 * width + 2
+        if not total or not width:
+            raise UserError(f"{path}: its first line says {total:,} words of {width:,} numbers; wants one at least")
+        for number in range(1, total + 1):
+            if len(content) - at < longest:
+                content, at = content[at:] + _bytes(file, path, max(longest, 1 << 20)), 0
+            end = content.find(b" ", at, at + _LONGEST_WORD)
+            if end < 0 or len(content) < end + 1 + 4 * width:
+                raise UserError(f"{path}: ends at word {number:,} of the {total:,} words that its first line says")
+            word = content[at:end].lstrip(b"\n").decode("utf-8", "replace")
+            vector = np.frombuffer(content, "<f4", width, end + 1).astype(np.float32)
+            yield _checked(f"{path}: word {number:,}", word, vector)
+            at = end + 1 + 4 * width
+        if (content[at:] + _bytes(file, path, 64)).strip(b"\n"):
+            raise UserError(f"{path}: goes on after the {total:,} words that its first line says")
+
+
+def _checked(place: str, word: str, vector_D: np.ndarray) -> tuple[str, np.ndarray]:
+    """(word, vector), if there is a word and all numbers are finite as float32."""
+    if not word:
+        raise UserError(f"{place}: has no word before its numbers")
+    if not np.isfinite(vector_D).all():
+        raise UserError(f"{place}, {shown(word)}: a number that is not finite")
+    return word, vector_D
 
 
 def _text(path: str) -> Iterator[tuple[str, np.ndarray]]:
@@ -141,8 +166,8 @@ def _text(path: str) -> Iterator[tuple[str, np.ndarray]]:
     for number, line in read_lines(path):
         fields = line.rstrip().split(" ")
         place = f"{path}: line {number}"
-        if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
-            total, width = map(int, fields)
+        if number == 1 and (header := _HEADER.fullmatch(f"{line.rstrip()}\n".encode())):
+            total, width = map(int, header.groups())
             continue
         width = len(fields) - 1 if width is None else width
         if width < 1 or len(fields) <= width:
@@ -152,9 +177,9 @@ def _text(path: str) -> Iterator[tuple[str, np.ndarray]]:
             values = list(map(float, fields[-width:]))
         except ValueError as error:
             raise UserError(f"{place}: {error}; wants a word and {width} numbers") from None
-        if not all(map(math.isfinite, values)):
-            raise UserError(f"{place}: a number that is not finite")
-        yield " ".join(fields[:-width]), np.array(values, np.float32)  # GloVe has words with spaces
+        with np.errstate(over="ignore"):
+            vector_D = np.array(values, np.float32)
+        yield _checked(place, " ".join(fields[:-width]), vector_D)  # GloVe has words with spaces
         count += 1
     if not count or total not in (None, count):
         wants = "a word and its numbers a line" if total is None else f"the {total:,} words that its first line says"

@@ -68,6 +68,33 @@ def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mes
     return Mesh(staged.arranged(sizes, place, groups, arrange), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
+def fewer(config: MeshConfig, asked: int, there: int) -> MeshConfig:
+    """The mesh of a run that goes on with fewer processes: its data axis is so many times shorter.
+
+    Where -1 stands on an axis, that one takes what is there, and nothing is changed.
+
+    Args:
+      config: sizes of the axes for all processes.
+      asked: number of all processes.
+      there: number of those that go on, which divides it.
+
+    Raises:
+      UserError: the data axis cannot be that much shorter.
+
+    Example:
+      >>> from jaxpt.config import MeshConfig
+      >>> fewer(MeshConfig(data=4, tensor=2), 4, 2).data
+      2
+    """
+    if -1 in config.sizes.values():
+        return config
+    if config.data * there % asked:
+        works = [count for count in range(1, asked) if asked % count == 0 and config.data * count % asked == 0]
+        also = f"; {', '.join(map(str, works))} of them could" if works else ""
+        raise UserError(f"mesh.data={config.data}: cannot shrink from {asked} processes to {there}{also}")
+    return config.model_copy(update={"data": config.data * there // asked})
+
+
 def slices(devices: Iterable[jax.Device]) -> int:
     """Number of TPU slices that devices lie in; 1 for other devices: any axis may go between machines with GPUs."""
     return len({0 if device.platform == "gpu" else getattr(device, "slice_index", 0) for device in devices})

@@ -34,24 +34,30 @@ _MAX_MILLISECONDS = 7 * 24 * 3600 * 1000
 """Time for process 0 to work in a shared directory; if it ends, so do the others (`failures`)."""
 
 
-def start(config: DistributedConfig) -> None:
+def start(config: DistributedConfig) -> int | None:
     """Joins the processes of a run; returns at once if there is only one, or if this was done before.
 
     Args:
       config: where process 0 listens, the number of processes, and this process's number; the environment says what
         it leaves out.
 
+    Returns:
+      The number of processes that was asked for, where fewer came and go on (`distributed.min_processes`).
+
     Raises:
       UserError: one of the three is missing or wrong, or some processes did not come in `timeout` seconds.
     """
     if jax.distributed.is_initialized() or config.processes == 1:
-        return
+        return None
     place, on_tpu = roll_call.find(config), _on_tpu()
     if place.processes == 1 if place else not (on_tpu or "OMPI_MCA_orte_hnp_uri" in os.environ):
-        return
+        return None
+    asked = place.processes if place else 0
     if place is not None:
         stamp.set_process(place.process)
-        roll_call.call_roll(place, config.timeout)
+        place = roll_call.call_roll(place, config.timeout, min_processes=config.min_processes)
+        if place.processes == 1:  # no other came
+            return asked
     # JAX's own handler of SIGTERM would take the place of ours.
     jax.config.update("jax_enable_preemption_service", False)
     atexit.register(jax.distributed.shutdown)  # process 0 waits for the others
@@ -65,11 +71,12 @@ def start(config: DistributedConfig) -> None:
             jax.distributed.initialize(*place or (), **timeouts)
     except (RuntimeError, ValueError) as error:
         if place is None and on_tpu and isinstance(error, ValueError):  # without metadata: one host
-            return
+            return None
         where = place.where if place else "distributed.coordinator:"
         raise UserError(f"{where} {str(error).splitlines()[0]}") from None
     if jax.process_count() > 1:
         stamp.set_process(jax.process_index())
+    return asked if jax.process_count() < asked else None
 
 
 def _on_tpu() -> bool:

@@ -33,6 +33,8 @@ _RETRY_SECONDS = 0.2
 """Time until process 0 is looked for again."""
 _LATE_SECONDS = 30.0
 """Time in which the others come, once something is wrong."""
+_FEWER = "goes on with "
+"""The outcome where some did not come begins so; the numbers of the others follow."""
 _LATE = ("did not come in time", "did not find process 0 there in time", "process 0 has ended")
 """Words of outcomes that another try may change."""
 _CONNECTIONS = 128
@@ -141,22 +143,53 @@ def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:
     return ProcessInfo(f"{prefix}{number}:{port}", count, process, devices)
 
 
-def call_roll(place: ProcessInfo, timeout: float, failure: str = "") -> None:
+def call_roll(place: ProcessInfo, timeout: float, failure: str = "", min_processes: int | None = None) -> ProcessInfo:
     """Waits for all processes: each sends its number to process 0, which answers with the missing ones.
 
     Args:
       place: this process's place.
       timeout: seconds to wait.
       failure: this process's error, if it has failed already; then all processes end.
+      min_processes: of those that come in time some go on if they are so many, as process 0 says; None: all have to.
+
+    Returns:
+      The place among those that go on.
 
     Raises:
       UserError: some have failed, or two have the same number; at every process that is there.
-      RetryableError: some did not come in time.
+      RetryableError: some did not come in time; or the others go on without this one.
     """
-    run = _Roll(place).call if place.process == 0 else functools.partial(_report, place)
-    if words := asyncio.run(run(time.monotonic() + timeout, failure)):
+    run = _Roll(place, min_processes).call if place.process == 0 else functools.partial(_report, place)
+    words = asyncio.run(run(timeout, failure))
+    if words.startswith(_FEWER):
+        return _among(place, [int(number) for number in words.removeprefix(_FEWER).split()])
+    if words:
         is_late = words.startswith(place.where) and any(late in words for late in _LATE)
         raise (RetryableError if is_late else UserError)(words)
+    return place
+
+
+def _among(place: ProcessInfo, chosen: list[int]) -> ProcessInfo:
+    """The place of a process among those that go on, which are numbered anew."""
+    goes_on = f"of {place.processes} processes {len(chosen)} go on (distributed.min_processes)"
+    if place.process not in chosen:
+        without = f"without process {place.process}: their number divides {place.processes}"
+        raise RetryableError(f"{place.where} {goes_on}, {without}")
+    if place.process == 0:
+        errors.note(f"{place.where} {goes_on}: {', '.join(map(str, chosen))}; some did not come in time")
+    return place._replace(processes=len(chosen), process=chosen.index(place.process))
+
+
+def fewer(processes: int, came: int) -> int:
+    """How many of the processes that came go on: the most that divide the number that was asked for.
+
+    Each then has a whole number of the missing ones' rows of the batch.
+
+    Example:
+      >>> fewer(4, 3), fewer(6, 5), fewer(5, 4)
+      (2, 3, 1)
+    """
+    return max(count for count in range(1, came + 1) if processes % count == 0)
 
 
 def fail(words: str, config: DistributedConfig, report: Callable[[], None]) -> None:
@@ -209,9 +242,12 @@ class _Roll:
     Once something is wrong, those who come are told at once, for a while.
     """
 
-    def __init__(self, place: ProcessInfo) -> None:
+    def __init__(self, place: ProcessInfo, min_processes: int | None = None) -> None:
         self._info, self._token = place, _token(place, os.environ)
+        self._min_processes = min_processes or place.processes
         self._hosts = {0: socket.gethostname()}
+        self._readers: dict[int, asyncio.StreamReader] = {}
+        """What the others send: it ends where one has ended since it called."""
         self._came: set[str] = set()
         """The callers' challenges: one whose first connection was cut off calls again."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -221,8 +257,9 @@ class _Roll:
         self._dropped = ""
         """The last stranger, and why it was dropped."""
 
-    async def call(self, end: float, failure: str) -> str:
+    async def call(self, timeout: float, failure: str) -> str:
         """Calls the roll; returns the outcome."""
+        end = time.monotonic() + timeout
         failed = f"process 0 failed: {failure}" if failure else ""
         try:
             sock = _server(self._info)
@@ -237,15 +274,22 @@ class _Roll:
                 server = await asyncio.start_server(self._hear, sock=sock, limit=signed_calls.BYTES)
                 await self._all_came.wait()
         except TimeoutError:
-            missing = ", ".join(str(n) for n in range(self._info.processes) if n not in self._hosts)
-            dropped = f"; the last that was dropped: {self._dropped}" if self._dropped else ""
-            late = f"{missing} did not come in time (distributed.timeout){dropped}"
-            late = f"{self._info.where} of {self._info.processes} processes {late}"
+            late = self._late()
         server.close()
         if not self._outcome.done():
             self._outcome.set_result(late)
         await asyncio.gather(*self._calls)
         return self._outcome.result()
+
+    def _late(self) -> str:
+        """The outcome where some did not come: who goes on, or who is missing."""
+        there = [0, *sorted(number for number, reader in self._readers.items() if not reader.at_eof())]
+        if (count := fewer(self._info.processes, len(there))) >= self._min_processes:
+            return _FEWER + " ".join(map(str, there[:count]))
+        missing = ", ".join(str(n) for n in range(self._info.processes) if n not in self._hosts)
+        dropped = f"; the last that was dropped: {self._dropped}" if self._dropped else ""
+        late = f"{missing} did not come in time (distributed.timeout){dropped}"
+        return f"{self._info.where} of {self._info.processes} processes {late}"
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Takes one call and answers it, or drops the stranger that makes it."""
@@ -262,6 +306,7 @@ class _Roll:
             else:
                 self._calls.add(task)
                 self._take(caller)
+                self._readers[caller.process] = reader
             finally:
                 del self._silent[task]
             if task in self._calls:
@@ -296,14 +341,16 @@ class _Roll:
         return ""
 
 
-async def _report(place: ProcessInfo, end: float, failure: str) -> str:
+async def _report(place: ProcessInfo, timeout: float, failure: str) -> str:
     """Another process's side: it tells process 0 its number, and hears the outcome."""
+    end = time.monotonic() + timeout
     host = socket.gethostname()
     caller = signed_calls.Caller(process=place.process, processes=place.processes, host=host, failure=failure)
     why = ""
     while True:
         try:
-            return await signed_calls.call(place.address, _token(place, os.environ), caller, end)
+            # Process 0 waits from its own start on, which may have been a moment ago.
+            return await signed_calls.call(place.address, _token(place, os.environ), caller, end, timeout)
         except signed_calls.EndedError:
             return f"{place.where} process 0 has ended"
         except socket.gaierror:

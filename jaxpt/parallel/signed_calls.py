@@ -76,14 +76,15 @@ def answer(writer: asyncio.StreamWriter, token: bytes, caller: Caller, words: st
     writer.write(_signed(token, caller.challenge, json.dumps(words)))
 
 
-async def call(address: tuple[str, int], token: bytes, caller: Caller, end: float) -> str:
+async def call(address: tuple[str, int], token: bytes, caller: Caller, end: float, patience: float) -> str:
     """Calls process 0, and waits for its answer.
 
     Args:
       address: where process 0 listens.
       token: the job's.
       caller: what this process says.
-      end: when an answer has to begin, in seconds of `time.monotonic`.
+      end: when process 0 has to be there, in seconds of `time.monotonic`.
+      patience: seconds to wait for the answer of a process 0 that has taken the call.
 
     Returns:
       The answer.
@@ -104,7 +105,7 @@ async def call(address: tuple[str, int], token: bytes, caller: Caller, end: floa
             if _verified(token, caller.challenge, await _line(reader)) != b'""':
                 raise StrangerError("answered before it was told anything")
         try:
-            async with asyncio.timeout_at(end + SECONDS):
+            async with asyncio.timeout(patience + SECONDS):
                 return str(json.loads(_verified(token, caller.challenge, await _line(reader))))
         except (StrangerError, OSError) as error:
             raise EndedError from error

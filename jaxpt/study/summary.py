@@ -25,7 +25,8 @@ TITLE = "Cost and scores"
 NOTE = """\
 - **tokens**, **steps**, **FLOPs** and **in steps** are of pretraining, with the rows that a model begins from; **in
   steps** is the time of the steps alone. **wall time** has preparing data, compiling, evaluations and checkpoints too.
-  A simple model and one that was there already have none.
+  A simple model and one that was there already have none. GloVe reads pairs of words, not text, and multiplies no
+  matrices: its tokens and FLOPs are not counted.
 - Scores: the mean of the test metric over the seeds ± its standard error over seeds and test examples, in percent."""
 
 
@@ -79,7 +80,7 @@ def _cost(study: Study, row: StudyRow) -> tuple[str, ...]:
     steps, tokens, flops = sum(line["step"] for line, _, _ in last), sum(x[1] for x in last), sum(x[2] for x in last)
     wall = sum(receipt(run_dir).get("wall_seconds", 0.0) for run_dir in run_dirs)
     return (
-        f"{run['parameters']:,}", number(tokens), f"{steps:,}", number(flops),
+        f"{run['parameters']:,}", number(tokens) if tokens else "", f"{steps:,}", number(flops) if flops else "",
         duration(sum(map(curves.train_seconds, lines))), duration(wall),
     )  # fmt: skip
 

@@ -25,7 +25,8 @@ from jaxpt.train.display import duration, number
 NOTE = """\
 - **tokens** are tokens of text: what the windows of a row's steps hold of the documents, each once, whether the model
   reads it, restores it or both; [CLS], sentinels and padding do not count, repetitions of the text do.
-- **FLOPs** are those of the training steps: matrix products forward × 3, attention as masked.
+- **FLOPs** are those of the training steps: matrix products forward × 3, attention as masked. GloVe has none, and reads
+  pairs of words, which are no tokens of text.
 - **probe**: texts of a test file whose label a linear classifier reads off the frozen model's mean last hidden state;
   **untrained**: the same before training.
 - Comparable between all rows: parameters, tokens, FLOPs, time (if nothing else ran on the machine), and the probe.
@@ -289,8 +290,8 @@ def _row(r: Result, with_minutes: bool, with_probe: bool, with_paper: bool) -> l
 
     parts = (f"{part} {r.validation[part]:.3f}" for part in r.loss_parts if r.validation.get(part) is not None)
     cells = [r.name, r.architecture or "", r.objective or ""]
-    cells += ["" if value is None else f"{value:,}" for value in (r.parameters, r.text_tokens, r.steps)]
-    cells += ["" if r.flops is None else number(r.flops)]
+    cells += [f"{value:,}" if value else "" for value in (r.parameters, r.text_tokens, r.steps)]
+    cells += [number(r.flops) if r.flops else ""]
     cells += ["" if r.wall_seconds is None else duration(r.wall_seconds)]
     cells += ["" if r.train_seconds is None else duration(r.train_seconds)] * with_minutes + [", ".join(parts)]
     cells += [nats(r.validation.get("target_loss")), nats(r.baseline), nats(r.margin), r.task or ""]

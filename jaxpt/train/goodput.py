@@ -38,8 +38,13 @@ class Clock:
         self.activity, self.since = "start", begun
         """What the main thread does, and since when, or since its last sign of progress."""
         self._counted = begun
-        self.step = self.first_step = 0
-        """Steps done; those of the checkpoint that the process began with."""
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """The next steps follow this one, of a checkpoint."""
+        self.step = self.first_step = step
+        self.first_seconds = self.seconds()["steps"]
+        """Seconds of steps up to there, which are other steps' or other processes'."""
 
     def switch(self, activity: str) -> None:
         """Begins an activity; the one before ends."""
@@ -72,9 +77,9 @@ class Clock:
 
     def lose_steps(self, back_to: int) -> None:
         """Counts the steps after `back_to` as lost: the run goes back there."""
-        share = (self.step - back_to) / max(self.step - self.first_step, 1)
-        self.move(min(share, 1.0) * self.seconds()["steps"], "steps", "lost")
-        self.step = self.first_step = back_to
+        since = self.seconds()["steps"] - self.first_seconds
+        self.move(_lost(since, self.step - self.first_step, self.step - back_to), "steps", "lost")
+        self.begin(back_to)
 
     def seconds(self) -> dict[str, float]:
         """Seconds of each activity up to now; they sum to the time since the clock began."""
@@ -100,15 +105,20 @@ def of_killed(run_dir: Path, begun: float, resumed: int) -> dict[str, float]:
         last = json.loads((run_dir / HEARTBEAT).read_text(encoding="utf-8"))
         seconds = {activity: float(last["seconds"].get(activity, 0.0)) for activity in ACTIVITIES}
         steps, first, at = int(last["step"]), int(last["first_step"]), float(last["time"])
+        since = seconds["steps"] - float(last["first_seconds"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or cut short: nothing depends on it
         return {}
-    share = min(max(steps - resumed, 0) / max(steps - first, 1), 1.0)
-    lost = share * seconds["steps"]
+    lost = min(_lost(since, steps - first, steps - resumed), seconds["steps"])
     return seconds | {
         "steps": seconds["steps"] - lost,
         "lost": seconds["lost"] + lost,
         "down": seconds["down"] + max(begun - at, 0.0),
     }
+
+
+def _lost(seconds: float, steps: int, lost: int) -> float:
+    """Seconds of some lost steps, at the pace of those that took so many seconds."""
+    return max(seconds, 0.0) * max(lost, 0) / max(steps, 1)
 
 
 def shares(seconds: Mapping[str, float]) -> dict[str, Any]:

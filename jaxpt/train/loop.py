@@ -80,14 +80,14 @@ def train(config: Config, timings: Timings | None = None) -> int:
     Raises:
       UserError: for all that a user can mend, before the first step; and where the numbers are not finite any more.
     """
-    processes.start(config.distributed)
+    asked = processes.start(config.distributed)
     console.quiet = progress.display.quiet or not checkpoint.is_primary()
     with progress.display.on(console), failures.shared(config.distributed.heartbeat_timeout), plugins.explained():
         settings = leaves(configs.dump(config) | {"distributed": None})
         processes.assert_same_settings(dict(settings), config.distributed.timeout)
         watch = maintenance.watch(_save_before_maintenance)
         with out_of_memory.explained(config), signals.save_requests(), watch:
-            return _train(config, timings or Timings())
+            return _train(config, timings or Timings(), asked)
 
 
 def _save_before_maintenance(line: str) -> None:
@@ -96,7 +96,7 @@ def _save_before_maintenance(line: str) -> None:
     signals.request_save()
 
 
-def _train(config: Config, timings: Timings) -> int:
+def _train(config: Config, timings: Timings, asked: int | None) -> int:
     begun = time.time()
     timings.mark("Python, the recipe, imports of JAX and Orbax")
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
@@ -108,7 +108,7 @@ def _train(config: Config, timings: Timings) -> int:
     run_dir = Path(config.run_dir)
     for key, was, now in moved(config):
         say(f"{key} was {was}, is {now}: the run resumes if the files there are the same")
-    setup = teachers.attach(state.setup(config), say)
+    setup = teachers.attach(state.setup(config, asked=asked), say)
     for line in trainable.lines(config, setup.layout):
         say(line)
     phases = [setup.for_phase(phase, index) for index, phase in enumerate(configs.phase_configs(config))]
@@ -134,7 +134,7 @@ def _train(config: Config, timings: Timings) -> int:
         clock.add(
             goodput.of_killed(run_dir, begun, done) or run_dirs.receipt(run_dir).get("time", {}).get("seconds", {})
         )
-        clock.step = clock.first_step = done
+        clock.begin(done)
         copied = config.checkpoint.copy_to if checkpoint.is_primary() else None
         end_copies = stack.enter_context(copies.copying(run_dir, copied, warn))
         end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
@@ -259,9 +259,9 @@ class Run:
         self.throughput = watchdog.Throughput()
         feed = resources.InputWait(batches, phase.config.data.readers)
         peak = flops.peak(jax.devices()[0])
-        metrics.write(
-            done, {"phase/text_tokens_per_step": phase.text_tokens_per_step, "phase/flops_per_step": phase.flops}
-        )
+        facts = {"text_tokens_per_step": phase.text_tokens_per_step, "flops_per_step": phase.flops}
+        facts |= {"processes": jax.process_count()}
+        metrics.write(done, {f"phase/{name}": value for name, value in facts.items()})
         processes.barrier(f"phase {phase.index + 1}", self.config.distributed.timeout, warn)
         steps, all_peaks = self.config.train.steps, peak and peak * jax.device_count()
         # From the first step on there is something to save.

@@ -28,14 +28,14 @@ def check(config: Config) -> Path:
       The directory, which need not exist yet.
 
     Raises:
-      UserError: it cannot be written, Orbax would take its path for another one, or it belongs to a run of another
-        identity (the differing keys are named).
+      UserError: it cannot be written, Orbax would take its path, or that of its copy, for another one, or it belongs
+        to a run of another identity (the differing keys are named).
     """
-    if "://" in config.run_dir:
-        raise UserError(
-            f"run_dir: {config.run_dir} is no path of a mounted file system, which a run's directory has to be"
-        )
-    check_path(config.run_dir)
+    for key, path in (("run_dir", config.run_dir), ("checkpoint.copy_to", config.checkpoint.copy_to)):
+        if path is not None and "://" in path:
+            raise UserError(f"{key}: {path} is no path of a mounted file system, which a run's directory has to be")
+        if path is not None:
+            check_path(path)
     run_dir = Path(config.run_dir)
     if (old := _saved(run_dir)) is not None:
         changed = configs.differences(old, config)

@@ -295,12 +295,13 @@ def purpose_key(key: jax.Array, purpose: str, step: jax.Array | int = 0) -> jax.
     return jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(purpose.encode())), step)
 
 
-def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
+def setup(config: Config, devices: list[jax.Device] | None = None, asked: int | None = None) -> Setup:
     """Builds model, optimizer and mesh, and plans where each array of the state lives.
 
     Args:
       config: the configuration of the whole run: `for_phase` gives the setup of a later phase.
       devices: the devices to use, all by default.
+      asked: the number of processes that the mesh was written for, if fewer go on.
 
     Returns:
       The setup of the first phase; no array has been made yet.
@@ -308,7 +309,8 @@ def setup(config: Config, devices: list[jax.Device] | None = None) -> Setup:
     Raises:
       UserError: a mesh that does not fit the devices or the model's sizes, a pattern that matches no parameter.
     """
-    mesh, table = meshes.make(config.mesh, devices), rules.table(config.mesh)
+    mesh_config = config.mesh if asked is None else meshes.fewer(config.mesh, asked, jax.process_count())
+    mesh, table = meshes.make(mesh_config, devices), rules.table(config.mesh)
     network = config.objective.network(config.model)
     schedule = config.optimizer.schedule.within(config.train.steps)
     schedule = schedule.build(config.optimizer.learning_rate, config.train.steps)

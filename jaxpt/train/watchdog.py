@@ -26,7 +26,10 @@ from jaxpt.train.goodput import HEARTBEAT, Clock
 
 WATCHED = {"steps": "a step", "data": "a batch of data", "saves": "a save"}
 """{activity: what it is called}; evaluations and starts may take any time."""
-HEARTBEAT_SECONDS = 10.0
+HEARTBEAT_SECONDS = 1.0
+"""Time between two heartbeats: what a killed process did after its last one counts as down."""
+_WRITING_SHARE = 0.01
+"""Of the time, at most, goes into heartbeats: on a slow file system they are rarer."""
 _LOOKS = 20
 """Looks within `train.stall_seconds`."""
 
@@ -40,7 +43,7 @@ class Watchdog(threading.Thread):
         self._limit, self._exits = config.train.stall_seconds, config.train.stall_exit
         self._run_dir, self._clock, self._is_primary = run_dir, clock, is_primary
         self._ended = threading.Event()
-        self._written = 0.0
+        self._written, self._every = 0.0, HEARTBEAT_SECONDS
         self._reported = 0.0
         """Since when what was reported last had been under way."""
 
@@ -49,7 +52,7 @@ class Watchdog(threading.Thread):
         pause = HEARTBEAT_SECONDS if self._limit is None else min(HEARTBEAT_SECONDS, self._limit / _LOOKS)
         self._write_heartbeat()
         while not self._ended.wait(pause):
-            if time.time() - self._written >= HEARTBEAT_SECONDS:
+            if time.time() - self._written >= self._every:
                 self._write_heartbeat()
             if line := self.stalled(time.time()):
                 self._report(line)
@@ -87,11 +90,13 @@ class Watchdog(threading.Thread):
         clock = self._clock
         facts = {
             "time": round(self._written, 3), "step": clock.step, "first_step": clock.first_step,
-            "activity": clock.activity, "process": os.getpid(), "host": socket.gethostname(),
+            "first_seconds": round(clock.first_seconds, 3), "activity": clock.activity,
+            "process": os.getpid(), "host": socket.gethostname(),
             "seconds": {name: round(x, 3) for name, x in clock.seconds().items()},
         }  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk, of which what matters more will tell
             write_text(self._run_dir / HEARTBEAT, json.dumps(facts) + "\n")
+        self._every = max(HEARTBEAT_SECONDS, (time.time() - self._written) / _WRITING_SHARE)
 
     def end(self, in_order: bool = True) -> None:
         """Stops looking.

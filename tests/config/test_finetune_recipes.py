@@ -21,6 +21,7 @@ SHARED = (
     "squad",
     "conll2003",
     "tagging",
+    "cove",
     "dialogue",
     "ulmfit",  # tests/inference/test_ulmfit.py
     "defaults.yaml",
@@ -285,3 +286,21 @@ def test_dialogues(tmp_path):
     assert config.objective.kind == "dialogue" and config.objective.template == "chatml"
     assert config.data.tokenizer.add_tokens == ("<|im_start|>", "<|im_end|>")
     assert config.train.steps == 3 * 52_002 // 128 and config.optimizer.schedule.warmup_steps == 37
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "tokenizer", "layers"),
+    [
+        ("tagging/ewt_elmo", {"kind": "elmo", "cells": 16, "filters": [[1, 4]]}, "spelled_words", "mix"),
+        ("cove/ewt", {"kind": "t5", "layers": 2, "heads": 2, "mlp_dim": 32}, "sentencepiece", (0, -1)),
+    ],
+)
+def test_features_of_frozen_models_train_the_heads_alone(name, model, tokenizer, layers, tmp_path):
+    tree = {"model": {"vocab_size": 128, "embed_dim": 16, **model}, "data": {"tokenizer": {"kind": tokenizer}}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree), "utf-8")
+    words = [f"{n}\t{word}\t_\t{tag}" + "\t_" * 6 for n, (word, tag) in enumerate([("It", "PRON"), ("is", "AUX")], 1)]
+    (tmp_path / "train.conllu").write_text("\n".join([*words, "", ""]), "utf-8")
+    overrides = [f"init_from.path={tmp_path}", f"data.path={tmp_path / 'train.conllu'}"]
+    config = recipes.load(ROOT / f"{name}.yaml", overrides)
+    assert config.train.trainable == ("heads",) and config.objective.features.layers == layers
+    assert "bilstm" in config.objective.heads(config.model) and config.task.metrics[0] == "tag_accuracy"

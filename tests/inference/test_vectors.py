@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -45,6 +46,12 @@ def test_gensim_reads_and_writes_the_same(tmp_path, name):
         ("v.bin", b"cat 12345678", "v.bin: wants a first line with the number of words"),
         ("v.bin", b"1 1\ncat \x00\x00\xc0\x7f", "v.bin: word 1, 'cat': a number that is not finite"),
         ("v.txt.gz", gzip.compress(b"cat 1 2\ndog 1", mtime=0), "v.txt.gz: line 2: 1 numbers, wants 2 after a word"),
+        ("v.txt", b"cat 1 1e39", "v.txt: line 1, 'cat': a number that is not finite"),  # as float32
+        ("v.txt", b"cat 1 2\n 1 2", "v.txt: line 2: has no word before its numbers"),
+        ("v.bin", b"1 1\n 1234", "v.bin: word 1: has no word before its numbers"),
+        ("v.bin", b"0 5\n", "v.bin: its first line says 0 words of 5 numbers"),
+        ("v.bin", b"9" * 5000 + b" 1\n", "v.bin: wants a first line with the number of words"),
+        ("v.bin.gz", gzip.compress(bytes(99))[:10] + b"\xff" * 20, "v.bin.gz: Error -3 while decompressing"),
     ],
 )
 def test_damaged_files_are_one_line(tmp_path, name, content, answer):
@@ -52,6 +59,15 @@ def test_damaged_files_are_one_line(tmp_path, name, content, answer):
     with pytest.raises(UserError) as error:
         vector_files.read(tmp_path / name)
     assert answer in str(error.value)
+
+
+def test_a_file_that_would_fill_memory_is_not_read_to_its_end(tmp_path):
+    (tmp_path / "v.bin.gz").write_bytes(gzip.compress(b"9 5\n" + bytes(1 << 25), 1))
+    tracemalloc.start()
+    with pytest.raises(UserError, match="ends at word 1 of the 9 words"):
+        vector_files.read(tmp_path / "v.bin.gz")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    tracemalloc.stop()
 
 
 def test_words_and_suffixes_that_a_file_does_not_hold(tmp_path):

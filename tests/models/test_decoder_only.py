@@ -35,6 +35,7 @@ def case(request):
 ROW = np.arange(1, 11, dtype=np.int32)[None]
 
 
+@pytest.mark.gpu
 def test_packed_texts_do_not_see_each_other(case):
     *_, logits = case
     plain = [np.pad(ROW[:, part], ((0, 0), (0, 10 - ROW[:, part].shape[1]))) for part in (slice(4), slice(4, 10))]
@@ -45,6 +46,7 @@ def test_packed_texts_do_not_see_each_other(case):
     np.testing.assert_allclose(both[:, 4:], second[:, :6], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.gpu
 def test_a_cache_gives_the_same_behind_padding(case):
     """Two rows, one padded by three tokens, and a ring of fewer slots than all that is written to it."""
     network, params, logits = case

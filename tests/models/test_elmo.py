@@ -46,6 +46,7 @@ def states(tokens, ids=None, length=64):
     return np.asarray(encode()(row, ids))[:, 0, : len(tokens)]
 
 
+@pytest.mark.gpu
 def test_a_spelled_word_has_the_states_of_the_same_word():
     """At each of its tokens, and so do its neighbours; a word that is too long loses its end."""
     known = states([1, 3, 5, 6, 4, 0])
@@ -56,6 +57,7 @@ def test_a_spelled_word_has_the_states_of_the_same_word():
     assert np.abs(known[1:, 1] - known[1:, 4]).max() > 0.01
 
 
+@pytest.mark.gpu
 def test_layers_are_the_words_twice_and_both_directions():
     found = states([1, 3, 4, 0])
     assert found.shape == (4, 4, 12)
@@ -66,6 +68,7 @@ def test_layers_are_the_words_twice_and_both_directions():
     assert np.abs(found[1:, 3, :6] - other[1:, 3, :6]).min(-1).max() > 0
 
 
+@pytest.mark.gpu
 def test_texts_of_a_row_do_not_see_each_other():
     alone = [states([1, 3, *spelled("tac"), 0]), states([1, 4, 0])]
     row = states([1, 3, *spelled("tac"), 0, 1, 4, 0], [1] * 6 + [2] * 3)

@@ -16,6 +16,8 @@ from jaxpt.models.moe import MoE, Routing
 from jaxpt.models.network import Network
 from tests.models.helpers import drawn, packed
 
+pytestmark = pytest.mark.gpu
+
 B, L, D, F, E = 3, 8, 6, 5, 4
 INIT = jax.nn.initializers.normal(0.5)
 

@@ -10,6 +10,8 @@ import pytest
 
 from jaxpt.models.recurrent import LSTM, State
 
+pytestmark = pytest.mark.gpu
+
 B, L, D, H, P = 3, 7, 4, 6, 5
 IDS = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 2, 2, 2, 0, 0], [0, 0, 1, 1, 0, 2, 2]], np.int32)
 SETTINGS = {"forget_bias": 1.0, "cell_clip": 0.3, "projection_clip": 0.2}
@@ -99,7 +101,6 @@ def test_a_text_in_two_halves_and_from_its_end():
     jax.tree.map(close, (turned[0][:, ::-1], turned[1]), whole)
 
 
-@pytest.mark.gpu
 def test_bfloat16_has_a_cell_of_float32_and_weight_dropout_is_one_mask():
     _, params, x, state = lstm()
     params = jax.tree.map(jnp.asarray, params)

@@ -91,6 +91,7 @@ def by_hand(h, kind, batch, tables):
     return loss, count, grads
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(("kind", "classifier", "grams"), CASES)
 def test_loss_and_gradients_are_those_of_a_count_by_hand(kind, classifier, grams):
     h = objective(kind, classifier=classifier, subwords=grams)

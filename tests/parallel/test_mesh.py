@@ -30,6 +30,14 @@ def test_a_mesh_that_does_not_fit_the_devices_is_refused(sizes):
         meshes.make(MeshConfig(**sizes), jax.devices()[:8])
 
 
+def test_the_mesh_of_fewer_processes_has_a_shorter_data_axis():
+    assert meshes.fewer(MeshConfig(data=8, tensor=2), 4, 2) == MeshConfig(data=4, tensor=2)
+    for free in (MeshConfig(), MeshConfig(data=2, fsdp=-1)):
+        assert meshes.fewer(free, 4, 1) == free
+    with pytest.raises(UserError, match=r"^mesh\.data=2: cannot shrink from 4 processes to 1; 2 of them could$"):
+        meshes.fewer(MeshConfig(data=2, fsdp=4), 4, 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Chip:
     """What `make` looks at in a device of one of several slices."""

@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from jaxpt import errors
 from jaxpt.config import DistributedConfig
 from jaxpt.errors import UserError
 from jaxpt.parallel import roll_call
@@ -63,20 +64,21 @@ def test_what_slurm_says_wrong_is_named(found, wrong, words):
         found(**{"SLURM_STEP_NODELIST": "a1", "SLURM_STEP_TASKS_PER_NODE": "2"} | wrong)
 
 
-def rolls(numbers, count, timeout=1.0, counts=None, failed=None):
-    """What each of these processes hears, "" when all are there."""
+def rolls(numbers, count, timeout=1.0, counts=None, failed=None, fewest=None):
+    """What each of these processes hears, "" when all are there; else its new place, if some go on."""
     coordinator = f"localhost:{free_port()}"
 
     def one(index):
         try:
-            roll_call.call_roll(
+            place = roll_call.call_roll(
                 roll_call.ProcessInfo(coordinator, (counts or {}).get(index, count), numbers[index]),
                 timeout,
                 (failed or {}).get(numbers[index], ""),
+                fewest,
             )
         except UserError as error:
             return str(error).removeprefix(f"distributed.coordinator: {coordinator}: ")
-        return ""
+        return "" if place.processes == count else f"{place.process} of {place.processes}"
 
     with concurrent.futures.ThreadPoolExecutor(len(numbers)) as pool:
         return list(pool.map(one, range(len(numbers))))
@@ -87,6 +89,21 @@ def test_the_roll_is_called():
     assert rolls([0, 1, 2, 3], 4, timeout=20) == [""] * 4
     assert rolls([0, 2], 4) == ["of 4 processes 1, 3 did not come in time (distributed.timeout)"] * 2
     assert rolls([1], 2) == ["process 1 did not find process 0 there in time (distributed.timeout)"]
+
+
+def test_enough_of_them_go_on(monkeypatch):
+    """As many as divide the number of all, numbered anew; one that is left over may come again."""
+    notes = []
+    monkeypatch.setattr(errors, "note", notes.append)
+    assert rolls([0, 1, 3], 4, fewest=2) == ["0 of 2", "1 of 2",
+        "of 4 processes 2 go on (distributed.min_processes), without process 3: their number divides 4"]  # fmt: skip
+    note = "of 4 processes 2 go on (distributed.min_processes): 0, 1; some did not come in time"
+    assert notes[0].endswith(f": {note}")
+    assert rolls([0, 2], 4, fewest=2) == ["0 of 2", "1 of 2"]
+    assert rolls([0], 4, fewest=1) == ["0 of 1"]
+    assert rolls([0, 2], 4, fewest=3) == ["of 4 processes 1, 3 did not come in time (distributed.timeout)"] * 2
+    assert rolls([0, 1], 2, timeout=20, fewest=1) == ["", ""]
+    assert rolls([1], 2, fewest=1) == ["process 1 did not find process 0 there in time (distributed.timeout)"]
 
 
 def test_numbers_that_cannot_be_are_named():

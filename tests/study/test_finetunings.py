@@ -22,6 +22,7 @@ from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
 from jaxpt.metrics import describe, jackknife
 from jaxpt.study import finetuned, finetunings, pretrainings, tables
+from tests import grids
 from tests.config.helpers import ROOT
 from tests.study.test_pretrainings import (  # noqa: F401 (a fixture)
     names,
@@ -72,8 +73,13 @@ def found(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_and_continued_gives_the_same_tables(tmp_path):
-    """Two rows of the same settings, each fine-tuned; the study is killed in the second row and in its fine-tunings."""
+@pytest.mark.parametrize("twice", grids.cases([True, False], False))
+def test_killed_and_continued_gives_the_same_tables(tmp_path, twice):
+    """Two rows of the same settings, each fine-tuned; the study is killed in the second row's fine-tunings.
+
+    `twice`: before that in the second row, too. Each start and each row is a process; `tests/train/test_resume.py`
+    kills rows alone.
+    """
     path = write(tmp_path, seeds=[0])
     tree = yaml.safe_load(path.read_text())
     tree["set"] = {"train": {"steps": 12, "log_every": 1, "eval_every": 4}}
@@ -86,11 +92,12 @@ def test_killed_and_continued_gives_the_same_tables(tmp_path):
         os.kill(started.pid, signal.SIGKILL)
         started.communicate()
 
-    kill_at(r"^\[killed\] step 5/")
-    assert statuses(tmp_path) == {"whole": "finished", "killed": "not started"}  # when the table was written
-    made = {name: len(list((tmp_path / "cache" / name).iterdir())) for name in ("tokenizers", "records")}
-    assert made == {"tokenizers": 1, "records": 2}, "rows of equal data share them"
+    if twice:
+        kill_at(r"^\[killed\] step 5/")
+        assert statuses(tmp_path) == {"whole": "finished", "killed": "not started"}  # when the table was written
     kill_at(r"^\[killed/mood/pretrained/all/learning_rate=0.01/seed 0\] test: accuracy")
+    made = {name: len(list((tmp_path / "cache" / name).iterdir())) for name in ("tokenizers", "records")}
+    assert made == {"tokenizers": 1, "records": 4}, "rows of equal data share them, their fine-tunings others"
     last = start(path)
     output = last.communicate()[0]
     assert last.returncode == 0, output

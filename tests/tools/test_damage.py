@@ -34,10 +34,10 @@ sys.exit(full_disk.main(6, 1, None))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", grids.cases([10, 40], 10))
+@pytest.mark.parametrize("count", grids.cases([6, 40], 6))
 def test_no_flip_of_a_bit_is_silent_and_a_full_disk_is_a_line(tmp_path, count):
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    environment["PYTHONPATH"] = f"{ROOT}:{ROOT / 'tools'}"
+    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"}
     argv = [sys.executable, "-c", SAMPLE, str(tmp_path / "kept"), str(count)]
     found = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=900)
     assert found.returncode == 0, found.stdout + found.stderr[-2000:]

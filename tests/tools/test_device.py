@@ -186,7 +186,7 @@ def test_missing_wheels_are_said(device, tmp_path, monkeypatch):
 
 
 def test_examples_in_docstrings(device, step_modules):
-    for name, count in (("runner", 1), ("plan", 1), ("training", 1)):
+    for name, count in (("runner", 2), ("plan", 1), ("training", 1)):
         module = importlib.import_module("on_device.runner") if name == "runner" else step_modules(name)
         failed, attempted = doctest.testmod(module)
         assert not failed and attempted >= count

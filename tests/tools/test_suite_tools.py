@@ -80,4 +80,6 @@ def test_a_campaign_counts_what_its_parts_say():
     assert torture.counts("flips", "Traceback", 1) == (1, 1)  # it did not come to its end
     rows = [{"part": "kills", "trials": 150, "wrong": 0}, {"part": "kills", "trials": 150, "wrong": 0}]
     assert torture.table(rows)[1].split() == ["kills", "300", "0", "0.99%"]  # about 3/n
+    assert torture.wanting(rows, ("kills", "flips")) == ["kills", "flips"]  # of 1,000 and 10,000
+    assert torture.wanting([*rows, {"part": "kills", "trials": 700}], ("kills", "flips")) == ["flips"]
     assert torture.upper_bound(1, 300) == pytest.approx(0.0157, abs=1e-4) and torture.upper_bound(3, 3) == 1

@@ -89,8 +89,8 @@ def test_a_trained_vocabulary_leaves_room():
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory):
-    """A base model, and the ChatML model that it becomes in two sittings."""
+def begun(tmp_path_factory):
+    """A base model, and the ChatML model that it becomes: half of the steps."""
     path = tmp_path_factory.mktemp("chatml")
     rng = np.random.default_rng(0)
     rows = [{"question": f"Is it {n}?", "answer": "yes"} for n in rng.integers(100, 999, 200).tolist()]
@@ -100,8 +100,16 @@ def tuned(tmp_path_factory):
         (path / f"{name}.yaml").write_text(text)
     assert main(["train", str(path / "base.yaml"), f"run_dir={path / 'base'}"]) == 0
     tune = [str(path / "tune.yaml"), f"run_dir={path / 'run'}", f"init_from.path={path / 'base'}"]
-    assert main(["train", *tune, "train.steps=30"]) == main(["train", *tune]) == 0
+    assert main(["train", *tune, "train.steps=30"]) == 0
     return path, recipes.load(tune[0], tune[1:])
+
+
+@pytest.fixture(scope="module")
+def tuned(begun):
+    """The other half, in a second sitting."""
+    path, config = begun
+    assert main(["train", str(path / "run"), f"train.steps={config.train.steps}"]) == 0
+    return begun
 
 
 @pytest.mark.slow
@@ -133,8 +141,8 @@ def test_a_base_model_learns_chatml(tuned, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_adapter_alone_lacks_new_rows(tuned, tmp_path, capsys):
-    path, _ = tuned
+def test_an_adapter_alone_lacks_new_rows(begun, tmp_path, capsys):
+    path, _ = begun
     lora = [f"run_dir={tmp_path / 'lora'}", "train.lora={rank: 2}", "train.steps=1"]
     assert main(["train", str(path / "tune.yaml"), f"init_from.path={path / 'base'}", *lora]) == 0
     assert "the new rows stay as they are drawn" in " ".join(capsys.readouterr().out.split())
@@ -145,9 +153,9 @@ def test_an_adapter_alone_lacks_new_rows(tuned, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parity
-def test_transformers_has_its_ids_and_logits(tuned, tmp_path):
+def test_transformers_has_its_ids_and_logits(begun, tmp_path):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    path, config = tuned
+    path, config = begun
     assert main(["export", str(path / "run"), str(tmp_path / "out")]) == 0
     theirs, model = (
         getattr(transformers, name).from_pretrained(tmp_path / "out")

@@ -104,7 +104,7 @@ def test_a_run_that_loses_its_directory_goes_on_from_the_copy(tmp_path, capsys):
     data = {"path": str(tmp_path / "text.txt"), "cache_dir": str(tmp_path / "cache"), "length": 16, "batch_size": 8}
     tree = families.tree(
         "gpt2", model={"vocab_size": 300, "layers": 1}, data=data, log={"tensorboard": False},
-        train={"steps": 4, "eval_every": 100}, checkpoint={"every": 2, "copy_to": str(tmp_path / "copy")},
+        train={"steps": 4}, evals=[], checkpoint={"every": 2, "copy_to": str(tmp_path / "copy")},
     )  # fmt: skip
     recipe, run_dir = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(tree))

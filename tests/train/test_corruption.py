@@ -20,6 +20,7 @@ def of_numpy(x):
     return sum(int(b) * (2 * i + 1) for i, b in enumerate(bits)) % 2**32
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float16, np.uint8, bool])
 def test_the_digest_is_its_definition(dtype):
     x = np.random.default_rng(0).normal(0, 50, (3, 5, 7)).astype(np.float32).astype(dtype)
@@ -27,6 +28,7 @@ def test_the_digest_is_its_definition(dtype):
     assert int(corruption.digest(jnp.asarray(x[0, 0, 0]))) == of_numpy(x[:1, 0, 0])
 
 
+@pytest.mark.gpu
 def test_every_flipped_bit_changes_the_digest():
     rng, digest = np.random.default_rng(0), jax.jit(corruption.digest)
     x = rng.normal(size=(11, 13)).astype(np.float32)
@@ -112,7 +114,7 @@ def train(tmp_path, capsys):
     data = {"path": str(tmp_path / "text.txt"), "cache_dir": str(tmp_path / "cache"), "length": 16, "batch_size": 8}
     tree = families.tree(
         "gpt2", model={"vocab_size": 300, "layers": 1}, data=data, mesh={"data": 8}, log={"tensorboard": False},
-        train={"steps": 8, "eval_every": 100, "check_replicas_every": 4}, checkpoint={"every": 3, "keep_last": 9},
+        train={"steps": 8, "check_replicas_every": 4}, evals=[], checkpoint={"every": 3, "keep_last": 9},
     )  # fmt: skip
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
 

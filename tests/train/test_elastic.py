@@ -1,5 +1,5 @@
 """A run on two processes that one of them is told to stop goes on from there: on as many with the same bits, on other
-numbers of processes and devices with the same global batches.
+numbers of processes and devices with the same global batches. One that loses processes for good goes on with fewer.
 
 Real processes, joined by `jax.distributed` over loopback.
 """
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
+from jaxpt.runtime import exit_codes
 from tests import families, grids
 from tests.processes import run
 from tests.runs import assert_bit_equal, final
@@ -47,7 +48,7 @@ def recipe(folder):
     return folder / "recipe.yaml"
 
 
-def process(number, arguments, folder, stop_at):
+def process(number, arguments, folder, stop_at, stops):
     """One process of a run: trains, writes a checksum of each row of each batch that it makes, and what it hashed."""
     from jaxpt import cli
     from jaxpt.parallel import distributed
@@ -61,8 +62,8 @@ def process(number, arguments, folder, stop_at):
             rows = distributed.rows(mesh, size)
             sums = [zlib.crc32(b"".join(batch[k][i].tobytes() for k in sorted(batch))) for i in range(len(rows))]
             seen.append(dict(zip(rows.tolist(), sums)))
-            if len(seen) == stop_at and number == SIGNALLED:
-                os.kill(os.getpid(), signal.SIGTERM)
+            if len(seen) == stop_at and number in stops:
+                os.kill(os.getpid(), stops[number])
         return put(batch, mesh, size)
 
     distributed.put = recorded
@@ -73,19 +74,23 @@ def process(number, arguments, folder, stop_at):
 
     signals.start()
     with signals.on_leave(note):
-        code = cli.main(["--debug", "train", *arguments])
+        code = cli.main([*([] if signal.SIGKILL in stops.values() else ["--debug"]), "train", *arguments])
     note(code)
     return code
 
 
-def train(arguments, count, devices, folder, stop_at=None):
-    """Runs `count` processes; one of them gets a signal after `stop_at` batches.
+def train(arguments, count, devices, folder, stop_at=None, code=0, stops=None):
+    """Runs `count` processes; some get signals after `stop_at` batches: `stops` is {number: signal}.
 
     Returns:
       (the rows of each step, what each process hashed, what they said).
     """
-    codes, logs = run(process, count, devices, folder, arguments, folder, stop_at)
-    assert codes == [0 if stop_at is None else 128 + signal.SIGTERM] * count, logs
+    stops = stops or {}
+    codes, logs = run(process, count, devices, folder, arguments, folder, stop_at, stops)
+    killed = [number for number, sent in stops.items() if sent == signal.SIGKILL]
+    assert codes == [-signal.SIGKILL if number in killed else code for number in range(count)], logs
+    if killed:
+        return [], [], logs
     made, hashed = zip(*[json.loads((folder / f"{n}.json").read_text()) for n in range(count)])
     steps = []
     for parts in zip(*made, strict=True):
@@ -104,7 +109,7 @@ def saved(run_dir):
     return sorted(int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
 
 
-SIGNALLED = 1  # not the first process
+STOPPED = {"code": 128 + signal.SIGTERM, "stops": {1: signal.SIGTERM}}  # not the first process
 PROCESSES, DEVICES = 2, 4
 MESH = ["mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"]
 ONE_DEVICE = ["mesh.data=1", "mesh.fsdp=1", "mesh.tensor=1"]
@@ -126,7 +131,7 @@ def stopped(whole):
     folder, path, wanted = whole
     stop_at = random.Random().randint(3, STEPS - 4)
     arguments = [path, *MESH, f"run_dir={folder / 'stopped'}"]
-    steps, hashed, logs = train(arguments, PROCESSES, DEVICES, folder / "1", stop_at)
+    steps, hashed, logs = train(arguments, PROCESSES, DEVICES, folder / "1", stop_at, **STOPPED)
     assert steps == wanted[: len(steps)], f"stopped at {stop_at}"
     (done,) = saved(folder / "stopped")
     assert f"stopped by a signal after step {done}, saved" in logs
@@ -156,8 +161,38 @@ def test_as_many_processes_end_with_the_same_bits(whole, stopped):
 @pytest.mark.parametrize(("count", "devices"), grids.cases([(1, 1), (4, 1)], (4, 1)))
 def test_other_numbers_of_processes_see_the_same_batches(whole, stopped, count, devices):
     run_dir = go_on(whole, stopped, f"{count}x{devices}", count, devices)
-    first, last = (
-        json.loads((place / "metrics.jsonl").read_text().splitlines()[-1]) for place in (whole[0] / "whole", run_dir)
-    )
+    first, last = end_of(whole[0] / "whole"), end_of(run_dir)
     for name in ("validation/loss", "validation/a/loss", "validation/b/loss", "validation/c/loss"):
         np.testing.assert_allclose(last[name], first[name], rtol=1e-4)
+
+
+def test_two_processes_of_four_are_lost_for_good(whole):
+    """Two are killed; the other two wait for them, go on alone with the same batches, and later with all four."""
+    folder, path, wanted = whole
+    run_dir = folder / "lost"
+    arguments = [path, "mesh.data=4", f"run_dir={run_dir}", "checkpoint.every=2", "distributed.min_processes=2"]
+    killed = dict.fromkeys((2, 3), signal.SIGKILL)
+    _, _, logs = train(arguments, 4, 1, folder / "lost.4", stop_at=9, code=exit_codes.RETRY, stops=killed)
+    assert "re-run the same command in all processes to resume" in logs
+    done = saved(run_dir)[-1]
+    assert 2 <= done <= 8
+
+    left = [*arguments, "distributed.processes=4", "distributed.timeout=10"]
+    steps, _, logs = train(left, 2, 1, folder / "lost.2")
+    assert "of 4 processes 2 go on (distributed.min_processes): 0, 1; some did not come in time" in logs
+    assert steps == wanted[done:]
+    np.testing.assert_allclose(
+        end_of(run_dir)["validation/loss"], end_of(folder / "whole")["validation/loss"], rtol=1e-4
+    )
+    assert json.loads((run_dir / "run.json").read_text())["environment"]["processes"] == 2
+
+    steps, _, _ = train([*arguments, f"train.steps={STEPS + 2}"], 4, 1, folder / "lost.again")
+    assert len(steps) == 2
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    counts = {record["step"]: record["phase/processes"] for record in records if "phase/processes" in record}
+    assert counts == {0: 4, done: 2, STEPS: 4}
+
+
+def end_of(run_dir):
+    """The last figures of a run."""
+    return json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])

@@ -5,6 +5,7 @@ import fractions
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxpt.config import ScheduleConfig, resolve
@@ -103,6 +104,13 @@ def test_slanted_triangular_is_the_released_rule(fraction, total):
     if fraction * total == cut and cut:  # the paper's formula, of the fall
         paper = [0.01 * (1 + (1 - (t - cut) / (cut * (1 / fraction - 1))) * 31) / 32 for t in range(int(cut), total)]
         assert found[int(cut) :] == pytest.approx([float(x) for x in paper], rel=1e-5)
+
+
+def test_slanted_triangular_of_five_epochs_of_ten_steps():
+    """The paper's ratio 32 and cut 0.1: from 1/32 to the maximum in 5 steps, back in 45."""
+    rates = [float(_make("slanted_triangular").build(1.0, 5 * 10)(step)) for step in range(5 * 10)]
+    assert rates[0] == 0.03125 and rates[5] == max(rates) == 1.0
+    assert rates == pytest.approx(np.interp(range(50), [0, 5, 50], [1 / 32, 1, 1 / 32]))
 
 
 def test_t5_may_stay_constant_for_a_whole_short_run():

@@ -18,6 +18,7 @@ from tests.train.test_step import assert_equal_steps
 # and tensor together over four processes: test_elastic.py.
 WORLDS = {
     "2 processes": (2, 2, {"t5": {"tensor": 4}, "llama": {"pipeline": 2, "tensor": 2}, "bert": {"fsdp": 4}}),
+    "2 processes, recurrent": (2, 2, {"awd_lstm": {"data": 2, "tensor": 2}}),
     "4 processes": (4, 2, {"bert": {"data": 2, "fsdp": 4}}),
 }
 
@@ -25,7 +26,7 @@ WORLDS = {
 def one_step(family, mesh, devices=None):
     """Loss figures, gradients and parameters after a step with dropout, as NumPy, and the share each device holds."""
     config = families.config(
-        family, model={"dropout": 0.1} if family != "llama" else {}, mesh={"data": 1, **mesh},
+        family, model={"dropout": 0.1} if family in ("t5", "bert") else {}, mesh={"data": 1, **mesh},
         train={"grad_accum_steps": mesh.get("pipeline", 1)},
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
@@ -60,7 +61,7 @@ def alone(family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", grids.cases(WORLDS, "2 processes"))
+@pytest.mark.parametrize("world", grids.cases(WORLDS, "2 processes", "2 processes, recurrent"))
 def test_processes_change_nothing(world, tmp_path):
     count, devices, cases = WORLDS[world]
     codes, logs = run(process, count, devices, tmp_path / "run", cases, tmp_path)

@@ -72,6 +72,7 @@ def test_one_update_is_that_of_dense_gradient_descent(devices, accumulation):
     assert metrics["skipped"] == 0 and int(at.step) == 1 and 0 < metrics["loss"] < 10
 
 
+@pytest.mark.gpu
 def test_updates_of_a_step_follow_each_other():
     """Two updates of one step are two steps of half the batch each."""
     two = config(optimizer={"kind": "sparse_sgd", "updates": 2})
@@ -91,6 +92,7 @@ def test_updates_of_a_step_follow_each_other():
     np.testing.assert_allclose(metrics["loss"], np.sum(losses, 0)[0] / np.sum(losses, 0)[1], rtol=1e-5)
 
 
+@pytest.mark.gpu
 def test_adagrad_divides_by_what_each_read_of_a_row_has_added():
     chosen = config(optimizer={"kind": "sparse_adagrad", "initial_sum": 0.5})
     before, after, _, at = stepped(chosen)
@@ -121,6 +123,7 @@ def test_a_step_copies_no_table():
     assert compiled.memory_analysis().temp_size_in_bytes < 64e6
 
 
+@pytest.mark.gpu
 def test_an_update_that_is_not_finite_adds_nothing():
     chosen = config(optimizer={"kind": "sparse_sgd", "updates": 2})
     setup = state.setup(chosen, jax.devices()[:1])

@@ -99,7 +99,7 @@ def recipe(tmp_path_factory):
     data = {"path": str(folder / "text.txt"), "cache_dir": str(folder / "cache"), "validation_fraction": 0.05}
     tree = families.tree(
         "gpt2", model={"vocab_size": 300, "layers": 1}, data=data | {"length": 16, "batch_size": 8},
-        train={"steps": 24, "log_every": 7, "eval_every": 100}, log={"tensorboard": False},
+        train={"steps": 24, "log_every": 7}, evals=[], log={"tensorboard": False},
         checkpoint={"every": 5, "keep_last": 9}, objective={"kind": "tests.train.spiking"},
     )  # fmt: skip
     path = folder / "recipe.yaml"

@@ -240,7 +240,7 @@ def check(
         return math.inf
     worst = max(relative.values(), key=lambda value: math.inf if math.isnan(value) else value)
     is_near = worst <= TOLERANCE[dtype]  # not of NaN
-    line = f"{label:52} {worst:.1e} {time_ms:9.3f} ms{'' if is_near else f'  FAR {relative}'}"
+    line = f"{label:52} off by {worst:.1e}, {time_ms:9.3f} ms{'' if is_near else f'  FAR {relative}'}"
     report.add(label, {"errors": relative, "ms": time_ms, "is_near": is_near}, line, is_near)
     return worst if is_near or worst == worst else math.inf
 

@@ -25,6 +25,8 @@ LEAST_SECONDS = 20
 """With less time left no step starts."""
 RESERVE_SECONDS = 4
 """Of the total, for results and traces."""
+LATE = "no time left"
+"""The status of such a step."""
 LOG_BYTES, LAST_BYTES = 400_000, 2_500
 """Of a step's output in log.txt, and in results.json if it failed."""
 RESULT_BYTES = 20_000_000
@@ -93,7 +95,7 @@ class Runner:
         for group in groups:
             if self.seconds_left() < LEAST_SECONDS:
                 for step in group:
-                    self._record(step, "no time left", 0.0, None, "")
+                    self._record(step, LATE, 0.0, None, "")
             else:
                 self._run_group(group)
         return self.results
@@ -213,7 +215,7 @@ def replace(path: Path, text: str) -> None:
 
 
 def summary(results: Mapping[str, Result]) -> str:
-    """A table of all steps, and under it the lines of each: a failed step's last ones."""
+    """What is not well, a table of all steps, and under it the lines of each: a failed step's last ones."""
     width = max((len(name) for name in results), default=0)
     status_width = max((len(record["status"]) for record in results.values()), default=0)
     rows, details = [], []
@@ -228,4 +230,22 @@ def summary(results: Mapping[str, Result]) -> str:
             lines += [f"| {line[:300]}" for line in record["last_lines"].splitlines()[-12:]]
         if lines:
             details += ["", f"{name}:", *(f"  {line}" for line in lines)]
-    return "\n".join(rows + details)
+    return "\n".join([verdict({name: record["status"] for name, record in results.items()}), "", *rows, *details])
+
+
+def verdict(statuses: Mapping[str, str]) -> str:
+    """How many steps are well, and which are not.
+
+    Args:
+      statuses: how each step ended.
+
+    Example:
+      >>> verdict({"facts": "ok", "kernels": "failed", "speed:t5": "no time left"})
+      '1 of 3 steps ok; look at kernels; no time for speed:t5'
+    """
+    wrong = [name for name, status in statuses.items() if status not in ("ok", LATE)]
+    late = [name for name, status in statuses.items() if status == LATE]
+    parts = [f"{len(statuses) - len(wrong) - len(late)} of {len(statuses)} steps ok"]
+    parts += [f"look at {', '.join(wrong)}"] if wrong else []
+    parts += [f"no time for {', '.join(late)}"] if late else []
+    return "; ".join(parts)

@@ -37,6 +37,7 @@ def command(name: str, steps: int) -> list[str]:
         shared.RECIPES[name], *shared.batch_overrides(name), f"train.steps={steps}", *sizes,
         "evals=[{kind: heldout}]", "log.tensorboard=false", "train.log_every=1",
         f"train.eval_every={eval_every}", "train.deterministic=true",
+        f"train.recompute_every={steps // 4}",  # a step that gives other bits the second time ends the run
     ]  # fmt: skip
 
 

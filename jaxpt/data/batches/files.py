@@ -140,7 +140,8 @@ class Reader:
             content = self._open[path.name].read(_member(number))  # compares the checksum
             return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
         except _DAMAGE as error:
-            reason = str(error).strip("'\"").splitlines()[0] if str(error) else type(error).__name__
+            text = str(error.args[0] if isinstance(error, KeyError) else error)  # a KeyError's text is quoted
+            reason = text.splitlines()[0] if text else type(error).__name__
             raise UserError(f"{path}: is damaged ({reason}){_AGAIN}") from None
 
 

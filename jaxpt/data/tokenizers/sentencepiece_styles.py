@@ -86,7 +86,7 @@ def style_of(file: Path, settings: dict[str, Any], model_type: str | None) -> St
     Args:
       file: its path; the name `sentencepiece.bpe.model` is XLM-R's alone.
       settings: tokenizer_config.json beside it.
-      model_type: config.json's, where there is one.
+      model_type: config.json's, where there is one, or that of the config.json that was there at the import.
 
     Returns:
       The style; `PLAIN` where nothing says otherwise.
@@ -97,21 +97,23 @@ def style_of(file: Path, settings: dict[str, Any], model_type: str | None) -> St
     tokenizer_class = settings.get("tokenizer_class")
     saved_style = settings.get(vocabulary_files.STYLE)
     name = declared.class_name(saved_style or tokenizer_class or model_type or "")
-    name = "llama" if name in ("codellama", "mistral") else name
+    name = "llama" if name in ("codellama", "mistral", "mixtral", "phi3") else name
     where = file.parent / vocabulary_files.SETTINGS
     if name.startswith("mbart"):
         raise UserError(f"{file}: mBART's language codes are not known here; wants its tokenizer.json")
-    if tokenizer_class and name not in STYLES.keys() | _PLAIN:
+    has_first = file.name == STYLES["xlmroberta"].file  # a model whose class has other ids: XLM-R's, XGLM's, …
+    if (tokenizer_class or has_first) and name not in STYLES.keys() | _PLAIN:
         raise UserError(
-            f"{file}: the ids of a {tokenizer_class} may be others than the model's; wants its tokenizer.json"
+            f"{file}: the ids of a {tokenizer_class or model_type} may be others than the model's; wants its "
+            "tokenizer.json"
         )
-    is_xlm_r = file.name == STYLES["xlmroberta"].file and name != "camembert"
+    is_xlm_r = has_first and name != "camembert"
     style = STYLES.get("xlmroberta" if is_xlm_r else name, PLAIN)
     if style.name == "llama":
-        is_mistral = model_type == "mistral"  # whose class has other defaults
-        if settings.get("add_prefix_space") is False and not is_mistral:
+        has_no_class = model_type in declared.WITHOUT_CLASS  # but one of all, with other defaults: Mistral, Phi
+        if settings.get("add_prefix_space") is False and not has_no_class:
             return dataclasses.replace(style, prefix="none")
-        legacy = saved_style is not None or is_mistral if settings.get("legacy") is None else settings["legacy"]
+        legacy = saved_style is not None or has_no_class if settings.get("legacy") is None else settings["legacy"]
         style = dataclasses.replace(style, prefix="every" if legacy else "first")
     if settings.get("add_prefix_space") is False:
         raise UserError(f"{where}: add_prefix_space: false is not supported beside {file.name}, only true")

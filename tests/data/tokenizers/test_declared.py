@@ -67,6 +67,7 @@ CLASSES = {  # name: (model_type, tokenizer_class, the files, what trains them)
     "openai-gpt": ("openai-gpt", "OpenAIGPTTokenizer", ("vocab.json", "merges.txt"), {"special": ("<unk>",)}),
     "llama": ("llama", "LlamaTokenizer", ("tokenizer.model",), LLAMA),
     "mistral": ("mistral", "LlamaTokenizer", ("tokenizer.model",), LLAMA),
+    "mixtral": ("mixtral", "LlamaTokenizer", ("tokenizer.model",), LLAMA),
     "t5": ("t5", "T5Tokenizer", ("spiece.model",), T5_IDS),
     "mt5": ("mt5", "T5Tokenizer", ("spiece.model",), MT5_IDS),
     "umt5": ("umt5", "T5Tokenizer", ("spiece.model",), T5_IDS),
@@ -342,7 +343,7 @@ def comparable(name, form, options, text):
     if form != "slow":
         return True
     parts = [part for part in re.split("|".join(map(re.escape, [*ADDED, "<s>", "</s>", "<unk>"])), text) if part]
-    if name == "mistral" or (name == "llama" and options.get("legacy")):
+    if name in ("mistral", "mixtral") or (name == "llama" and options.get("legacy")):
         return not any(part.startswith((" ", "▁")) for part in parts)
     if name == "deberta-v2":
         plain = unicodedata.normalize("NFKC", text) == text and "\u200b" not in text
@@ -395,7 +396,7 @@ def compare(folder, name, form, options, texts):
 
 
 REFUSED = {  # options that are refused beside a SentencePiece model alone, by class
-    ("add_prefix_space", False): ("mistral", "t5", "mt5", "albert", "xlnet", "xlm-roberta", "deberta-v2"),
+    ("add_prefix_space", False): ("mistral", "mixtral", "t5", "mt5", "albert", "xlnet", "xlm-roberta", "deberta-v2"),
     ("split_by_punct", True): ("deberta-v2",),
 }
 
