@@ -122,13 +122,14 @@ def measured(model, ours, params, inputs, step):
     wanted = stored.gather(mapping.pieces(state, found, table, ours), stored.stored_params(ours))
     flat = jax.tree_util.tree_leaves_with_path(gradient)
     largest = max(float(np.abs(g).max()) for _, g in flat)
-    apart = []
+    apart, has_rotary = [], getattr(ours.config, "positions", "rotary") == "rotary"
     for path, g in flat:
         want = wanted
         for key in path:
             want = want[key.key]
         # Some are zero but for rounding: so is a bias of keys without rotary positions, which shifts all scores alike.
-        floor = 1e-2 if [key.key for key in path[-2:]] == ["key", "bias"] else 1e-3
+        shifts = [key.key for key in path[-2:]] == ["key", "bias"] and not has_rotary
+        floor = 1e-2 if shifts else 1e-3
         scale = max(float(np.abs(want).max()), floor * largest)
         apart.append(verify.Difference(float(np.abs(g - want).max()), scale))
     return out | {"gradient": max(apart, key=lambda difference: difference.relative)}
