@@ -4,33 +4,38 @@
 
 Random weights, tiny odd sizes, three rows with 0, 4 and 8 tokens of padding, float32; the worst of two seeds and of all
 options tried, each difference divided by the largest value of what is compared. Hidden states are those of every layer,
-encoder's and decoder's; of the gradients the worst parameter counts. tests/hf/test_parity.py asserts the same.
+encoder's and decoder's; of the gradients the worst parameter counts. tests/hf/test_parity.py and tests/hf/families
+assert the same.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-COLUMNS = {"logits": "logits", "next_sentence": "second head", "gradient": "gradients"}
+COLUMNS = {"logits": "logits", "sentence_pair": "second head", "gradient": "gradients"}
 
 
 def main() -> None:
     """Prints the table as Markdown."""
     from tests import conftest  # noqa: F401 (compiles quickly, and keeps what it compiled)
-    from tests.hf.test_parity import CASES
+    from tests.hf import parity
 
     rows: dict[str, tuple[list[str], dict[str, float]]] = {}
-    for name, (architecture, *_) in CASES.items():
+    for architecture, option, make in models():
         tried, worst = rows.setdefault(architecture, ([], {}))
-        option = name.partition(", ")[2]
         tried += [option] if option else []
-        for output, relative in case(name).items():
+        with tempfile.TemporaryDirectory() as directory:
+            largest = parity.check(make, Path(directory))
+        for output, relative in largest.items():
             column = COLUMNS.get(output, "hidden states")
             worst[column] = max(worst.get(column, 0.0), relative)
-        print(f"{name}: {worst}", file=sys.stderr, flush=True)
+        print(f"{architecture}, {option}: {worst}", file=sys.stderr, flush=True)
     columns = ("hidden states", *COLUMNS.values())
     print(f"| class of transformers | options tried besides the plain ones | {' | '.join(columns)} |")
     print(f"|---|---|{'---|' * len(columns)}")
@@ -39,25 +44,17 @@ def main() -> None:
         print(f"| `{architecture}` | {'; '.join(tried) or '–'} | {' | '.join(shown)} |")
 
 
-def case(name: str) -> dict[str, float]:
-    """{output: largest difference / largest value} of one model of theirs, the worst of two seeds."""
-    from jaxpt.hf import load, verify
-    from tests.hf import parity
-    from tests.hf.test_parity import make
+def models() -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """(class of theirs, what is particular, makes one)."""
+    from tests.hf import test_parity
+    from tests.hf.families import test_decoder_only, test_encoders
 
-    worst: dict[str, float] = {}
-    step = None
-    for seed in (0, 1):
-        model = parity.randomise(make(name), seed)
-        with tempfile.TemporaryDirectory() as directory:
-            model.save_pretrained(directory)
-            ours, params = load(directory)
-        ours = ours.config.model_copy(update={"dtype": "float32"}).build()
-        step = step or parity.compiled(ours)
-        inputs = verify.batch(ours.config, seed=seed)
-        for output, found in parity.measured(model, ours, params, inputs, step).items():
-            worst[output] = max(worst.get(output, 0.0), found.relative)
-    return worst
+    for tests in (test_parity, test_encoders):
+        for name, (architecture, *_) in tests.CASES.items():
+            yield architecture, name.partition(", ")[2], functools.partial(tests.make, name)
+    for name, (prefix, options) in test_decoder_only.MODELS.items():
+        make = functools.partial(test_decoder_only.their_model, prefix, options)
+        yield f"{prefix}ForCausalLM", name.partition(", ")[2], make
 
 
 if __name__ == "__main__":
