@@ -98,7 +98,7 @@ def test_random_sizes_equal_their_class(prefix, seed, tmp_path):
 
 # ---- generation -----------------------------------------------------------------------------------------------------
 
-NEW, PROMPT = 12, 9
+NEW, PROMPT = 12, 12
 
 
 def greedy(network, params, tokens_BxL, segments_BxL):
@@ -133,7 +133,10 @@ def greedy(network, params, tokens_BxL, segments_BxL):
 
 
 def check_generation(prefix, options, path, seed):
-    """Greedy tokens of two prompts, one of them padded on the left, beyond the windows and the original length."""
+    """Greedy tokens of two prompts, one of them padded on the left, beyond the windows and the original length.
+
+    Both texts begin longer than the original length: one with longrope that passes it is read again, by the engine.
+    """
     import torch
 
     model = their_model(prefix, options, seed=seed)
