@@ -138,7 +138,7 @@ def test_static_vectors(capsys, tmp_path):
         ("", "v.txt: 0 words, wants a word and its numbers a line"),
         ("bank 1 2\nriver 1", "v.txt: line 2: 1 numbers, wants 2 after a word, separated by spaces"),
         ("bank 1 2\nriver 1 x", "v.txt: line 2: could not convert string to float: 'x'; wants a word and 2 numbers"),
-        ("bank 1 nan", "v.txt: line 1: a number that is not finite"),
+        ("bank 1 nan", "v.txt: line 1, 'bank': a number that is not finite"),
         ("3 2\nbank 1 2", "v.txt: 1 words, wants the 3 words that its first line says"),
         (b"3 2\nbank \xff\xfe", "v.txt: line 2: not UTF-8"),
         ("word\nother", "v.txt: line 1: 0 numbers, wants a word and its numbers, separated by spaces"),
