@@ -56,6 +56,8 @@ def _enter(target, number, count, devices, port, folder, arguments):
     os.environ["JAXPT_COORDINATOR"] = f"localhost:{port}"
     os.environ |= {"JAXPT_PROCESSES": str(count), "JAXPT_PROCESS": str(number)}
     sys.stdout = sys.stderr = open(folder / f"{number}.log", "w", buffering=1)  # noqa: SIM115
+    for descriptor in (1, 2):  # the last words of a process that is ended at once
+        os.dup2(sys.stdout.fileno(), descriptor)
     import jax
 
     jax.config.update("jax_platforms", "cpu")
