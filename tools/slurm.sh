@@ -25,9 +25,9 @@
 # Two minutes before the time limit, and on a preemption, the tasks get SIGTERM: jaxpt saves and exits with 143, and the
 # job is queued again, with the same command. So it is after a failure that a new try may mend: 75 (a process was lost,
 # late or stuck), 134, 137 and 139 (it was aborted or killed), unless the job was queued again five times before and
-# ended within ten minutes. With sbatch --nodes=2-4 the job goes on with fewer nodes where one is lost for good, and grows
-# back when it is queued again (mesh.data=-1, of which batches have to be a multiple). After any other exit code, or scancel, it isn't. With checkpoint.grace_seconds=120 a save
-# that takes longer than Slurm waits ends in a line.
+# ended within ten minutes. With sbatch --nodes=2-4 the job goes on with fewer nodes where one is lost for good, and
+# grows back when it is queued again (mesh.data=-1, of which batches have to be a multiple). After any other exit code,
+# or scancel, it isn't. With checkpoint.grace_seconds=120 a save that takes longer than Slurm waits ends in a line.
 
 set -euo pipefail
 
