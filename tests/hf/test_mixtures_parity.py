@@ -36,7 +36,6 @@ CASES = {
 }  # fmt: skip
 
 
-@functools.cache
 def their(name):
     """Their model of a case."""
     pytest.importorskip("torch")
