@@ -34,6 +34,8 @@ class RulesConfig(Frozen):
     """Rows of the embedding tables."""
     embed: MeshAxes = execution(None)
     """The model's width, in kernels and tables."""
+    expert_embed: MeshAxes = execution(None)
+    """Width of experts' kernels."""
     heads: MeshAxes = execution(None)
     """Heads times their width, in the kernels of attention."""
     mlp: MeshAxes = execution(None)

@@ -62,8 +62,7 @@ def experts(
         keep_BxLxkxF = keep_BxLxkxF.astype(x_BxLxD.dtype) / (1 - dropout)
     run = functools.partial(_run, activation=activation, implementation=implementation)
     rows, length = _dividing("batch", x_BxLxD.shape[0]), _dividing("length", x_BxLxD.shape[1])
-    expert, hidden = tuple(mesh_axes("expert")), tuple(mesh_axes("mlp"))
-    width = tuple(axis for axis in mesh_axes("embed") if axis not in expert)
+    expert, width, hidden = (tuple(mesh_axes(name)) for name in ("expert", "expert_embed", "mlp"))
     manual = dict.fromkeys((*rows, *length, *expert, *width, *hidden))
     if not manual:
         return run(x_BxLxD, ids_BxLxk, weights_BxLxk, kernels, keep_BxLxkxF)

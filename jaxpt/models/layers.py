@@ -3,8 +3,8 @@
 Shapes: B batch · L length · D embedding width · F feed-forward width · V vocabulary (Vp: its rows in storage)
 
 Every parameter is float32 and has logical axis names, which `jaxpt.parallel.rules` maps to mesh axes:
-  "vocab" "embed" "mlp" "heads" "positions" "buckets" "classes", "layers" and "expert" of stacks, and "norm" for
-  replicated vectors.
+  "vocab" "embed" "mlp" "heads" "positions" "buckets" "classes", "layers" and "expert" of stacks, "expert_embed" for the
+  width of what each expert has, and "norm" for replicated vectors.
 Activations have separate names: "batch" "length" "residual_length" (between blocks) "act_embed"
 "act_heads" "act_mlp" "act_vocab".
 """
@@ -24,7 +24,9 @@ from jax.typing import DTypeLike
 from jaxpt.models import split
 from jaxpt.parallel import staged
 
-PARAMETER_AXES = ("vocab", "embed", "mlp", "heads", "positions", "buckets", "classes", "layers", "expert", "norm")
+PARAMETER_AXES = (
+    "vocab", "embed", "expert_embed", "mlp", "heads", "positions", "buckets", "classes", "layers", "expert", "norm",
+)  # fmt: skip
 ACTIVATION_AXES = ("batch", "length", "residual_length", "act_embed", "act_heads", "act_mlp", "act_vocab")
 VOCAB_MULTIPLE = 128
 

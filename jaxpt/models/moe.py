@@ -224,8 +224,8 @@ class MoE(nn.Module):
     def _kernels(self, width: int) -> dict[str, jax.Array]:
         """The experts' kernels, [E, D, F] and [E, F, D], in the compute dtype."""
         hidden, experts = self.config.expert_dim or self.config.mlp_dim, self.config.experts
-        up = experts, (width, hidden), ("expert", "embed", "mlp"), self.up_init
-        down = experts, (hidden, width), ("expert", "mlp", "embed"), self.down_init
+        up = experts, (width, hidden), ("expert", "expert_embed", "mlp"), self.up_init
+        down = experts, (hidden, width), ("expert", "mlp", "expert_embed"), self.down_init
         of_name = {"gate": up} if self.gated else {}
         of_name |= {"up": up, "down": down}
         return {

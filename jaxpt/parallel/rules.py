@@ -2,8 +2,7 @@
 
 A recipe names a preset (`mesh.preset`) and may change single lines (`mesh.rules`). A logical axis that is not in the
 table is an error (a misspelt one would silently replicate), so are two dimensions of one array on the same mesh axis,
-and a dimension that its mesh axes do not divide. Experts alone come first: the mesh axes that they take are not for
-the width of their kernels.
+and a dimension that its mesh axes do not divide.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ Table = Mapping[str, tuple[str, ...]]
 BATCH = ("data", "fsdp", "expert")
 DEFAULT: Table = {
     # Parameters. Devices that share the length, or have other experts, would hold the same parameters, so they share
-    # these as well; the width of experts is left to the axes that they do not take themselves (`spec`).
+    # these as well. Experts take a mesh axis themselves, which is not for the width of their kernels.
     # Embeddings and logits belong to no stage of a pipeline: all stages work on them.
     "vocab": ("tensor", "pipeline"),
     "embed": ("fsdp", "expert", "context"),
+    "expert_embed": ("fsdp", "context"),
     "heads": ("tensor",),
     "mlp": ("tensor",),
     "layers": ("pipeline",),
@@ -48,7 +48,7 @@ DEFAULT: Table = {
 }
 PRESETS: Mapping[str, Table] = {
     "default": {},
-    "replicated": {"vocab": (), "embed": (), "heads": (), "mlp": ()},
+    "replicated": {"vocab": (), "embed": (), "expert_embed": (), "heads": (), "mlp": ()},
     # Norms and dropout between blocks work on a part of the length; https://arxiv.org/abs/2205.05198
     "megatron": {"residual_length": ("context", "tensor")},
 }
@@ -114,7 +114,6 @@ def spec(
         if axis is not None and axis not in table:
             raise UserError(f"{name}: logical axis {axis!r} is not in the table of jaxpt.parallel.rules")
         mesh_axes = tuple(a for a in table[axis] if a in mesh.shape) if axis is not None else ()
-        mesh_axes = tuple(a for a in mesh_axes if used.get(a) != "expert" or axis != "embed")
         for mesh_axis in mesh_axes:
             if mesh_axis in used:
                 both = f"{used[mesh_axis]!r} and {axis!r}"

@@ -51,7 +51,7 @@ def test_a_recipe_changes_single_lines():
 
 
 def test_experts_are_cut_where_a_recipe_says_so():
-    axes, shape = ("layers", "expert", "embed", "mlp"), (3, 4, 16, 8)
+    axes, shape = ("layers", "expert", "expert_embed", "mlp"), (3, 4, 16, 8)
     assert rules.spec(axes, shape, mesh(2, 2, 2))[1] is None
     table = rules.table(MeshConfig(rules=RulesConfig(expert=("data",))))
     assert rules.spec(axes, shape, mesh(2, 2, 2), table=table) == PartitionSpec(None, "data", "fsdp", "tensor")
@@ -79,7 +79,7 @@ def test_experts_leave_the_width_of_their_kernels_to_other_axes():
     """Other parameters are split over the experts' axis as well: they would be whole on each device along it."""
     devices = np.array(jax.devices()[:8]).reshape(2, 4)
     both = jax.sharding.Mesh(devices, ("fsdp", "expert"))
-    assert tuple(rules.spec(("layers", "expert", "embed", "mlp"), (2, 8, 16, 32), both)) == (
+    assert tuple(rules.spec(("layers", "expert", "expert_embed", "mlp"), (2, 8, 16, 32), both)) == (
         None, "expert", "fsdp", None
     )  # fmt: skip
     assert tuple(rules.spec(("embed", "mlp"), (16, 32), both)) == (("fsdp", "expert"), None)
