@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from jaxpt.config import Config
 from jaxpt.data.labelled.files import NAMED
 from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
+from jaxpt.runtime import signals
 from jaxpt.train import checkpoint, evaluation, goodput, run_dir, teachers
 from jaxpt.train.display import duration, say
 from jaxpt.train.evaluators import Result
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def finish(run: Run, current: State) -> int:
-    """The last words: what has not been evaluated yet, receipt, what to do next.
+    """Evaluates what is missing, writes the receipt, and says what to do next.
 
     Args:
       run: a run whose steps are done.
@@ -52,6 +54,26 @@ def finish(run: Run, current: State) -> int:
         + next_commands(run.phase.config, run.phase.data, run.run_dir)
     )
     return 0
+
+
+def stop(run: Run, current: State) -> None:
+    """Says where a run stands after a signal, writes the receipt, and ends the process.
+
+    Args:
+      run: a run that a signal stopped.
+      current: its state.
+    """
+    done, saved = int(current.step), run.checkpoints.steps()
+    if done in saved:
+        say(f"stopped by a signal after step {done}, saved; re-run the same command to resume")
+    else:
+        resume_point = f"step {saved[-1]}" if saved else "the start"
+        say(f"stopped by a signal after step {done}, whose update was skipped; re-run the same command to resume "
+            f"from {resume_point}")  # fmt: skip
+    write_receipt(run, current, finished=False)
+    run.end_watch()
+    run.end_copies()
+    signals.leave(signals.received() or signal.SIGTERM)
 
 
 def _best(run: Run, current: State) -> dict[str, Any]:

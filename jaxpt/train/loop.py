@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -115,15 +114,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
     largest = max(phases, key=lambda phase: state.size(phase.shapes))  # one that trains more has a larger state
     resources.check_space(largest, config.checkpoint, run_dir)
     with contextlib.ExitStack() as stack:
-        new_dirs = make(run_dir)
-        if checkpoint.is_primary():
-            stack.enter_context(hold(run_dir))
-            quarantine(run_dir, say)
-            stack.enter_context(removed_on_failure(run_dir, new_dirs))
-            if copies.fetch_missing(run_dir, config.checkpoint.copy_to, say):
-                run_dirs.check(config)  # what was fetched may be of other settings
-        if config.checkpoint.copy_to is not None:
-            processes.barrier("the copy of the checkpoints", config.distributed.timeout, warn)
+        _open_run_dir(config, run_dir, stack)
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
         stack.callback(checkpoints.close)
         timings.mark("model, mesh, shapes")
@@ -152,6 +143,19 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         return run.run(current, meta)
 
 
+def _open_run_dir(config: Config, run_dir: Path, stack: contextlib.ExitStack) -> None:
+    """Creates and locks the run directory until the stack closes, and fetches what only its copy has."""
+    new_dirs = make(run_dir)
+    if checkpoint.is_primary():
+        stack.enter_context(hold(run_dir))
+        quarantine(run_dir, say)
+        stack.enter_context(removed_on_failure(run_dir, new_dirs))
+        if copies.fetch_missing(run_dir, config.checkpoint.copy_to, say):
+            run_dirs.check(config)  # what was fetched may be of other settings
+    if config.checkpoint.copy_to is not None:
+        processes.barrier("the copy of the checkpoints", config.distributed.timeout, warn)
+
+
 @dataclasses.dataclass
 class Run:
     """A run under way."""
@@ -171,6 +175,8 @@ class Run:
     end_copies: Callable[[], None]
     """Copies what `checkpoint.copy_to` lacks."""
     phase: Phase | None = None
+    save_clock: saving.SaveClock | None = None
+    """Of the current phase."""
     stopped: bool = False
     """By a signal, which this or another process received."""
     save_wanted: bool = False
@@ -265,7 +271,7 @@ class Run:
         processes.barrier(f"phase {phase.index + 1}", self.config.distributed.timeout, warn)
         steps, all_peaks = self.config.train.steps, peak and peak * jax.device_count()
         # From the first step on there is something to save.
-        with signals.deferred(self._hard_end()):
+        with signals.deferred(saving.hard_end(self.config.checkpoint, self.checkpoints.finished_steps)):
             with (
                 phase.setup.use(),
                 failures.stepping(),
@@ -277,7 +283,7 @@ class Run:
                 self.checkpoints.wait()
             if self.stopped:
                 metrics.close()
-                self._stop(current)
+                ending.stop(self, current)
         return current
 
     def _steps(
@@ -292,25 +298,12 @@ class Run:
         """The steps of one phase, or up to a signal; the last state is saved, unless updates are being skipped."""
         phase, setup, done = self.phase, self.phase.setup, int(current.step)
         save_every = phase.config.checkpoint.every or evaluation.default_every(phase.config)
-        clock = saving.SaveClock(phase.config.checkpoint, distributed.AnyProcess(setup.mesh))
+        self.save_clock = saving.SaveClock(phase.config.checkpoint, distributed.AnyProcess(setup.mesh))
         window, to_save, watch = [], False, spikes.Watch(phase.index, current.scale)
         checks = corruption.Checks(setup, str(self.run_dir), self._newest)
         must_judge = phase.config.train.on_spike == "rewind"  # before a save: what is saved is from before any spike
 
-        def stop() -> bool:
-            wish = saving.STOP if self.stopped else clock.wish(done)
-            self.stopped, self.save_wanted = wish == saving.STOP, self.save_wanted or wish == saving.SAVE
-            return self.stopped
-
-        if self.begins and phase.config.train.eval_on_start:
-            self._evaluate(current, done, display, metrics, stop)
-        if self.begins and (self.stopped or phase.config.checkpoint.save_initial_state):
-            self._save(current, ready.check)
-        self.begins = False
-        if self.pending_evaluators:
-            self._evaluate(current, done, display, metrics, stop)
-            self.checkpoints.add_figures(done, evaluation.figures(self.phase.evaluators.found))
-            self.pending_evaluators = ()
+        self._before_first_step(current, ready.check, display, metrics)
         with self.clock.during("data"):
             batch = step.put(feed.next(), setup)
         tracing = profile.Profile(self.config.profile, self.run_dir, ready.train)
@@ -333,7 +326,7 @@ class Run:
             if len(window) > MAX_INFLIGHT_STEPS:
                 jax.block_until_ready(window[-1 - MAX_INFLIGHT_STEPS])
             self.clock.beat(done)
-            is_last = stop() or done == end
+            is_last = self._must_stop(done) or done == end
             to_save = to_save or self.save_wanted or done % save_every == 0
             is_logged = done % phase.config.train.log_every == 0 or done == self.starts[phase.index] + 1
             if is_last or is_logged or (must_judge and to_save):
@@ -343,14 +336,33 @@ class Run:
                 break
             self.phase.evaluators.forget()
             if not self.stopped:
-                self._evaluate(current, done, display, metrics, stop)
+                self._evaluate(current, done, display, metrics)
             is_saved = to_save or self.stopped or done == end
             checks.compare_replicas(current, done, is_saved)
             if to_save or self.stopped or self.patience.is_over or done == end:
                 to_save, self.save_wanted = not self._save(current, ready.check), False
-                clock.saved(done)
+                self.save_clock.saved(done)
         tracing.stop()
         return current
+
+    def _before_first_step(self, current: State, check: Any, display: Display, metrics: Metrics) -> None:
+        """Evaluates and saves the initial state of a new run; runs the evaluators that an earlier signal skipped."""
+        done, config = int(current.step), self.phase.config
+        if self.begins and config.train.eval_on_start:
+            self._evaluate(current, done, display, metrics)
+        if self.begins and (self.stopped or config.checkpoint.save_initial_state):
+            self._save(current, check)
+        self.begins = False
+        if self.pending_evaluators:
+            self._evaluate(current, done, display, metrics)
+            self.checkpoints.add_figures(done, evaluation.figures(self.phase.evaluators.found))
+            self.pending_evaluators = ()
+
+    def _must_stop(self, done: int) -> bool:
+        """True if all processes stop after `done` steps; notes a save that one of them asks for."""
+        wish = saving.STOP if self.stopped else self.save_clock.wish(done)
+        self.stopped, self.save_wanted = wish == saving.STOP, self.save_wanted or wish == saving.SAVE
+        return self.stopped
 
     def _log(
         self,
@@ -422,16 +434,15 @@ class Run:
         """The message of a run that ends since its numbers are not finite."""
         return f"{self.run_dir}: {problem}; {self._newest()}; lower optimizer.learning_rate or set optimizer.clip_norm"
 
-    def _evaluate(
-        self, current: State, done: int, display: Display, metrics: Metrics, stop: Callable[[], bool]
-    ) -> None:
-        """Runs the evaluators that are due."""
+    def _evaluate(self, current: State, done: int, display: Display, metrics: Metrics) -> None:
+        """Runs the evaluators that are due, up to a signal."""
         begun, evaluators, pending = time.perf_counter(), self.phase.evaluators, self.pending_evaluators
         due = [evaluator for evaluator in evaluators.due(done) if not pending or evaluator.called in pending]
         if not due:
             return
         with self.clock.during("evaluation"):
-            for name, result in evaluators.run(due, self.phase.setup.to_model(current), stop):
+            params = self.phase.setup.to_model(current)
+            for name, result in evaluators.run(due, params, lambda: self._must_stop(done)):
                 if figures := evaluation.figures({name: result}):
                     metrics.write(done, figures)
                 for n, line in enumerate(evaluation.lines(name, result)):
@@ -467,30 +478,3 @@ class Run:
         with self.clock.during("saves"):
             self.checkpoints.save(current, meta, evaluation.figures(evaluators.found))
         return True
-
-    def _hard_end(self) -> signals.Callback:
-        """What ends the process when `checkpoint.grace_seconds` are over after a signal."""
-        seconds = self.config.checkpoint.grace_seconds
-        if seconds is None:
-            return lambda number: None
-
-        def words() -> str:
-            saved = self.checkpoints.finished_steps()
-            newest = f"that of step {saved[-1]}" if saved else "none"
-            return f"checkpoint.grace_seconds={seconds:g} end before the save does; the newest checkpoint is {newest}"
-
-        return signals.hard_end(0.9 * seconds, words)
-
-    def _stop(self, current: State) -> None:
-        """Says where the run stands after a signal, and ends the process."""
-        done, saved = int(current.step), self.checkpoints.steps()
-        if done in saved:
-            say(f"stopped by a signal after step {done}, saved; re-run the same command to resume")
-        else:
-            resume_point = f"step {saved[-1]}" if saved else "the start"
-            say(f"stopped by a signal after step {done}, whose update was skipped; re-run the same command to resume "
-                f"from {resume_point}")  # fmt: skip
-        ending.write_receipt(self, current, finished=False)
-        self.end_watch()
-        self.end_copies()
-        signals.leave(signals.received() or signal.SIGTERM)

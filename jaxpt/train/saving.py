@@ -1,8 +1,9 @@
-"""When a run saves besides every n steps: by the clock, and when it is asked to."""
+"""When a run saves besides every n steps: by the clock, and when it is asked to; how long a save may take."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 from jaxpt.config import CheckpointConfig
 from jaxpt.parallel import distributed
@@ -38,3 +39,22 @@ class SaveClock:
         """A checkpoint of a step was begun: the clock starts again."""
         self._began, self._saved_step = time.monotonic(), step
         signals.clear_save_request()
+
+
+def hard_end(config: CheckpointConfig, finished_steps: Callable[[], Sequence[int]]) -> signals.Callback:
+    """What ends the process when most of `checkpoint.grace_seconds` is over after a signal.
+
+    Args:
+      config: says how many seconds there are.
+      finished_steps: the steps of the checkpoints that are complete.
+    """
+    if config.grace_seconds is None:
+        return lambda number: None
+
+    def message() -> str:
+        saved = finished_steps()
+        newest = f"that of step {saved[-1]}" if saved else "none"
+        end = f"checkpoint.grace_seconds={config.grace_seconds:g} end"
+        return f"{end} before the save does; the newest checkpoint is {newest}"
+
+    return signals.hard_end(0.9 * config.grace_seconds, message)
