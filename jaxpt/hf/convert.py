@@ -73,13 +73,7 @@ def import_weights(
             raise UserError(
                 f"{source}: is a model of ELMo, which takes no --verify, --partial and overrides; leave them out"
             )
-        with _created(out) as temporary:
-            network = elmo.import_run(source, out, temporary, None if tokenizer is None else Path(tokenizer))
-        report(
-            f"{out}: elmo, {network.count_params():,} parameters from {source}; no softmax, which is in no such file"
-        )
-        report(f"for its states: jaxpt embed {shlex.quote(str(out))} FILE")
-        report(f"for a task: jaxpt train RECIPE init_from.path={shlex.quote(str(out))}")
+        _import_elmo(source, out, tokenizer, report)
         return
     source, low_rank = (imported.base_of(source, base), source) if peft.is_adapter(source) else (source, None)
     if check and formats.is_foreign(source):
@@ -117,6 +111,15 @@ def import_weights(
     report(f"to evaluate it: jaxpt eval {run} data.path=FILE")
     report(f"to train from it: jaxpt train RECIPE init_from.path={run}")
     report(f"to convert it back: jaxpt export {run} DIR")
+
+
+def _import_elmo(source: Path, out: Path, tokenizer: str | Path | None, report: Report) -> None:
+    """Converts the files that ELMo was published in (`jaxpt.hf.elmo`)."""
+    with _created(out) as temporary:
+        network = elmo.import_run(source, out, temporary, None if tokenizer is None else Path(tokenizer))
+    report(f"{out}: elmo, {network.count_params():,} parameters from {source}; no softmax, which is in no such file")
+    report(f"for its states: jaxpt embed {shlex.quote(str(out))} FILE")
+    report(f"for a task: jaxpt train RECIPE init_from.path={shlex.quote(str(out))}")
 
 
 def export(

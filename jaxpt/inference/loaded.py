@@ -28,10 +28,10 @@ from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place
 from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.errors import UserError
-from jaxpt.inference import dialogue, filling, generating, inspecting, opening, scoring, words
+from jaxpt.inference import dialogue, filling, inspecting, opening, words
 from jaxpt.inference.opening import Opened
 from jaxpt.inference.predictor import RunPredictor
-from jaxpt.inference.text import Completion, OnText
+from jaxpt.inference.text import Completion, OnText, TextStreams
 from jaxpt.inference.words import Spans, Words
 from jaxpt.parallel import mesh as meshes
 
@@ -141,9 +141,7 @@ class Loaded:
           UserError: as `generate`.
         """
         self._check_writes()
-        self._engine.check(
-            [self.prompt_ids(prompt) if isinstance(prompt, str) else prompt for prompt in prompts], options
-        )
+        self._engine.check(self._encoded(prompts), options)
 
     def generate(self, texts: Sequence[str | Prompt], **keys: Any) -> list[list[Completion]]:
         """Generates for each prompt.
@@ -183,7 +181,8 @@ class Loaded:
           UserError: as `generate`.
         """
         self._check_writes()
-        return generating.completions(self, self._engine, prompts, options or self.options(), on_text, every)
+        texts = TextStreams(self.tokenizer, self._encoded(prompts), options or self.options(), on_text)
+        return texts.generate(self._engine, every)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], *, template: str | Path | None = None, **keys: Any) -> str:
         """The answer to a dialogue, by the chat template of the tokenizer.
@@ -267,7 +266,20 @@ class Loaded:
         Raises:
           UserError: an empty continuation, one that is too long, or an encoder without a masked-LM head.
         """
-        likelihoods = scoring.loglikelihood(self, contexts, continuations, unit, form)
+        if len(contexts) != len(continuations):
+            raise UserError(f"{len(contexts)} contexts and {len(continuations)} continuations: there must be as many")
+        self.objective.check_writes(self.path)
+        if self.family == "encoder":
+            filling.check(self)
+        if not contexts:
+            return []
+        pairs = [self.reader.pair(*pair) for pair in zip(contexts, continuations)]
+        word_starts = self.tokenizer.word_starts() if unit == "word" else None
+        with self.current():
+            likelihoods = likelihood.loglikelihood(
+                self.network, self.params, self.objective, self.vocabulary, *map(list, zip(*pairs)), form=form,
+                unit=unit, word_starts=word_starts, language=self.language,
+            )  # fmt: skip
         _warn_of_truncated(likelihoods.truncated, "contexts were truncated from the left")
         return likelihoods.items
 
@@ -341,6 +353,10 @@ class Loaded:
     def current(self) -> contextlib.AbstractContextManager[None]:
         """Makes the mesh current."""
         return self._place.use()
+
+    def _encoded(self, prompts: Sequence[str | Prompt]) -> list[Prompt]:
+        """Prompts as ids."""
+        return [self.prompt_ids(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
     def _check_writes(self) -> None:
         """Raises UserError where the model writes no text."""

@@ -6,13 +6,14 @@ stream.push(ids) → text that no later id changes → without what may begin a 
 from __future__ import annotations
 
 import codecs
+import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from jaxpt.data.tokenizers.base import Tokenizer
-from jaxpt.decode.engine import Generated, Prompt
+from jaxpt.decode.engine import Engine, Generated, Prompt
 from jaxpt.decode.options import Options
 from jaxpt.decode.stop_strings import StopStrings
 
@@ -156,6 +157,26 @@ class TextStreams:
         logprobs = None if row.logprobs is None else row.logprobs[:num_ids]
         finish = "stop" if stream.is_stopped else row.finish
         return Completion(text + rest, row.tokens[:num_ids], finish, logprobs, row.score)
+
+    def generate(self, engine: Engine, every: int) -> Iterator[tuple[int, list[Completion]]]:
+        """Generates the texts, in the order in which they are finished; see `Loaded.generate_iter`.
+
+        Args:
+          engine: of the model.
+          every: tokens between two looks at the new text, for stop strings and `on_text`.
+
+        Yields:
+          (number of the prompt, its samples).
+        """
+        watch = self.watch if self._on_text is not None or self._options.stop else None
+        waiting: dict[int, dict[int, Completion]] = collections.defaultdict(dict)
+        for generated in engine.generate(self._prompts, self._options, watch=watch, every=every):
+            samples = waiting[generated.index]
+            samples[generated.sample] = self.completed(generated)
+            if len(samples) == self._options.samples:
+                yield generated.index, [samples[n] for n in sorted(waiting.pop(generated.index))]
+        for index, samples in waiting.items():  # beam search may find fewer than requested
+            yield index, [samples[n] for n in sorted(samples)]
 
     def _stream(self, prompt: Prompt) -> TextStream:
         return TextStream(self._tokenizer, prompt.tokens if prompt.encoder is None else (), self._stops)
