@@ -58,8 +58,8 @@ LONGEST = (
     "inference/test_predict_texts.py", "tools/test_damage.py", "train/test_mixture.py", "extending/test_simcse.py",
     "train/test_teachers.py", "train/test_carry.py", "train/test_unfreezing.py", "train/test_lora.py",
     "train/test_step.py", "inference/test_command.py", "train/test_out_of_memory.py", "train/test_several_processes.py",
-    "train/test_profile.py", "train/test_added_tokens.py", "models/test_base.py", "generate/test_likelihood.py",
-    "generate/test_engine.py", "models/test_split.py", "generate/test_beam_parity.py", "hf/test_tasks_parity.py",
+    "train/test_profile.py", "train/test_added_tokens.py", "models/test_base.py", "decode/test_likelihood.py",
+    "decode/test_engine.py", "models/test_split.py", "decode/test_beam_parity.py", "hf/test_tasks_parity.py",
 )  # fmt: skip
 
 

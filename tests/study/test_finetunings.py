@@ -1,70 +1,33 @@
-"""A study's fine-tunings: the same search for all, paired differences, and nothing lost by a kill."""
+"""A study's fine-tunings: the same search for all, and nothing lost by a kill."""
 
-import dataclasses
 import json
-import math
 import os
 import re
 import signal
-import statistics
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from pydantic import TypeAdapter
 
 from jaxpt import cli
 from jaxpt import config as configs
-from jaxpt.config import AnyTask
 from jaxpt.config.finetunings import KEEP, cells, fine_tuning
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
-from jaxpt.metrics import describe, jackknife
 from jaxpt.study import finetuned, finetunings, pretrainings, tables
 from tests.config.helpers import ROOT
-from tests.study.test_pretrainings import (  # noqa: F401 (a fixture)
+from tests.study.helpers import (
+    SEEDS,
+    finished,
     names,
+    predicted,
     read_until,
-    stand_in,
     start,
     statuses,
     table,
-    write_study,
+    trained,
+    write,
 )  # fmt: skip
-
-SEEDS = (0, 1)
-
-
-def write(tmp_path, **finetune):
-    """A study of one tiny encoder and a task of two labels."""
-    path = write_study(tmp_path, ["bert"])
-    words = {"good": "fine great nice", "bad": "awful poor sad"}
-    rows = [
-        f"the cat is {word} and house {n}\t{label}"
-        for n in range(30)
-        for label, of in words.items()
-        for word in of.split()
-    ]
-    for name, chosen in (("train", rows[:120]), ("test", rows[120:])):
-        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *chosen]) + "\n")
-    task = {
-        "task": {"kind": "classification"},
-        "data": {
-            "path": str(tmp_path / "train.tsv"), "test_path": str(tmp_path / "test.tsv"), "length": 16, "batch_size": 8,
-            "validation_fraction": 0.2, "cache_dir": str(tmp_path / "cache"), "train_rows": 60,
-        },
-        "optimizer": {"kind": "adamw", "learning_rate": 1e-3},
-        "train": {"steps": 2, "eval_every": 2},
-    }  # fmt: skip
-    (tmp_path / "task.yaml").write_text(yaml.safe_dump(task))
-    tree = yaml.safe_load(path.read_text())
-    tree["set"] = {"train": {"steps": 2, "eval_every": 2}}
-    of_study = {"tasks": [{"name": "mood", "recipe": "task.yaml"}], "seeds": list(SEEDS)}
-    of_study["grid"] = {"optimizer.learning_rate": [1e-3, 1e-2]}
-    tree["evaluate"] = {"finetune": of_study | finetune}
-    path.write_text(yaml.safe_dump(tree))
-    return path
 
 
 def found(tmp_path):
@@ -201,78 +164,6 @@ def test_the_model_of_every_smoke_recipe_can_be_fine_tuned(monkeypatch, tmp_path
         assert (config.task.pair is None) == (recipe == "classify_tiny")
 
 
-def test_differences_of_given_predictions(tmp_path):
-    """Beside the formulas for accuracy, where the jackknife over single examples is exact."""
-    plan = load_study(write(tmp_path, grid={}))
-    rng, count, right = np.random.default_rng(0), 40, {}
-    for cell in cells(plan):
-        for seed in SEEDS:
-            one = fine_tuning(plan, cell, 0, seed)
-            (one.run_dir / "evaluations").mkdir(parents=True)
-            correct = rng.random(count) < (0.9 if cell.start == "pretrained" else 0.6)
-            right[cell.start, seed] = correct
-            rows = [{"id": i, "target": "good", "prediction": "good" if c else "bad"} for i, c in enumerate(correct)]
-            (one.run_dir / "evaluations" / "predictions_test.jsonl").write_text("\n".join(map(json.dumps, rows)))
-            receipt = {"finished": True, "best_value": 1.0, "best_mode": "max", "test": {"accuracy": correct.mean()}}
-            receipt["test_constant"] = {"accuracy": 0.5}
-            (one.run_dir / "run.json").write_text(json.dumps(receipt))
-            tree = yaml.safe_load((tmp_path / "task.yaml").read_text())
-            tree["task"]["labels"] = ["bad", "good"]
-            tree["model"] = {"kind": "bert", "layers": 1, "embed_dim": 8, "heads": 2, "mlp_dim": 8, "vocab_size": 99}
-            tree["data"]["tokenizer"] = {"kind": "wordpiece"}
-            (one.run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
-            (one.run_dir / finetunings.BEGUN).write_text(finetunings.identity(one))
-    pretrained, random = cells(plan)
-    difference = finetuned.difference(plan, pretrained, random)
-    of_seeds = [right["pretrained", seed].mean() - right["random", seed].mean() for seed in SEEDS]
-    assert difference.mean == pytest.approx(statistics.fmean(of_seeds))
-    assert difference.over_seeds == pytest.approx(statistics.stdev(of_seeds) / math.sqrt(2))
-    of_examples = np.mean([right["pretrained", seed].astype(float) - right["random", seed] for seed in SEEDS], 0)
-    assert difference.over_examples == pytest.approx(of_examples.std(ddof=1) / math.sqrt(count))
-    assert difference.error == pytest.approx(math.hypot(difference.over_seeds, difference.over_examples))
-    assert "\n| constant baseline |  | 50.0 |  |\n" in finetuned.markdown(plan)
-    # Predictions that are written anew are read anew, whatever ends of lines are in them.
-    for seed in SEEDS:
-        file = fine_tuning(plan, pretrained, 0, seed).run_dir / "evaluations" / "predictions_test.jsonl"
-        rows = [{"id": i, "text": "a\u2028b", "target": "good", "prediction": "good"} for i in range(count)]
-        file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
-        os.utime(file, ns=(1, 1))
-    of_random = np.mean([right["random", seed].astype(float) for seed in SEEDS], 0)
-    now = finetuned.difference(plan, pretrained, random).over_examples
-    assert now == pytest.approx(of_random.std(ddof=1) / math.sqrt(count))
-
-
-def test_other_test_sets_are_not_compared_by_example(tmp_path):
-    plan = load_study(write(tmp_path, grid={}, seeds=[0]))
-    for number, cell in enumerate(cells(plan)):
-        one = fine_tuning(plan, cell, 0, 0)
-        finished(one, test={"accuracy": 0.5})
-        rows = [{"id": i + number, "target": "good", "prediction": "good" if i % 2 else "bad"} for i in range(30)]
-        (one.run_dir / "evaluations" / "predictions_test.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found = finetuned.difference(plan, *cells(plan))
-    assert found.over_examples is None and found.over_seeds is None and found.error is None
-    assert finetuned.tables(plan)[1].rows == (("bert", "mood", "pretrained − random", "+0.0", "", "", "", ""),)
-
-
-def test_models_are_compared_with_the_first_where_none_is_random(tmp_path):
-    path = write(tmp_path, grid={}, starts=["pretrained"])
-    tree = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(tree | {"rows": [*tree["rows"], {"name": "second", "recipe": "bert.yaml"}]}))
-    plan = load_study(path)
-    for cell in cells(plan):
-        for seed in SEEDS:
-            one = fine_tuning(plan, cell, 0, seed)
-            finished(one, test={"accuracy": 0.9 if cell.row.name == "second" else 0.6})
-            right = np.arange(30) % 10 < (9 if cell.row.name == "second" else 6)
-            rows = [{"id": i, "target": "good", "prediction": "good" if c else "bad"} for i, c in enumerate(right)]
-            (one.run_dir / "evaluations" / "predictions_test.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    ((model, task, difference, by, error, of_seeds, of_examples, t),) = finetuned.tables(plan)[1].rows
-    assert (model, task, difference, by, of_seeds) == ("second", "mood", "second − bert", "+30.0", "0.0")
-    # Of 30 differences 9 are 1, the others 0.
-    assert of_examples == error == f"{100 * np.std([1] * 9 + [0] * 21, ddof=1) / math.sqrt(30):.1f}"
-    assert float(t) == pytest.approx(30 / float(error), abs=0.05)
-
-
 def test_a_simple_model_is_a_row_that_models_are_compared_with(tmp_path, monkeypatch, capsys):
     """It is trained here, with each seed; the fine-tunings beside it are finished ones."""
     path = write(tmp_path)
@@ -289,7 +180,7 @@ def test_a_simple_model_is_a_row_that_models_are_compared_with(tmp_path, monkeyp
         for point, seed in ((0, 0), (1, 0), (0, 1)):
             one = fine_tuning(plan, cell, point, seed)
             finished(one, test={"accuracy": 0.5})
-            (one.run_dir / "evaluations" / "predictions_test.jsonl").write_text("\n".join(map(json.dumps, wrong_half)))
+            predicted(one, wrong_half)
     commands = []
 
     def run(worker, words):
@@ -339,68 +230,6 @@ def test_what_is_wrong_with_a_simple_model_is_named(tmp_path, row, message):
         load_study(path)
 
 
-@pytest.mark.parametrize("metric", ["exact_match", "rouge", "bleu"])
-def test_a_mean_is_scored_once_for_each_group(metric):
-    task = TypeAdapter(AnyTask).validate_python({"kind": "generation", "metrics": [metric], "inputs": "{text}"})
-    texts = [f"the cat sat on mat {n}" for n in range(7)]
-    found = [text if n % 3 else "the cat sat there" for n, text in enumerate(texts)]
-    value = describe(metric).selection_value
-    quick = jackknife.without_groups(task, texts, found, value, 3)
-    slow = [
-        task.score(*[[one for i, one in enumerate(of) if i % 3 != group] for of in (found, texts)], metric)[value]
-        for group in range(3)
-    ]
-    np.testing.assert_allclose(quick, slow, rtol=1e-12)
-
-
-def test_an_average_has_one_value_of_each_metric_in_percent(tmp_path):
-    plan = load_study(write(tmp_path, grid={}, seeds=[0]))
-    task = TypeAdapter(AnyTask).validate_python(
-        {"kind": "generation", "metrics": ["exact_match", "rouge"], "inputs": "{a}"}
-    )
-    means = {"exact_match": 0.5, "rouge1": 80.0, "rouge2": 60.0, "rougeL": 70.0, "rougeLsum": 70.0}
-    assert finetuned.others(task, "exact_match", [means]) == {"rouge2": 60.0}
-    assert finetuned.others(task, "rouge1", [means]) == {"exact_match": 50.0}
-    regression = TypeAdapter(AnyTask).validate_python({"kind": "regression", "metrics": ["pearson", "spearman", "mse"]})
-    assert finetuned.others(regression, "pearson", [{"pearson": 0.9, "spearman": 0.7, "mse": 2.0}]) == {
-        "spearman": 70.0
-    }
-    one = finetuned.Scores(
-        "bert", "mood", "random", "all", "mse", None, {0: 2.0, 1: 3.0}, {}, "number", {}, lower_is_better=True
-    )
-    assert one.average is None and finetuned._scored(one).endswith("(2.5, 2.0; 2)")
-    old = {**dataclasses.asdict(one), "in_percent": False, "falls": False, "metric": "pearson"}
-    old["others"] = {"spearman": 0.7}
-    old = {name: value for name, value in old.items() if name not in ("unit", "lower_is_better")}
-    assert finetuned.Scores.of_json(old | {"by_seed": {0: 0.9}}).average == pytest.approx(80.0)
-    finished(fine_tuning(plan, cells(plan)[0], 0, 0), test={"accuracy": 0.5})
-    assert finetuned.scores(plan, cells(plan)[0]).average == 50.0
-
-
-def finished(one, **receipt):
-    """Writes what a finished fine-tuning leaves."""
-    (one.run_dir / "evaluations").mkdir(parents=True, exist_ok=True)
-    known = {"finished": True, "best_value": 1.0, "best_mode": "max"} | receipt
-    (one.run_dir / "run.json").write_text(json.dumps(known))
-    model = {"kind": "bert", "layers": 1, "embed_dim": 8, "heads": 2, "mlp_dim": 8, "vocab_size": 99}
-    tree = yaml.safe_load(Path(one.recipe).read_text()) | {"model": model}
-    tree["task"]["labels"] = ["bad", "good"]
-    tree["data"]["tokenizer"] = {"kind": "wordpiece"}
-    (one.run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
-    (one.run_dir / finetunings.BEGUN).write_text(finetunings.identity(one))
-
-
-def trained(plan, checksums="a"):
-    """A row with a checkpoint, as far as its identity goes."""
-    state = Path(plan.run_dir) / "bert" / "checkpoints" / "2" / "state"
-    state.mkdir(parents=True, exist_ok=True)
-    (state / "checksums.json").write_text(checksums)
-    drawn = dict.fromkeys(("tokenizer", "transforms", "packing", "length", "seed", "phase"))
-    receipt = {"finished": True, "step": 2, "parameters": 9, "wall_seconds": 1.0}
-    receipt["data"] = {"fingerprint": {"records": {}, **drawn}}
-    (Path(plan.run_dir) / "bert" / "run.json").write_text(json.dumps(receipt))
-
-
 def test_fine_tunings_of_other_weights_or_another_recipe_are_not_kept(tmp_path):
     plan = load_study(write(tmp_path, grid={}))
     trained(plan)
@@ -425,7 +254,7 @@ def test_fine_tunings_of_other_weights_or_another_recipe_are_not_kept(tmp_path):
     assert re.search(said, failures[one.name])
 
 
-def test_a_row_that_begins_from_another_one_is_not_kept_when_that_one_changed(tmp_path, stand_in):  # noqa: F811
+def test_a_row_that_begins_from_another_one_is_not_kept_when_that_one_changed(tmp_path, stand_in):
     path = write(tmp_path)
     tree = yaml.safe_load(path.read_text())
     del tree["evaluate"]
@@ -469,41 +298,9 @@ def test_checkpoints_that_are_kept_are_no_other_settings(tmp_path):
     assert KEEP in one.overrides and KEEP not in json.loads(finetunings.identity(one))["overrides"]
 
 
-def test_without_a_test_set_the_best_checkpoint_counts(tmp_path):
-    plan = load_study(write(tmp_path, grid={}, seeds=[0]))
-    for cell in cells(plan):
-        one = fine_tuning(plan, cell, 0, 0)
-        finished(one, task={"accuracy": 0.5}, best={"accuracy": 0.9}, task_constant={"accuracy": 0.4})
-        rows = [{"target": "good", "prediction": "good" if n % 3 else "bad"} for n in range(30)]
-        (one.run_dir / "evaluations" / "predictions_validation.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    first, other = cells(plan)
-    found = finetuned.scores(plan, first)
-    assert found.by_seed == {0: 0.9} and found.constant == {"accuracy": 0.4}
-    assert finetuned.difference(plan, first, other).over_examples == 0.0
-
-
-def test_a_metric_that_was_not_measured_is_named(tmp_path):
-    plan = load_study(
-        write(tmp_path, grid={}, seeds=[0], tasks=[{"name": "mood", "recipe": "task.yaml", "metric": "acuracy"}])
-    )
-    finished(fine_tuning(plan, cells(plan)[0], 0, 0), test={"accuracy": 0.9})
-    with pytest.raises(UserError, match="tasks: mood: metric: no 'acuracy' was measured; there is accuracy"):
-        finetuned.scores(plan, cells(plan)[0])
-
-
 def test_a_best_metric_that_was_not_measured_chooses_no_point(tmp_path):
     plan = load_study(write(tmp_path, seeds=[0]))
     finished(fine_tuning(plan, cells(plan)[0], 0, 0), best_value=None)
     assert finetunings.best_point(plan, cells(plan)[0]) is None
     finished(fine_tuning(plan, cells(plan)[0], 1, 0), best_value=0.2)
     assert finetunings.best_point(plan, cells(plan)[0]) == 1
-
-
-def test_a_search_that_lost_points_says_so(tmp_path):
-    plan = load_study(write(tmp_path, seeds=[0]))
-    first, other = cells(plan)
-    for cell, points in ((first, (0,)), (other, (0, 1))):
-        for point in points:
-            finished(fine_tuning(plan, cell, point, 0), test={"accuracy": 0.5})
-    rows = finetuned.tables(plan)[0].rows
-    assert [row[2] for row in rows] == ["50.0 (50.0, 50.0; 1; 1 of 2 points)", "50.0 (50.0, 50.0; 1)"]

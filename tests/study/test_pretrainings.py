@@ -2,7 +2,6 @@
 
 import doctest
 import json
-import os
 import re
 import signal
 import subprocess
@@ -18,51 +17,8 @@ from jaxpt.errors import UserError
 from jaxpt.study import pace, pretrainings
 from jaxpt.train.lock import hold
 from tests import families
-
-ROOT = Path(__file__).parents[2]
-SIZES = {"gpt2": 300, "t5": 160, "bert": 160}
-
-
-def write_study(tmp_path, rows=("gpt2", "t5"), **top):
-    """A study of tiny rows on a small corpus."""
-    lines = [
-        f"document number {n} says that the cat sat on the mat and the dog ran to house {n * n}" for n in range(90)
-    ]
-    (tmp_path / "corpus.txt").write_text("\n".join(lines))
-    for family in rows:
-        sections = {"log": {"tensorboard": False}, "evals": families.EVALUATED[:2]}
-        tree = families.tree(family, model={"vocab_size": SIZES[family], "layers": 1}, **sections)
-        tree["data"] |= {"path": str(tmp_path / "corpus.txt"), "cache_dir": str(tmp_path / "cache"), "length": 16}
-        tree["data"]["validation_fraction"] = 0.1
-        if family == "bert":
-            tree["objective"]["next_sentence"] = False
-        (tmp_path / f"{family}.yaml").write_text(yaml.safe_dump(tree))
-    tree = {"question": "which?", "run_dir": str(tmp_path / "study"), **top}
-    tree["rows"] = [{"name": family, "recipe": f"{family}.yaml"} for family in rows]
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(tree))
-    return tmp_path / "study.yaml"
-
-
-def start(path, *arguments):
-    command = [sys.executable, "-m", "jaxpt", "study", str(path), *arguments]
-    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
-    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def read_until(started, pattern):
-    for line in started.stdout:
-        if re.search(pattern, line):
-            return line
-    raise AssertionError(f"ended without {pattern}")
-
-
-def table(tmp_path):
-    """The table's rows without what the clock says."""
-    rows = json.loads((tmp_path / "study" / "table.json").read_text())["rows"]
-    return {
-        row["name"]: {k: v for k, v in row.items() if k not in ("wall_seconds", "run_dir", "recipe")} for row in rows
-    }
+from tests.config.helpers import ROOT
+from tests.study.helpers import names, read_until, statuses, table, write_study
 
 
 @pytest.fixture(scope="module")
@@ -104,46 +60,8 @@ def test_a_budget_is_the_same_text_in_all_families(budgets, family):
 # ---- rows without training ------------------------------------------------------------------------------------------
 
 
-STAND_IN = """
-import pathlib, sys
-here = pathlib.Path(__file__).parent
-row = next(pathlib.Path(word.strip('"')).name for word in sys.argv if word.startswith("run_dir="))
-with open(here / "ran", "a") as file:
-    print(row, *sys.argv[1:], file=file)
-if (here / f"{row}.does").exists():
-    exec((here / f"{row}.does").read_text())
-"""
-
-
-@pytest.fixture
-def stand_in(tmp_path, monkeypatch):
-    """Rows are not trained: a process does what is said here, or nothing. Gives the rows that were run since.
-
-    Real rows are those of the slow tests.
-    """
-    (tmp_path / "program.py").write_text(STAND_IN)
-    monkeypatch.setattr(pretrainings, "PROGRAM", (sys.executable, "-I", "-S", str(tmp_path / "program.py")))
-
-    def ran(**does):
-        for name, code in does.items():
-            (tmp_path / f"{name}.does").write_text(code)
-        lines = (tmp_path / "ran").read_text().splitlines() if (tmp_path / "ran").exists() else []
-        (tmp_path / "ran").unlink(missing_ok=True)
-        return [line.split() for line in lines]
-
-    return ran
-
-
 def fails(words):
     return f"print('jaxpt: {words}'); sys.exit(2)"
-
-
-def statuses(tmp_path):
-    return {name: row["status"] for name, row in table(tmp_path).items()}
-
-
-def names(ran):
-    return [row for row, *_ in ran]
 
 
 def test_lines_of_a_row_and_why_it_failed(tmp_path, stand_in, capsys):

@@ -13,7 +13,7 @@ from jaxpt.config.studies import load_study
 from jaxpt.study import finetuned, summary, svg, tables
 from jaxpt.study.charts import Dots, Row
 from jaxpt.study.finetuned import Scores
-from tests.study.test_finetunings import SEEDS, finished, write
+from tests.study.helpers import SEEDS, finished, write
 
 COUNT = 40
 
