@@ -159,14 +159,10 @@ def beam_search(
         log_probs_NxV = jax.nn.log_softmax(logits_NxV.astype(jnp.float32))
         if process is not None:
             log_probs_NxV = process(log_probs_NxV, _flat(search.beams, history.prompt_B))
-        sums_NxV = log_probs_NxV + search.beams.score_RxK.reshape(-1, 1)
-        sum_RxK, index_RxK = jax.lax.top_k(sums_NxV.reshape(rows, -1), candidates)
-        parent_RxK, token_RxK = jnp.divmod(index_RxK, logits_NxV.shape[-1])
-        log_prob_RxK = jnp.take_along_axis(log_probs_NxV.reshape(rows, -1), index_RxK, axis=1)
-
-        generated = search.generated + 1
+        continued, parent_RxK, token_RxK = _continuations(search.beams, log_probs_NxV, candidates)
+        sum_RxK, generated = continued.score_RxK, search.generated + 1
         ends_RxK = jnp.isin(token_RxK, jnp.array(eos_ids, jnp.int32)) | (generated >= limit_R)[:, None]
-        continued = search.beams.take(parent_RxK).append(token_RxK, log_prob_RxK).replace(is_complete_RxK=ends_RxK)
+        continued = continued.replace(is_complete_RxK=ends_RxK)
 
         # Beams that end come last, so that there are always as many; their number keeps them from winning later.
         open_ = continued.replace(score_RxK=sum_RxK + jnp.where(ends_RxK, OUT, 0.0))
@@ -219,6 +215,17 @@ def _start(history: History, beams: int, log_probs: bool, limit_R: jax.Array) ->
         parent_RxK=jnp.zeros((rows, beams), jnp.int32),
         is_done_R=limit_R < 1,
     )
+
+
+def _continuations(beams: Hypotheses, log_probs_NxV: jax.Array, count: int) -> tuple[Hypotheses, jax.Array, jax.Array]:
+    """The best continuations of each row by one token, the beams that they continue [R, K], and the tokens [R, K]."""
+    rows = beams.score_RxK.shape[0]
+    sums_NxV = log_probs_NxV + beams.score_RxK.reshape(-1, 1)
+    sum_RxK, index_RxK = jax.lax.top_k(sums_NxV.reshape(rows, -1), count)
+    parent_RxK, token_RxK = jnp.divmod(index_RxK, log_probs_NxV.shape[-1])
+    log_prob_RxK = jnp.take_along_axis(log_probs_NxV.reshape(rows, -1), index_RxK, axis=1)
+    continued = beams.take(parent_RxK).append(token_RxK, log_prob_RxK)
+    return continued.replace(score_RxK=sum_RxK), parent_RxK, token_RxK
 
 
 def _best(hypotheses: Hypotheses, count: int) -> tuple[Hypotheses, jax.Array]:
