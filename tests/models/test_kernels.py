@@ -172,12 +172,13 @@ def test_the_kernel_compiles_for_a_tpu(mask):
     assert int(done.stdout) >= 2  # forward and backward
 
 
-def test_the_choice_goes_by_need(monkeypatch):
-    def choose(length=256, dtype=jnp.bfloat16, mask=None, bias=None, dropping=False, heads=4, **asked):
-        shape = (1, length, heads, 64)
-        return attention.choose(shape, shape, dtype, mask or Mask(causal=True), bias, dropping, **asked)
+def choose(length=256, dtype=jnp.bfloat16, mask=None, bias=None, dropping=False, heads=4, **settings):
+    shape = (1, length, heads, 64)
+    return attention.choose(shape, shape, dtype, mask or Mask(causal=True), bias, dropping, **settings)
 
-    assert choose() == "xla" and choose(length=4096) == "chunked"
+
+def test_the_choice_on_a_tpu(monkeypatch):
+    assert choose() == "xla" and choose(length=4096) == "chunked", "on a CPU"
     with pytest.raises(UserError, match=r"model\.attention: splash requires a TPU; set model\.attention=auto"):
         choose(implementation="splash")
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
@@ -190,6 +191,10 @@ def test_the_choice_goes_by_need(monkeypatch):
     with pytest.raises(UserError, match=r"fused requires scores without a cap \(model\.score_cap\); set model"):
         choose(implementation="fused", soft_cap=5.0)
 
+
+def test_segments_stay_one_array_in_a_rematerialised_scan(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+
     @jax.jit
     @jax.checkpoint
     def inside(segments):  # a scan of rematerialised layers is handed one array as two
@@ -200,7 +205,10 @@ def test_the_choice_goes_by_need(monkeypatch):
     inside(jnp.ones((1, 256), jnp.int32))
     assert set(chosen) == {"splash"}
     assert choose(mask=Mask(jnp.ones((1, 256)), jnp.zeros((1, 256)))) == "fused", "of other tokens"
-    monkeypatch.setattr(attention.compiler, "platform", lambda: "tpu")  # that of the mesh, where there is one
+
+
+def test_the_choice_on_a_mesh_of_tpus(monkeypatch):
+    monkeypatch.setattr(attention.compiler, "platform", lambda: "tpu")
     with meshes.use(meshes.make(MeshConfig(data=2, tensor=4), jax.devices()[:8])):
         assert choose(length=4096, heads=8) == "splash" and choose(heads=6) == "xla", "heads are whole on a device"
         assert choose(heads=4, mask=Mask()) == "splash" and choose(heads=8, mask=Mask()) == "fused", (
@@ -210,6 +218,9 @@ def test_the_choice_goes_by_need(monkeypatch):
             UserError, match=r"splash requires heads that mesh\.tensor divides; set model\.attention=auto"
         ):
             choose(heads=6, implementation="splash")
+
+
+def test_the_choice_on_a_gpu(monkeypatch):
     monkeypatch.setattr(attention.compiler, "platform", lambda: "gpu")
     assert choose(dropping=True) == "xla", "a GPU of another kind"
     monkeypatch.setattr(attention.compiler, "device_kind", lambda: "NVIDIA H100 80GB HBM3")
