@@ -1,4 +1,4 @@
-"""What the table of commands is made of, and the parser that it makes: a mistake is answered in one line."""
+"""Commands and their arguments, and the parser built from them. It reports a mistake in one line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, NoReturn
 
 
 class Argument(NamedTuple):
-    """An argument of a command. Its function gets it by its `dest`, where the command line has it."""
+    """An argument of a command. The command's function gets it as `dest`, if the command line has it."""
 
     names: tuple[str, ...]
     settings: Mapping[str, Any]
-    """As argparse takes them."""
+    """Other arguments of `add_argument`."""
     group: str = ""
     """Its heading in the help."""
 
@@ -40,7 +40,7 @@ def arg(name: str, metavar: str | None, text: str, group: str = "", **settings: 
       metavar: what stands for the value in the help.
       text: its help.
       group: its heading in the help.
-      **settings: others of argparse's.
+      **settings: other arguments of `add_argument`.
     """
     return Argument((name,), {"metavar": metavar, "help": text, **settings}, group)
 
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
     """Prints errors in one line, without the usage."""
 
     command: Command
-    """That it parses the arguments of."""
+    """The command whose arguments it parses."""
 
     def error(self, message: str) -> NoReturn:
         match = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message)
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The arguments of a command; overrides may stand before and after its options. `help X` is `X --help`."""
+        """Parses the arguments of a command. Overrides may stand before and after options. `help X` is `X --help`."""
         if list(argv[:1]) == ["help"]:
             argv = [*argv[1:2], "--help"]
         arguments, rest = self.parse_known_args(argv)  # which leaves overrides after an option
@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         return arguments
 
     def unknown(self, word: str) -> NoReturn:
-        """Says that a word is no argument, and the options that it is near to."""
+        """Reports an unknown argument, and options with a similar name."""
         from jaxpt.config.kinds import nearest
 
         options = [option for option in self._option_string_actions if option.startswith("--")]
@@ -98,12 +98,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_command(commands: argparse._SubParsersAction, name: str, command: Command) -> None:
-    """Adds a command's parser, under whose arguments only those are found that the command line has.
+    """Adds a command's parser. Its namespace has only the arguments that the command line has.
 
     Args:
       commands: the subparsers.
-      name: of the command.
-      command: from the table.
+      name: the command's name.
+      command: the entry of the table.
     """
     summary, writes = command.summary, command.writes
     parser: Parser = commands.add_parser(

@@ -1,4 +1,4 @@
-"""One forward pass over texts: logits, hidden states and attention weights, of each text without its padding.
+"""One forward pass over texts gives each text its logits, hidden states and attention weights, without padding.
 
 Shapes: B rows · L length, of an encoder-decoder the encoder's · T length of the decoder · D width of the model
 V vocabulary · K chosen layers · N layers · H heads · S keys
@@ -24,7 +24,7 @@ from jaxpt.models.network import Network
 from jaxpt.models.output import CROSS
 
 MAX_TOKENS = 2048
-"""Tokens of a batch: their logits are in memory together."""
+"""Maximum number of tokens in a batch, whose logits are in memory together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +36,9 @@ class DecoderForward:
     tokens: list[str]
     """The same as the tokenizer writes them."""
     hidden: np.ndarray | None
-    """float32 [T, D], of several layers [K, T, D], as they were requested."""
+    """float32 [T, D], or [K, T, D] if several layers were requested."""
     attentions: np.ndarray | None
-    """float32 [N, H, T, T] on request: of its self-attention."""
+    """float32 [N, H, T, T] on request: the weights of its self-attention."""
     cross_attentions: np.ndarray | None
     """float32 [N, H, T, L] on request: how much each of its tokens attends to each of the encoder's."""
 
@@ -48,21 +48,21 @@ class DecoderForward:
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """What a model computes of one text; of an encoder-decoder all but the logits is the encoder's."""
+    """What a model computes of one text. For an encoder-decoder, all but `logits` and `decoder` is the encoder's."""
 
     ids: list[int]
-    """Of its tokens, special ones included."""
+    """Ids of the tokens, special ones included."""
     tokens: list[str]
     """The tokens as its tokenizer writes them."""
     logits: np.ndarray | None
-    """float32 [L, V]: a decoder's of the next token, an encoder's of the token itself; None if the model has none. Of
-    an encoder-decoder [T, V]: of the token after each one that the decoder reads."""
+    """float32 [L, V]: a decoder predicts the next token at each position, an encoder the token itself. For an
+    encoder-decoder [T, V]: the token after each one that the decoder reads. None if the model has no logits."""
     hidden: np.ndarray | None
-    """float32 [L, D], of several layers [K, L, D], as they were requested."""
+    """float32 [L, D], or [K, L, D] if several layers were requested."""
     attentions: np.ndarray | None
     """float32 [N, H, L, L] on request: how much each token attends to each other one; rows sum to 1."""
     decoder: DecoderForward | None = None
-    """Of an encoder-decoder."""
+    """What the decoder of an encoder-decoder computes."""
 
     def __repr__(self) -> str:
         decoder = "" if self.decoder is None else f"; {self.decoder}"
@@ -70,13 +70,13 @@ class Forward:
 
 
 def _shown(forward: Forward | DecoderForward, arrays: Sequence[str]) -> str:
-    """The first tokens, and the shapes of the arrays that there are."""
+    """Formats the first tokens and the shapes of the arrays."""
     shapes = (f"{name}={list(x.shape)}" for name in arrays if (x := getattr(forward, name)) is not None)
     return f"{' '.join(forward.tokens[:12])}{' …' * (len(forward.tokens) > 12)}; {', '.join(shapes)}"
 
 
 def has_logits(network: Network) -> bool:
-    """True if hidden states alone give logits: of decoders, and of encoders with a masked-LM head."""
+    """True if hidden states alone give logits: for decoders, and for encoders with a masked-LM head."""
     return network.config.family == "decoder" or "masked_lm" in network.heads
 
 
@@ -93,14 +93,14 @@ def forward(
     Args:
       network: backbone and heads.
       params: its parameters.
-      rows: the texts, as of `embed.lay`.
+      rows: the texts, as `embed.lay` gives them.
       layer: whose hidden states are returned, see `Layer`; None for none.
       attentions: also return the attention weights.
-      decoder_rows: of an encoder-decoder, what its decoder reads for each text: its start tokens, then the targets;
-        without them the encoder runs alone.
+      decoder_rows: for an encoder-decoder, the ids that its decoder reads for each text: its start tokens, then the
+        targets. Without them the encoder runs alone.
 
     Returns:
-      What was computed of each text, without the names of its tokens.
+      The results of each text. Their `tokens` are empty.
 
     Raises:
       UserError: no such layer, an id that is not in the vocabulary, or a model without attention.
@@ -156,7 +156,7 @@ def _forward(
     network: Network, layer: Layer | None, attentions: bool, params: Any, tokens_BxL: jax.Array, lengths_B: jax.Array,
     types_BxL: jax.Array, *decoder: jax.Array,
 ) -> tuple[jax.Array | None, tuple[jax.Array | None, ...], tuple[jax.Array | None, ...]]:  # fmt: skip
-    """Logits; hidden states and attention weights; of an encoder-decoder also those of its decoder."""
+    """Computes logits; hidden states and attention weights; for an encoder-decoder also those of its decoder."""
     bound, kind = network.bind(params), network.config.kind
     sown: dict[str, Any] | None = {} if attentions else None
     last = states(dataclasses.replace(bound, intermediates=sown), tokens_BxL, lengths_B, types_BxL)
@@ -167,7 +167,7 @@ def _forward(
     if not decoder:
         return bound.logits(last) if has_logits(network) else None, texts, ()
     decoder_tokens_BxT, decoder_lengths_B = decoder
-    sown = {} if attentions else None  # T5's stacks may be one, which sows twice
+    sown = {} if attentions else None  # T5 may use one stack for both, which would sow twice
     output = dataclasses.replace(bound, intermediates=sown).decode(
         decoder_tokens_BxT,
         last.astype(compute_dtype(network.config)),
@@ -185,8 +185,8 @@ def attention_weights(intermediates: Mapping[str, Any], kind: str, is_cross: boo
 
     Args:
       intermediates: what the modules of a model sowed: {stack: {segment: {block: {…}}}}.
-      kind: of the model, for the message.
-      is_cross: those of cross-attention, not of self-attention.
+      kind: kind of the model, for the message.
+      is_cross: return the weights of cross-attention instead of self-attention.
 
     Returns:
       float32 [N, B, H, L, S].

@@ -6,7 +6,7 @@
                     there until G.jsonl is complete
 
 Each row is one write, so a kill leaves whole rows and at most one torn line. A resume cuts off that line, and rows that
-have no checksum yet; a row with another one was altered, and is named.
+have no checksum yet. A row with a different checksum was altered; the message names it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxpt.runtime.progress import Progress, progress_line
 Row = dict[str, Any]
 
 _SYNC_SECONDS = 5.0
-"""Between two fsyncs: a machine that loses power loses no more than this; a killed process loses nothing."""
+"""Seconds between two fsyncs. A power loss costs no more than this; a killed process loses nothing."""
 
 
 # ---- prompts --------------------------------------------------------------------------------------------------------
@@ -39,14 +39,14 @@ def read_prompts(path: str | Path, field: str = "prompt") -> list[Row]:
 
     Args:
       path: rows of any format of `jaxpt.data.tables` (JSONL, TSV, Parquet, …), or a `.txt` with a prompt a line, whose
-        blank lines are passed over; each also as `.gz`.
+        blank lines are skipped. Each may be compressed (`.gz`).
       field: the column with the prompt; the name that a line of a `.txt` gets.
 
     Returns:
       The rows, with all their columns.
 
     Raises:
-      UserError: names the file and the line that is not as it must be.
+      UserError: a line is malformed; the message names the file and the line.
     """
     path, rows = str(path), []
     format = tables.file_format(path)
@@ -98,8 +98,8 @@ class ResumableJsonl:
           adds: the fields that `write` adds to a row.
           say: shows the progress.
           doing: what is done, for the progress.
-          unit: what a row is, likewise.
-          keeps_state: leave `.state` beside a complete file too: others belong to it, and are not complete yet.
+          unit: what a row is, for the progress.
+          keeps_state: keep `.state` beside a complete file too, until other files that belong to it are complete.
 
         Raises:
           UserError: `path` holds other results, another process writes it, a row of the input has one of the fields
@@ -138,10 +138,10 @@ class ResumableJsonl:
         return range(self.done, len(self._prompts))
 
     def write(self, index: int, values: Mapping[str, Any]) -> None:
-        """Adds the row of a prompt; it waits in memory until those before it are there.
+        """Adds the row of a prompt; it waits in memory until those before it are written.
 
         Args:
-          index: of the prompt, in any order, each once.
+          index: index of the prompt. The order is free; each comes once.
           values: the fields to add.
 
         Raises:
@@ -187,7 +187,7 @@ class ResumableJsonl:
         return f"{self.path}: {self.done:,} of {total:,} rows; {resume}"
 
     def _open(self, identity: Row) -> Any:
-        """The file for appending, locked; its `.state` is there and is `identity`."""
+        """Opens the file for appending and locks it; its `.state` then holds `identity`."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             is_new = check_unused(self.path)
@@ -225,7 +225,7 @@ class ResumableJsonl:
             raise UserError(f"{self.path}: was begun with other prompts ({counts}); {resolve}")
 
     def _recover(self) -> int:
-        """Cuts off a torn last line, and what has no checksum; the number of whole rows, which are the prompts'."""
+        """Cuts off a torn last line and rows without a checksum. Returns the number of rows that remain."""
         self._file.seek(0)
         identity, *checksums = self._state.read_bytes().split(b"\n")
         size = done = 0
@@ -287,7 +287,7 @@ def check_unused(path: Path) -> bool:
 
 
 def is_complete(path: Path) -> bool:
-    """True for a file that is there, and needs no resume."""
+    """True if the file exists and needs no resume."""
     return path.exists() and not state_of(path).exists()
 
 

@@ -2,7 +2,7 @@
 
 a query and --corpus        the uses of its word in the corpus, the nearest to the query first
 --corpus and --label alone  for each word that the corpus marks, how often the nearest uses have the use's label
-static vectors              the nearest words: such a vector knows no context; of a : b :: c : ? what is to c as b to a
+static vectors              the nearest words, which have no context; for a : b :: c : ? what is to c as b to a
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from jaxpt.runtime.progress import track
 
 _ANALOGY = re.compile(r"(\S+) : (\S+) :: (\S+)(?: : \?)?")
 BATCH = 256
-"""Uses that are embedded together."""
+"""Number of uses that are embedded together."""
 
 
-class Found(NamedTuple):
-    """What is nearest to a query."""
+class NearestUses(NamedTuple):
+    """The uses that are nearest to a query."""
 
     title: str
     query: Use
@@ -48,19 +48,19 @@ def neighbours(
     path: str, query: str | None = None, *, word: str | None = None, corpus: str | None = None,
     field: str | None = None, label: str | None = None, layer: str = "-1", k: int | None = None, limit: int = 10_000,
     html: str | None = None, png: str | None = None,
-) -> Found | None:  # fmt: skip
+) -> NearestUses | None:  # fmt: skip
     """Prints the nearest uses of a word.
 
     Args:
       path: RUN_DIR or HF_DIR, or a file of static vectors.
-      query: a sentence, its word between asterisks; of static vectors a word, or an analogy.
+      query: a sentence with its word between asterisks; for static vectors a word, or an analogy.
       word: the word of a query, instead of asterisks.
       corpus: a file of texts (`corpus.texts`).
       field: the column of `corpus` with the text.
-      label: its column with a label of each text.
-      layer: as `words.parse_layer`.
-      k: how many (10); of labels, how many vote (3).
-      limit: uses of the corpus that are looked at.
+      label: the column of `corpus` with the label of each text.
+      layer: the layer, as `words.parse_layer` reads it.
+      k: number of uses to print (10), or of uses whose labels vote (3).
+      limit: maximum number of uses of the corpus that are compared.
       html: a page that will be written.
       png: a picture that will be written.
 
@@ -104,7 +104,7 @@ def _query(query: str, word: str | None) -> Use:
 def _of_corpus(
     path: str, query: Use, texts: corpora.Iterator[corpora.Text], label: str | None, layer: Layer, k: int, limit: int,
     corpus: str,
-) -> Found:  # fmt: skip
+) -> NearestUses:  # fmt: skip
     """The nearest uses of the query's word in a corpus."""
     if layer == "all" or isinstance(layer, tuple):
         raise UserError("--layer: a query wants one layer, or mix")
@@ -118,7 +118,7 @@ def _of_corpus(
     count = f"{'the first ' * is_more}{len(corpus_uses):,} uses in {corpus}"
     where = {"mix": "mean of all layers", -1: "last layer"}.get(layer, f"layer {layer}")
     title = f"{query.word}: nearest of {count}, {where} of {path}"
-    return Found(title, query, vectors[0], corpus_uses, vectors[1:], order, cosines)
+    return NearestUses(title, query, vectors[0], corpus_uses, vectors[1:], order, cosines)
 
 
 def _vectors(model: Loaded, word_uses: Sequence[Use], layer: Layer) -> np.ndarray:
@@ -131,11 +131,11 @@ def _vectors(model: Loaded, word_uses: Sequence[Use], layer: Layer) -> np.ndarra
 
 
 def _static(path: str) -> StaticVectors | None:
-    """Static vectors of a file or a run; None of a model."""
+    """Loads the static vectors of a file or a run; None for any other model."""
     return StaticVectors(path) if Path(path).is_file() else of_run(path)
 
 
-def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus: str | None, k: int) -> Found:
+def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus: str | None, k: int) -> NearestUses:
     """The nearest words of static vectors."""
     if corpus is not None:
         raise UserError(f"{model.path}: a static vector is the same in every sentence; leave out --corpus")
@@ -148,22 +148,22 @@ def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus
     names = [Use(name, 0, len(name)) for name, _, _ in ranked]
     vectors, cosines = np.stack([vector for _, _, vector in ranked]), np.array([cosine for _, cosine, _ in ranked])
     title = f"{names[0].word}: nearest of {len(model.words):,} words in {model.path}"
-    return Found(title, names[0], vectors[0], names[1:], vectors[1:], np.arange(len(names) - 1), cosines[1:])
+    return NearestUses(title, names[0], vectors[0], names[1:], vectors[1:], np.arange(len(names) - 1), cosines[1:])
 
 
-def _analogy(model: StaticVectors, a: str, b: str, c: str, k: int) -> Found:
+def _analogy(model: StaticVectors, a: str, b: str, c: str, k: int) -> NearestUses:
     """The words that are to c as b is to a."""
     ranked = model.analogy(a, b, c, k)
     names = [Use(name, 0, len(name)) for name, _, _ in ranked]
     vectors, cosines = np.stack([vector for _, _, vector in ranked]), np.array([cosine for _, cosine, _ in ranked])
     title = f"{a} : {b} :: {c} : ?  nearest of {len(model.words):,} words in {model.path}"
-    return Found(title, Use(c, 0, len(c)), model.vector(c), names, vectors, np.arange(len(names)), cosines)
+    return NearestUses(title, Use(c, 0, len(c)), model.vector(c), names, vectors, np.arange(len(names)), cosines)
 
 
 # ---- what is shown --------------------------------------------------------------------------------------------------
 
 
-def _print(nearest: Found) -> None:
+def _print(nearest: NearestUses) -> None:
     print(nearest.title)
     has_labels = any(use.label for use in nearest.others)
     width = max(len(nearest.others[n].label) for n in nearest.order) if len(nearest.order) else 0
@@ -177,7 +177,7 @@ def _senses(
     path: str, corpus: str, field: str | None, label: str | None, layer: Layer, k: int, limit: int,
     picture: str | None,
 ) -> None:  # fmt: skip
-    """A line for each layer: how often the k nearest uses of each marked word have the label of a use."""
+    """Prints for each layer how often the k nearest other uses of a marked word have the label of a use."""
     if label is None:
         raise UserError("wants a query, such as 'the *bank* of the river', or --label NAME: the column with the senses")
     if picture:

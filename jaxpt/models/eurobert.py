@@ -19,7 +19,7 @@ from jaxpt.models.stack import Stack
 
 
 class EuroBertConfig(DecoderOnlyConfig):
-    """Configuration of EuroBERT; it has all keys of `decoder_only`, whose windows are here on both sides."""
+    """Configuration of EuroBERT. It has all keys of `decoder_only`; a window extends to both sides."""
 
     family: ClassVar[str] = "encoder"
     text_layout: ClassVar[str] = "bert"
@@ -28,8 +28,8 @@ class EuroBertConfig(DecoderOnlyConfig):
     max_positions: Size = 8192
     """Maximum sequence length."""
     pooling: Literal["late", "first", "mean"] = "late"
-    """The vector of a whole text: the mean of what a hidden layer makes of each token, or what it makes of the first
-    token or of the mean."""
+    """How a text becomes one vector. `late`: a hidden layer is applied to each token, then the mean is taken. `first`:
+    it is applied to the first token. `mean`: it is applied to the mean of all tokens."""
 
     @model_validator(mode="after")
     def _check_encoder(self) -> Self:
@@ -40,7 +40,7 @@ class EuroBertConfig(DecoderOnlyConfig):
 
     @property
     def masked_lm_options(self) -> dict[str, Any]:
-        """Options of the masked-LM head: a projection alone, with a bias where the feed-forward has one."""
+        """Options of the masked-LM head, which is a projection alone. It has a bias if the feed-forward has one."""
         return super().masked_lm_options | {
             "has_transform": False, "is_tied": self.tie_embeddings, "use_bias": self.mlp_bias
         }  # fmt: skip
@@ -57,7 +57,7 @@ class EuroBertConfig(DecoderOnlyConfig):
 
 
 class EuroBert(ModernBert):
-    """The encoder: ModernBERT's, of other blocks and without a norm of the embeddings."""
+    """ModernBERT's encoder with Llama's blocks and without a norm of the embeddings."""
 
     config: EuroBertConfig
 

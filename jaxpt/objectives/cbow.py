@@ -1,4 +1,4 @@
-"""CBOW (word2vec): the mean of the vectors around a word says which word it is.
+"""CBOW (word2vec) predicts each word from the mean of the vectors of the words around it.
 
     h_i = mean over the words j in the window of i of v_j          L = mean over words i of L_c(h_i, i)
 

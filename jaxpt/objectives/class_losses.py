@@ -1,6 +1,6 @@
 """Losses over a few classes: smoothed labels, weights of classes, and R-Drop. Logits are small: nothing is in chunks.
 
-K classes.
+Shapes: K classes
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def balanced_class_weights(counts: Sequence[int], labels: Sequence[str] = ()) ->
 
 
 def balanced_label_weights(counts: Sequence[int], rows: int, labels: Sequence[str] = ()) -> np.ndarray:
-    """Weights of labels where a row has them, under which rows with a label count as much as those without it.
+    """Weights of the labels that a row has. With them, rows with a label count as much as rows without it.
 
     Args:
       counts: n_k, training rows that have each label.
@@ -109,7 +109,7 @@ def r_drop(logits_1: jax.Array, logits_2: jax.Array) -> jax.Array:
 
     Args:
       logits_1: [..., K], unnormalised.
-      logits_2: [..., K], of the other pass.
+      logits_2: [..., K], from the other pass.
 
     Returns:
       float32 [...], in nats.

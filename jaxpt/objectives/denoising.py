@@ -11,9 +11,9 @@
 Inputs and targets end with EOS. <M> is the vocabulary's mask token, or its first sentinel if it has no mask token, as
 in T5. For spans with a mean length use `span_corruption`.
 
-As in the published code, deshuffle and prefix_lm read each document by itself, the other noises documents in groups of
-128, laid end to end. Of a document of more than 65,536 tokens the published code takes one piece in each epoch, jaxpt
-all of it. Paper: https://arxiv.org/abs/1910.10683 (table 3)
+As in the published code, deshuffle and prefix_lm read each document by itself. The other noises read groups of 128
+documents, laid end to end. The published code takes one piece of a document of more than 65,536 tokens in each epoch;
+jaxpt takes all of it. Paper: https://arxiv.org/abs/1910.10683 (table 3)
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class Denoising(TextDenoising):
     random_probability: Fraction = 0.1
     """Fraction of bert_style's noise tokens that become a random token; the rest become masks."""
     reserved_ids: NonNegativeInt = 3
-    """Random tokens are none of the first ids (T5: padding, EOS and the unknown piece)."""
+    """So many first ids are never drawn as random tokens (T5: padding, EOS and the unknown piece)."""
     targets_length: PositiveInt | None = None
-    """Maximum number of target tokens of replace_spans and drop, at which noise ends (T5, at `data.length` 512: 192
-    and 104); by default what one text in a million exceeds."""
+    """Maximum number of target tokens of replace_spans and drop; noise ends there. T5 has 192 and 104 at `data.length`
+    512. One text in a million exceeds the default."""
     join_documents: bool = True
-    """Cut windows from the concatenated documents; false, the default of deshuffle and prefix_lm: no window crosses a
-    document boundary."""
+    """Cut windows from the concatenated documents. If false, the default of deshuffle and prefix_lm, no window crosses
+    a document boundary."""
     documents_per_group: PositiveInt | None = 128
-    """With join_documents, concatenate so many documents at a time, so that the last window of each group is short;
-    null: all documents."""
+    """With join_documents, concatenate so many documents at a time; the last window of each group is short. null: all
+    documents."""
 
     @model_validator(mode="before")
     @classmethod

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.transforms import Bbox
 
-    from jaxpt.inference.neighbours import Found
+    from jaxpt.inference.neighbours import NearestUses
 
 _SHOWN = 400
 """Uses in the picture beside the nearest ones."""
@@ -50,7 +50,7 @@ class Point(NamedTuple):
     is_query: bool = False
 
 
-def draw(nearest: Found, html: str | None, png: str | None) -> None:
+def draw(nearest: NearestUses, html: str | None, png: str | None) -> None:
     """Writes the picture, and the page, of the nearest uses of a word.
 
     Args:

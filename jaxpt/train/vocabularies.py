@@ -1,4 +1,4 @@
-"""What a run's vocabulary means for the weights that it starts from: rows of its tokens, tables made of its words."""
+"""Initial weights that depend on a run's vocabulary: rows of its tokens, and tables computed from its words."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from jaxpt.train.state import Setup, State
 
 
 def old_pieces(config: Config, source: InitConfig) -> dict[int, list[int]]:
-    """What the tokens that a run's vocabulary has beyond its source's were there.
+    """The pieces that the source's vocabulary had for the tokens that a run's vocabulary adds.
 
     Args:
       config: the run's configuration, which names its vocabulary.
       source: where the weights come from.
 
     Returns:
-      {id: ids of the source's pieces}; without tokens that the source has no pieces for.
+      {id of an added token: ids of the source's pieces}. Tokens that the source has no pieces for are left out.
 
     Raises:
       UserError: no vocabulary is named, or it does not begin with the source's.
@@ -38,12 +38,15 @@ def old_pieces(config: Config, source: InitConfig) -> dict[int, list[int]]:
 
 
 def with_constants(setup: Setup, state: State, tokenizer: Tokenizer) -> State:
-    """A fresh state with the parameters that a model makes of the vocabulary (`ModelConfig.constants`).
+    """Replaces the parameters that a model computes from the vocabulary (`ModelConfig.constants`).
 
     Args:
-      setup: of the run.
-      state: before the first step.
-      tokenizer: of the run.
+      setup: the run's setup.
+      state: the state before the first step.
+      tokenizer: the run's tokenizer.
+
+    Returns:
+      The state with these parameters.
     """
     flat = traverse_util.flatten_dict(state.params, sep="/")
     for path, array in setup.config.model.constants(tokenizer).items():
@@ -59,7 +62,7 @@ def rows_by_token(config: Config, source: InitConfig) -> np.ndarray:
       source: where the weights come from.
 
     Returns:
-      int64 [vocabulary of the run], -1 of a token that the source has not.
+      int64 [vocabulary of the run], -1 for a token that the source does not have.
 
     Raises:
       UserError: no vocabulary is named, or the two have no token in common.
@@ -73,7 +76,7 @@ def rows_by_token(config: Config, source: InitConfig) -> np.ndarray:
 
 
 def _both(config: Config, source: InitConfig, needs: str) -> tuple[Tokenizer, Tokenizer]:
-    """The vocabularies of the run and of its source; `needs` is said where the run names none."""
+    """Loads the vocabularies of the run and of its source. `needs` is the message if the run names none."""
     settings = config.data.tokenizer
     if settings.path is None:
         raise UserError(f"init_from.vocabulary: {needs}")
@@ -83,7 +86,7 @@ def _both(config: Config, source: InitConfig, needs: str) -> tuple[Tokenizer, To
 
 
 def _directory(path: str) -> Path:
-    """Where the vocabulary of a model is: of a run in its directory `tokenizer`."""
+    """The directory of a model's vocabulary. In a run it is `tokenizer`."""
     place = hub.local(path)
     named = checkpoint.named_step(place)
     run_dir = named[0] if named else place

@@ -25,7 +25,7 @@ HARMLESS = ("output_router_logits",)
 
 
 def _read_qwen(keys: dict[str, Any]) -> dict[str, Any]:
-    """A window counts only if it is used; layers are dense by their number, or where a step leaves them out."""
+    """Reads the keys of Qwen 3 MoE: the window counts only with `use_sliding_window`."""
     keys = rope.read(keys, 10_000.0)
     is_used = keys.pop("use_sliding_window", False)
     keys.pop("max_window_layers", None)
