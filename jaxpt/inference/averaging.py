@@ -8,8 +8,45 @@ from typing import Any
 
 import numpy as np
 
+from jaxpt import config as configs
 from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError, listed
+from jaxpt.inference.predictor import RunPredictor, check_task
+from jaxpt.train import checkpoint
+from jaxpt.train.display import say
+
+
+def predict(
+    first: RunPredictor, path: str, others: Sequence[str], rows: Sequence[LocatedRow], overrides: Sequence[str]
+) -> list[Answer]:
+    """Predicts with several runs together; where rows have labels, says the metrics of each run and of the mean.
+
+    Args:
+      first: the first run's predictor.
+      path: how the user named that run.
+      others: the other runs, as the user named them.
+      rows: the rows.
+      overrides: `key=value` of each run's configuration.
+
+    Returns:
+      The answer to each row.
+
+    Raises:
+      UserError: a run does not choose one of the same labels.
+    """
+    predictors, paths = [first], [path, *others]
+    for other in others:
+        run_dir, step = checkpoint.find(other)
+        config = configs.load(run_dir, overrides)
+        check_task(config, run_dir)
+        predictors.append(RunPredictor(config, run_dir, step))
+    check_tasks([predictor.config.task for predictor in predictors], paths)
+    answers_by_run = [list(predictor(rows)) for predictor in predictors]
+    means = [mean(answers) for answers in zip(*answers_by_run, strict=True)]
+    for name, answers in zip([*paths, f"mean of {len(paths)}"], [*answers_by_run, means], strict=True):
+        for metric, score in metrics(first.config.task, rows, answers).items():
+            say(f"{name}: {metric} {score:.4f}")
+    return means
 
 
 def check_tasks(tasks: Sequence[Task], paths: Sequence[str]) -> None:

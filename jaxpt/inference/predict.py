@@ -72,7 +72,7 @@ def predict(
         return
     rows = read_rows(task, file, texts)
     predictor = RunPredictor(config, run_dir, step)
-    answers = _averaged(predictor, path, average, rows, overrides) if average else predictor(rows)
+    answers = averaging.predict(predictor, path, average, rows, overrides) if average else predictor(rows)
     records = prediction_rows.records(task, rows, answers, top_k, prediction_files.is_flat(to))
     if not checkpoint.is_primary():
         collections.deque(records, maxlen=0)
@@ -82,25 +82,6 @@ def predict(
     else:
         prediction_files.write(to, records)
         say(f"{to}: {len(rows):,} rows, by {run_dir} at step {step}")
-
-
-def _averaged(
-    first: RunPredictor, path: str, others: Sequence[str], rows: Sequence[LocatedRow], overrides: Sequence[str]
-) -> list[Any]:
-    """The answers of several runs together; where rows have labels, says the metrics of each run and of the mean."""
-    predictors, paths = [first], [path, *others]
-    for other in others:
-        run_dir, step = checkpoint.find(other)
-        config = configs.load(run_dir, overrides)
-        check_task(config, run_dir)
-        predictors.append(RunPredictor(config, run_dir, step))
-    averaging.check_tasks([predictor.config.task for predictor in predictors], paths)
-    of_each = [list(predictor(rows)) for predictor in predictors]
-    answers = [averaging.mean(of_row) for of_row in zip(*of_each, strict=True)]
-    for name, of_run in zip([*paths, f"mean of {len(paths)}"], [*of_each, answers], strict=True):
-        for metric, value in averaging.metrics(first.config.task, rows, of_run).items():
-            say(f"{name}: {metric} {value:.4f}")
-    return answers
 
 
 def _file_and_overrides(file: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
