@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxpt.models import grouped
-from jaxpt.models.layers import ACTIVATIONS, Activation, from_inputs, mesh_axes
+from jaxpt.models.layers import ACTIVATIONS, Activation, dividing_axes, from_inputs, mesh_axes
 from jaxpt.parallel import staged
 
 SCOPE = "dispatch"
@@ -61,7 +61,7 @@ def experts(
         keep_BxLxkxF = jax.random.bernoulli(dropout_key, 1 - dropout, (*ids_BxLxk.shape, kernels["up"].shape[2]))
         keep_BxLxkxF = keep_BxLxkxF.astype(x_BxLxD.dtype) / (1 - dropout)
     run = functools.partial(_run, activation=activation, implementation=implementation)
-    rows, length = _dividing("batch", x_BxLxD.shape[0]), _dividing("length", x_BxLxD.shape[1])
+    rows, length = dividing_axes("batch", x_BxLxD.shape[0]), dividing_axes("length", x_BxLxD.shape[1])
     expert, width, hidden = (tuple(mesh_axes(name)) for name in ("expert", "expert_embed", "mlp"))
     manual = dict.fromkeys((*rows, *length, *expert, *width, *hidden))
     if not manual:
@@ -76,12 +76,6 @@ def experts(
     manual |= dict.fromkeys(mesh_axes("layers"))  # stages of a pipeline, over which the arguments are mapped
     mapped = jax.shard_map(run, in_specs=in_specs, out_specs=of_tokens, axis_names={*manual}, check_vma=False)
     return mapped(x_BxLxD, ids_BxLxk, weights_BxLxk, dict(kernels), keep_BxLxkxF)
-
-
-def _dividing(name: str, size: int) -> tuple[str, ...]:
-    """The mesh axes of a logical axis, none if they do not divide its size: then all devices have all of it."""
-    axes = mesh_axes(name)
-    return () if size % math.prod(axes.values()) else tuple(axes)
 
 
 def _run(

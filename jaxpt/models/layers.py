@@ -84,6 +84,17 @@ def mesh_axes(name: str) -> dict[str, int]:
     return {axis: mesh.shape[axis] for axis in axes if mesh.shape.get(axis, 1) > 1 and axis not in mesh.manual_axes}
 
 
+def dividing_axes(name: str, size: int) -> tuple[str, ...]:
+    """The mesh axes that shard a logical axis of a size; none if they do not divide it, and every device has it all.
+
+    Args:
+      name: a logical axis.
+      size: its size.
+    """
+    axes = mesh_axes(name)
+    return () if size % math.prod(axes.values()) else tuple(axes)
+
+
 def split_of(axes: tuple[str, ...], x: jax.Array) -> split.Split | None:
     """How a weight is split, if it is gathered in stages (`jaxpt.parallel.staged`).
 

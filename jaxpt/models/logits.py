@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxpt.models.layers import mesh_axes
+from jaxpt.models.layers import dividing_axes, mesh_axes
 from jaxpt.parallel import compiler, staged
 
 if TYPE_CHECKING:
@@ -158,13 +158,13 @@ def _over_shards(
     """
     if not projection.tied:  # cast before it is gathered; a tied one is gathered once, for the lookups and for this
         projection = projection.replace(kernel=projection.cast_kernel)
-    rows, places = (_dividing(name, size) for name, size in zip(("batch", "length"), hidden_BxTxD.shape))
+    rows, places = (dividing_axes(name, size) for name, size in zip(("batch", "length"), hidden_BxTxD.shape))
     if not (axes := rows + places):
         return _scan(score, chunk, gradient, projection, hidden_BxTxD, constants, arrays_BxT)
 
-    width = tuple(axis for axis in _dividing("embed", hidden_BxTxD.shape[-1]) if axis in axes)
+    width = tuple(axis for axis in dividing_axes("embed", hidden_BxTxD.shape[-1]) if axis in axes)
     rest = tuple(axis for axis in axes if axis not in width)
-    in_stages = staged.stages(width) > 1 and not projection.tied and not _dividing("act_vocab", projection.columns)
+    in_stages = staged.stages(width) > 1 and not projection.tied and not dividing_axes("act_vocab", projection.columns)
     rules = dict(nn.get_logical_axis_rules())
     inside = tuple((name, None if set(axes) & set(mesh_axes(name)) else to) for name, to in rules.items())
 
@@ -268,7 +268,7 @@ def chunk_length(rows: int, projection: Projection) -> int:
     """
     token = 4 * math.ceil(projection.columns / math.prod(mesh_axes("act_vocab").values()))
     tokens = min(max(CHUNK_TOKENS, CHUNK_BYTES // token), LARGEST_CHUNK // token)
-    shards = math.prod(mesh_axes("batch").values()) if _dividing("batch", rows) else 1
+    shards = math.prod(mesh_axes("batch").values()) if dividing_axes("batch", rows) else 1
     return max(1, tokens // math.ceil(rows / shards))
 
 
@@ -284,9 +284,3 @@ def _joined(x_NxBxC: jax.Array, length: int) -> jax.Array:
     """[N, B, C, ...] → [B, T, ...]: undoes `_cut`."""
     x_BxNxC = jnp.moveaxis(x_NxBxC, 0, 1)
     return x_BxNxC.reshape(x_BxNxC.shape[0], -1, *x_BxNxC.shape[3:])[:, :length]
-
-
-def _dividing(name: str, size: int) -> tuple[str, ...]:
-    """The mesh axes that shard a logical axis of this size; none where they do not divide it."""
-    axes = mesh_axes(name)
-    return () if size % math.prod(axes.values()) else tuple(axes)
