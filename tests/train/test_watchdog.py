@@ -55,6 +55,7 @@ def test_a_stall_is_named_with_its_stack(tmp_path, capsys):
 @pytest.mark.parametrize("days", [400, -400])
 def test_a_clock_that_is_set_is_no_stall_and_holds_up_no_heartbeat(tmp_path, monkeypatch, capsys, days):
     monkeypatch.setattr(watchdog, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "_WRITING_SHARE", 1.0)
     real, clock = time.time, Clock(time.monotonic())
     with watchdog.watching(config(30.0), tmp_path, clock, True), clock.during("steps"):
         monkeypatch.setattr(time, "time", lambda: real() + 86_400 * days)
