@@ -50,7 +50,7 @@ def finish(run: Run, current: State) -> int:
     write_receipt(run, current, finished=True, **measured)
     run.end_watch()
     say(
-        f"done in {duration(time.time() - run.begun)}: {run.run_dir} holds checkpoints, metrics and tokenizer\n"
+        f"done in {duration(time.monotonic() - run.begun)}: {run.run_dir} holds checkpoints, metrics and tokenizer\n"
         + next_commands(run.phase.config, run.phase.data, run.run_dir)
     )
     return 0

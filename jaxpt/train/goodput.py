@@ -31,7 +31,7 @@ class Clock:
       10.0
     """
 
-    def __init__(self, begun: float, now: Any = time.time) -> None:
+    def __init__(self, begun: float, now: Any = time.monotonic) -> None:
         """Began at `begun`, seconds as `now` gives them, with "start"."""
         self._now, self._lock = now, threading.RLock()
         self._sums = dict.fromkeys(ACTIVITIES, 0.0)

@@ -96,7 +96,7 @@ def _save_before_maintenance(line: str) -> None:
 
 
 def _train(config: Config, timings: Timings, asked: int | None) -> int:
-    begun = time.time()
+    begun, epoch = time.monotonic(), time.time()  # the second one may be set while the run is under way
     timings.mark("Python, the recipe, imports of JAX and Orbax")
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)
@@ -123,7 +123,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         timings.mark("weights and optimizer state")
         clock = goodput.Clock(begun)
         clock.add(
-            goodput.of_killed(run_dir, begun, done) or run_dirs.receipt(run_dir).get("time", {}).get("seconds", {})
+            goodput.of_killed(run_dir, epoch, done) or run_dirs.receipt(run_dir).get("time", {}).get("seconds", {})
         )
         clock.begin(done)
         copied = config.checkpoint.copy_to if checkpoint.is_primary() else None

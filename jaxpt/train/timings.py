@@ -38,7 +38,7 @@ class Timings:
         self.parts: list[Part] = []
         self._cache = {"hits": 0, "misses": 0}
         if wanted:
-            self._last = psutil.Process().create_time()
+            self._last = time.monotonic() - (time.time() - psutil.Process().create_time())
             monitoring.register_event_listener(self._see)
 
     def _see(self, event: str, **_: object) -> None:
@@ -48,7 +48,7 @@ class Timings:
     def mark(self, name: str) -> None:
         """Ends a part: what was done since the mark before."""
         if self.wanted:
-            now = time.time()
+            now = time.monotonic()
             self.parts.append(Part(name, now - self._last))
             self._last = now
 

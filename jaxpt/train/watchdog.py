@@ -52,16 +52,16 @@ class Watchdog(threading.Thread):
         pause = HEARTBEAT_SECONDS if self._limit is None else min(HEARTBEAT_SECONDS, self._limit / _LOOKS)
         self._write_heartbeat()
         while not self._ended.wait(pause):
-            if time.time() - self._written >= self._every:
+            if time.monotonic() - self._written >= self._every:
                 self._write_heartbeat()
-            if line := self.stalled(time.time()):
+            if line := self.stalled(time.monotonic()):
                 self._report(line)
 
     def stalled(self, now: float) -> str | None:
         """What is to be said of an activity that takes too long; once for each.
 
         Args:
-          now: seconds since the epoch.
+          now: seconds, as `time.monotonic` gives them.
         """
         activity, since = self._clock.activity, self._clock.since
         if self._limit is None or activity not in WATCHED or now - since <= self._limit or since == self._reported:
@@ -84,19 +84,19 @@ class Watchdog(threading.Thread):
         failures.end_all(exit_codes.RETRY, f"{line}; train.stall_exit ends the run, re-run the same command to resume")
 
     def _write_heartbeat(self) -> None:
-        self._written = time.time()
+        self._written = time.monotonic()  # a clock that is set back would hold up all heartbeats
         if not self._is_primary:
             return
         clock = self._clock
         facts = {
-            "time": round(self._written, 3), "step": clock.step, "first_step": clock.first_step,
+            "time": round(time.time(), 3), "step": clock.step, "first_step": clock.first_step,
             "first_seconds": round(clock.first_seconds, 3), "activity": clock.activity,
             "process": os.getpid(), "host": socket.gethostname(),
             "seconds": {name: round(x, 3) for name, x in clock.seconds().items()},
         }  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk, of which what matters more will tell
             write_text(self._run_dir / HEARTBEAT, json.dumps(facts) + "\n")
-        self._every = max(HEARTBEAT_SECONDS, (time.time() - self._written) / _WRITING_SHARE)
+        self._every = max(HEARTBEAT_SECONDS, (time.monotonic() - self._written) / _WRITING_SHARE)
 
     def end(self, in_order: bool = True) -> None:
         """Stops looking.

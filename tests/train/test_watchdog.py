@@ -22,7 +22,7 @@ def config(seconds, exits=False):
 
 
 def test_each_stall_is_told_once_and_progress_is_none(tmp_path):
-    clock = Clock(time.time())
+    clock = Clock(time.monotonic())
     dog = watchdog.Watchdog(config(10.0), tmp_path, clock, True)
     for activity in goodput.ACTIVITIES:
         clock.switch(activity)
@@ -39,7 +39,7 @@ def test_each_stall_is_told_once_and_progress_is_none(tmp_path):
 
 
 def test_a_stall_is_named_with_its_stack(tmp_path, capsys):
-    clock = Clock(time.time())
+    clock = Clock(time.monotonic())
     with watchdog.watching(config(0.05), tmp_path, clock, True):
         with clock.during("data"):
             time.sleep(0.4)  # this line is what the main thread waits at
@@ -52,9 +52,28 @@ def test_a_stall_is_named_with_its_stack(tmp_path, capsys):
     assert "test_a_stall_is_named_with_its_stack" in stacks and "a batch of data after step 0" in stacks
 
 
+@pytest.mark.parametrize("days", [400, -400])
+def test_a_clock_that_is_set_is_no_stall_and_holds_up_no_heartbeat(tmp_path, monkeypatch, capsys, days):
+    monkeypatch.setattr(watchdog, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "_WRITING_SHARE", 1.0)
+    real, clock = time.time, Clock(time.monotonic())
+    with watchdog.watching(config(30.0), tmp_path, clock, True), clock.during("steps"):
+        monkeypatch.setattr(time, "time", lambda: real() + 86_400 * days)
+        clock.step = 7
+        for _ in range(200):
+            time.sleep(0.01)
+            heartbeat = json.loads((tmp_path / goodput.HEARTBEAT).read_text())
+            if heartbeat["step"] == 7:
+                break
+        time.sleep(0.05)
+    assert heartbeat["step"] == 7 and 0 <= sum(heartbeat["seconds"].values()) < 30
+    said = capsys.readouterr()
+    assert "has taken" not in said.out + said.err
+
+
 @pytest.mark.parametrize("in_order", [True, False])
 def test_the_heartbeat_stays_where_a_process_ends_otherwise(tmp_path, in_order):
-    with watchdog.watching(config(None), tmp_path, Clock(time.time()), True) as end:
+    with watchdog.watching(config(None), tmp_path, Clock(time.monotonic()), True) as end:
         if in_order:
             end()
     assert (tmp_path / goodput.HEARTBEAT).exists() != in_order
@@ -68,7 +87,7 @@ from pathlib import Path
 from jaxpt.train import watchdog
 from jaxpt.train.goodput import Clock
 config = SimpleNamespace(train=SimpleNamespace(stall_seconds=0.2, stall_exit=True))
-clock = Clock(time.time())
+clock = Clock(time.monotonic())
 with watchdog.watching(config, Path({str(tmp_path)!r}), clock, True), clock.during("steps"):
     time.sleep(60)
 """

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jaxpt.data.tables.files import read_lines
+from jaxpt.data.tables.files import INNER_CR, read_lines
 from jaxpt.data.tables.rows import Row
 from jaxpt.errors import UserError, shown
 
@@ -93,6 +93,9 @@ def _blocks(path: str, comments: bool) -> Iterator[_Block]:
     for number, line in read_lines(path):
         line = line.rstrip("\r\n")
         if line.startswith("-DOCSTART-"):
+            if words:  # nor does a sentence go on where no blank line ends it
+                yield _Block(start, notes, words, newdoc)
+                start, notes, words = 0, [], []
             newdoc = True
         elif comments and not words and line.startswith("#"):
             notes.append(line)
@@ -145,5 +148,7 @@ def _named(names: Sequence[str] | None, fields: list[str], place: str) -> tuple[
 
 
 def _comment(fields: list[str]) -> str:
-    """A hint for lines that may be comments."""
+    """A hint for lines that may be comments, or several."""
+    if any("\r" in field for field in fields):
+        return f"; {INNER_CR}"
     return "; if lines with # are comments, set task.comments: true" if fields[0].startswith("#") else ""

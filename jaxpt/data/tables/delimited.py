@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from jaxpt.data.tables import dialect as dialects
+from jaxpt.data.tables.files import INNER_CR
 from jaxpt.data.tables.rows import NUMBER, Row
 from jaxpt.errors import UserError
 
@@ -74,8 +75,7 @@ def csv(
 
 def _plain(lines: Iterable[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in lines:
-        line = line.removesuffix("\n").removesuffix("\r")
-        if line:
+        if line := line.rstrip("\r\n"):  # CR CR LF, too, of a text that was converted twice
             yield number, line.split(delimiter)
 
 
@@ -89,8 +89,11 @@ def _quoted(path: str, lines: Iterable[tuple[int, str]], delimiter: str) -> Iter
                 yield start, fields
             start = reader.line_num + 1
     except csv_format.Error as error:
-        wrong = "a quotation mark is never closed" if "unexpected end" in str(error) else str(error)
-        raise UserError(f'{path}: line {start}: {wrong}; a quotation mark inside of quotes is written ""') from None
+        place, wrong = f"{path}: line {start}", str(error)
+        if wrong.startswith("new-line"):
+            raise UserError(f"{place}: {INNER_CR}") from None
+        wrong = "a quotation mark is never closed" if "unexpected end" in wrong else wrong
+        raise UserError(f'{place}: {wrong}; a quotation mark inside of quotes is written ""') from None
 
 
 def _header(path: str, number: int, fields: list[str]) -> list[str]:
@@ -112,7 +115,9 @@ def _checked(names: Sequence[str], place: str) -> list[str]:
 
 
 def _hint(fields: list[str], names: list[str], delimiter: str, quoted: bool) -> str:
-    if len(fields) > len(names) and not quoted and any(field.startswith('"') for field in fields):
+    if any("\r" in field for field in fields):
+        return f"; {INNER_CR}"
+    if not quoted and any(field.startswith('"') for field in fields):
         return f"; fields in quotation marks? set quoted: true ({_key('quoted')})"
     if len(fields) > len(names):
         return f"; a {'tab' if delimiter == chr(9) else repr(delimiter)} inside of a field?"

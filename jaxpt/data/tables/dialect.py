@@ -78,7 +78,8 @@ def _dialect(
 ) -> Dialect:
     result = Dialect(delimiter or DELIMITERS[0], encoding or _encoding(path))
     if delimiter is None:
-        sample = [line for _, line in itertools.islice(lines(path, result.encoding), _SAMPLE_LINES)]
+        # A CR that ends no line is no matter of delimiters; who reads the file says it.
+        sample = [line.replace("\r", "") for _, line in itertools.islice(lines(path, result.encoding), _SAMPLE_LINES)]
         result = result._replace(delimiter=_delimiter(sample, quoted, columns))
     unusual = []
     if delimiter is None and result.delimiter != ",":

@@ -23,6 +23,8 @@ MAX_LINE = 1 << 28
 """Bytes of a line, unpacked: a few megabytes of gzip can hold gigabytes in one line."""
 MAX_FILE = 1 << 31
 """Bytes of a file, unpacked, that is read as a whole."""
+INNER_CR = "a CR inside of the line; lines end in LF or CR LF"
+"""What is wrong with a line where a CR alone was to end another one, for messages."""
 _GZIP_RATIO = 3  # text to its .gz
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
 
@@ -236,7 +238,8 @@ def raw_lines(path: str, offset: int = 0) -> Iterator[bytes]:
         with open_file(path) as file:
             file.seek(offset)
             while line := file.readline(MAX_LINE + 1):
-                if not count and not offset and b"\r" in line and not line.endswith(b"\n"):
+                is_last = not line.endswith(b"\n") or not file.peek(1)  # type: ignore[attr-defined]
+                if is_last and not count and not offset and b"\r" in line.rstrip(b"\r\n"):
                     how = "tr '\\r' '\\n' < OLD > NEW converts them"
                     raise UserError(f"{path}: its lines end in CR alone, as on old Macs; wants LF or CR LF: {how}")
                 if len(line) > MAX_LINE:

@@ -86,7 +86,9 @@ class Words(Tokenizer):
         cls, files: Sequence[Path], settings: dict[str, Any], lowercase: bool | None, extra_ids: int | None
     ) -> Tokenizer:
         path = files[0] / WORDS if files[0].is_dir() else files[0]
-        words = path.read_text("utf-8").splitlines()
+        # Words have other ends of lines (U+0085, as in GloVe's files), a file's own may be CR LF.
+        lines = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        words = [line.removesuffix("\r") for line in lines]
         if missing := [token for token in SPECIAL.values() if token not in words]:
             special = ", ".join(SPECIAL.values())
             raise UserError(f"{path}: has no line {missing[0]}; wants a word a line, and {special} among them")

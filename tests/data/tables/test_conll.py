@@ -69,6 +69,13 @@ def test_conll_2003(write):
     assert rows[2].values["ner"] == ["B-PER"] and rows[2].values["newdoc"]
 
 
+def test_a_document_ends_its_last_sentence(write):
+    rows = list(read(write("a O\n-DOCSTART- O\nb O\n", "a.conll")))
+    assert [(row.number, row.values["tokens"], row.values["newdoc"]) for row in rows] == [
+        (1, ["a"], False), (3, ["b"], True),
+    ]  # fmt: skip
+
+
 def test_two_columns_names_and_comments(write):
     path = write("# id 1 domain=en\nNew York\tB-LOC\n#nyc\tO\n", "wnut.iob")
     with pytest.raises(UserError, match=r"wnut\.iob: line 2: 2 columns, wants 4 \(tokens, pos, chunk, ner\)"):
@@ -93,6 +100,7 @@ def test_two_columns_names_and_comments(write):
         (" O\nb O\n", "a.conll", {}, r"a\.conll: line 1: 1 column, wants 2 \(tokens, tags\), as line 2"),
         ("a O\n\n O\n", "a.conll", {}, r"a\.conll: line 3: begins with a space, where a word is wanted: ' O'"),
         ("a\nb O\nc O\n", "a.conll", {}, r"a\.conll: line 1: 1 column, wants 2 \(tokens, tags\), as line 2"),
+        ("a O\nb O\nc O\rd O\r", "a.conll", {}, r"a\.conll: line 3: 3 columns, wants 2 .*, as line 1; a CR inside of"),
         ("a\tO\n\tO\n", "a.conll", {}, r"a\.conll: line 2: column 'tokens' is empty"),
         ("a\tO\nb\t\n", "a.conll", {}, r"a\.conll: line 2: column 'tags' is empty"),
         ("a O\n", "a.xyz", {}, r"a\.xyz: the suffix says nothing of the format; wants \.tsv, .*, or a format: tsv, "),

@@ -66,6 +66,12 @@ def test_quoted_fields(write):
     assert [row.values["text"] for row in read(path, quoted=True)] == ["a\tb"]
 
 
+def test_cr_cr_lf_ends_a_line(write):
+    for name, delimiter in (("a.tsv", "\t"), ("a.csv", ",")):
+        path = write(name, f"text{delimiter}label\r\r\na{delimiter}1\r\r\n")
+        assert next(read(path)).values == {"text": "a", "label": "1"}
+
+
 @pytest.mark.parametrize(
     "name, text, message",
     [
@@ -81,6 +87,9 @@ def test_quoted_fields(write):
         ("a.tsv", "text\tlabel\n", r"a\.tsv: no rows below the header"),
         ("a.tsv", b"text\tlabel\nna\xc3\xafve\t1\ncaf\xe9\t1\n", r"a\.tsv: line 3: not UTF-8 \(byte 0xe9\), as other"),
         ("a.tsv", b"text\tlabel\ncaf\xe9\t1\nna\xc3\xafve\t1\n", r"a\.tsv: line 2: not UTF-8 \(byte 0xe9\), as other"),
+        ("a.tsv", 'text\tlabel\n"a\nb"\t1\n', r"a\.tsv: line 2: 1 field, .* in quotation marks\? set quoted: true"),
+        ("a.tsv", "text\tlabel\na\t1\rb\t2\r", r"a\.tsv: line 2: 3 fields, .*; a CR inside of the line; lines end"),
+        ("a.csv", "text,label\na,1\rb,2\r", r"a\.csv: line 2: a CR inside of the line; lines end in LF or CR LF$"),
         (
             "a.csv",
             b"text,label\n\xff\x00,1\n",

@@ -66,7 +66,7 @@ def test_a_directory_stands_for_its_files(tmp_path):
     )
 
 
-@pytest.mark.parametrize("data", [b"a\tb\rc\td\r", b"a\tb\rc\td"])
+@pytest.mark.parametrize("data", [b"a\tb\rc\td\r", b"a\tb\rc\td", b"a\tb\rc\td\n", b"a\tb\rc\td\r\n"])
 def test_lines_that_end_in_cr_alone(tmp_path, data):
     (tmp_path / "mac.tsv").write_bytes(data)
     with pytest.raises(UserError, match=r"mac\.tsv: its lines end in CR alone, as on old Macs; wants LF or CR LF: tr "):

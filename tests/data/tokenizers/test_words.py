@@ -55,6 +55,11 @@ def test_files(tmp_path):
     again = tokenizers.load(tmp_path)
     assert (again.words, again.lowercase, again.digest()) == (words.words, True, words.digest())
     assert again.encode("The dog") == words.encode("the DOG")
+    odd = ["a\x85b", "a\u2028b", "a\x0cb", "a\rb", "cat"]  # only LF and CR LF end a line
+    words_module.of_words(odd, lowercase=False).save(tmp_path / "odd")
+    assert tokenizers.load(tmp_path / "odd").words[3:] == odd
+    (tmp_path / "dos.txt").write_bytes(b"</S>\r\n<S>\r\n<UNK>\r\nthe\r\n")
+    assert tokenizers.load(tmp_path / "dos.txt", "words").words == ["</S>", "<S>", "<UNK>", "the"]
     published = tmp_path / "vocab-elmo.txt"
     published.write_text("</S>\n<S>\n<UNK>\nthe\n")
     assert tokenizers.load(published, "words").encode("the cat") == [3, 2]

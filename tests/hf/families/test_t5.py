@@ -11,12 +11,14 @@ from jaxpt.models import stored
 from tests.hf.states import from_hf
 
 SIZES = {"vocab_size": 9, "d_model": 4, "d_kv": 2, "num_heads": 2, "d_ff": 6, "num_layers": 1}
+SPARSE = {"num_decoder_layers": 1, "num_experts": 2, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
 
 
 def opened(model_type, tensors):
     """(configuration, its missing and unexpected tensors, value of the embeddings) from tensors by name."""
     family = directory.families()[model_type]
-    given = SIZES | {"feed_forward_proj": "gated-gelu", "architectures": [family.classes], "model_type": model_type}
+    more = SPARSE if model_type == "switch_transformers" else {"feed_forward_proj": "gated-gelu"}
+    given = SIZES | more | {"architectures": [family.classes], "model_type": model_type}
     config = from_json(family, given, tensors)
     network = family.network(config)
     body = {name: np.zeros(x.shape, x.dtype) for name, x in whole(network, family).items() if name not in tensors}
@@ -30,7 +32,7 @@ def whole(network, family):
     return dict(mapping.tensors(params, family.table_of(network), network))
 
 
-@pytest.mark.parametrize("model_type", ["t5", "mt5", "umt5"])
+@pytest.mark.parametrize("model_type", ["t5", "mt5", "umt5", "switch_transformers"])
 @pytest.mark.parametrize("name", EMBEDDINGS)
 def test_an_untied_head_beside_any_name_of_the_embeddings(name, model_type):
     rng = np.random.default_rng(0)
