@@ -154,16 +154,31 @@ def read_layers(keys: dict[str, Any], count: int, is_other: Callable[[int], bool
     if types is None:
         types = [rope.SLIDING if is_other(i) else rope.FULL for i in range(count)]
     known = {rope.FULL: "main", rope.SLIDING: "other"}
-    if unknown := [kind for kind in types if kind not in (*known,)]:
-        raise UserError(f"config.json: layer_types: {shown(unknown[0])} is not supported, only {' or '.join(known)}")
-    check_layers("layer_types", types, count)
+    check_layers("layer_types", types, count, (*known,))
     return keys | {"layer_types": shortest([known[kind] for kind in types])}
 
 
-def check_layers(key: str, kinds: list[Any], count: int) -> None:
-    """Raises UserError if a key does not name the kind of each layer."""
-    if len(kinds) != count:
-        raise UserError(f"config.json: {key}: names {len(kinds)} layers, but num_hidden_layers is {count}")
+def check_layers(key: str, of_layers: list[Any], count: int, kinds: tuple[Any, ...]) -> None:
+    """Raises UserError if a key does not name one of the kinds for each layer."""
+    if unknown := [kind for kind in of_layers if kind not in kinds]:
+        allowed = " or ".join(map(str, kinds))
+        raise UserError(f"config.json: {key}: {shown(unknown[0])} is not supported, only {allowed}")
+    if len(of_layers) != count:
+        raise UserError(f"config.json: {key}: names {len(of_layers)} layers, but num_hidden_layers is {count}")
+
+
+def take_period(keys: dict[str, Any], key: str, default: int) -> int:
+    """Removes a key of one layer in every n; gives n.
+
+    Raises:
+      UserError: n is no number above 0.
+    """
+    period = keys.pop(key, None)
+    if period is None:
+        return default
+    if period < 1:
+        raise UserError(f"config.json: {key}: wants a number above 0, got {shown(period)}")
+    return period
 
 
 def shortest(kinds: list[str]) -> list[str]:

@@ -72,7 +72,10 @@ TYPES: Mapping[str, type | tuple[type, ...]] = {
     "pos_att_type": (str, list), "norm_rel_ebd": str, "relative_attention": bool, "attention_head_size": int,
     "max_relative_positions": int, "position_buckets": int, "conv_kernel_size": int, "hidden_size": int,
     "num_attention_heads": int, "max_position_embeddings": int, "tie_word_embeddings": bool,
-    "scale_decoder_outputs": bool, "clamp_len": int, "mem_len": int, "reuse_len": int, "word_embed_proj_dim": int,
+    "use_sliding_window": bool, "max_window_layers": int, "sliding_window_pattern": int, "_sliding_window_pattern": int,
+    "no_rope_layers": list, "no_rope_layer_interval": int, "mlp_only_layers": list, "new_decoder_architecture": bool,
+    "parallel_attn": bool, "multi_query": bool, "scale_decoder_outputs": bool, "clamp_len": int, "mem_len": int,
+    "reuse_len": int, "word_embed_proj_dim": int,
 }  # fmt: skip
 """Types of the keys that are read before the others; the types of those are our fields'."""
 

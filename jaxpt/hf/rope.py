@@ -54,7 +54,7 @@ def options(theta: float) -> tuple[Option, ...]:
     )
 
 
-def read(keys: dict[str, Any], theta: float) -> dict[str, Any]:
+def read(keys: dict[str, Any], theta: float, by_kind: bool = False) -> dict[str, Any]:
     """Moves rotary positions into one mapping, `rope_parameters`, of layers with full attention.
 
     The base of layers with a window becomes `rope_local_base_freq`, the share of rotated coordinates
@@ -63,6 +63,7 @@ def read(keys: dict[str, Any], theta: float) -> dict[str, Any]:
     Args:
       keys: of config.json.
       theta: their default of `rope_theta`.
+      by_kind: the family's `rope_parameters` may have a mapping for each kind of layer.
 
     Raises:
       UserError: a scaled kind of positions lacks a number, or layers with a window are scaled.
@@ -70,7 +71,8 @@ def read(keys: dict[str, Any], theta: float) -> dict[str, Any]:
     keys = dict(keys)
     old = {"rope_theta", "rope_scaling"} & set(keys)
     rope = {"rope_theta": keys.pop("rope_theta", theta), **(keys.pop("rope_scaling", None) or {})} if old else {}
-    rope |= _of_full_layers(keys, keys.pop("rope_parameters", None) or {})
+    nested = keys.pop("rope_parameters", None) or {}
+    rope |= _of_full_layers(keys, nested) if by_kind else nested
     if "type" in rope:
         rope.setdefault("rope_type", rope.pop("type"))
         rope.pop("type", None)
@@ -107,7 +109,12 @@ def _of_full_layers(keys: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any
 
 
 def _require(rope: dict[str, Any]) -> None:
-    kind = rope.get("rope_type")
+    """Raises UserError if a number is missing, or a factor is there that the kind does not have."""
+    kind = rope.get("rope_type", "default")
+    if kind == "default" and rope.get("factor", 1.0) != 1.0:
+        raise UserError(
+            f"config.json: rope_parameters.factor: {shown(rope['factor'])} has no rope_type that scales by it"
+        )
     for key in _REQUIRED.get(kind, ()) if isinstance(kind, str) else ():
         if rope.get(key) is None:
             raise UserError(f"config.json: rope_parameters.{key}: is missing; rope_type {kind} needs it")

@@ -54,6 +54,7 @@ def write(
     model = traverse_util.flatten_dict(network.shapes(), sep="/")
     adapter = adapter or {}
     shapes: Mapping[str, Any] = model | adapter
+    run_dir = run_dir.resolve()  # TensorStore refuses a path with ".."
     state = run_dir / "checkpoints" / str(STEP) / "state"
     _check_space(run_dir, shapes, dtypes)
     _skeleton(run_dir, {path: np.zeros((1,), dtypes.get(path, np.float32)) for path in shapes})
@@ -86,7 +87,7 @@ def _open_array(file: Path, path: str, shape: Any, dtype: Any) -> tensorstore.Te
         "dtype": "bfloat16" if np.dtype(dtype) == jnp.bfloat16 else np.dtype(dtype).str,
         "compressor": None,
     }
-    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(file.absolute())}, "metadata": metadata}
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(file)}, "metadata": metadata}
     return tensorstore.open(spec, create=True, delete_existing=True).result()
 
 
@@ -111,13 +112,12 @@ def _skeleton(run_dir: Path, flat: Mapping[str, np.ndarray]) -> None:
     params = traverse_util.unflatten_dict(dict(flat), sep="/")
     counts = dict.fromkeys(("step", "skipped", "skipped_total"), np.zeros((), np.int32))
     state = {**counts, "params": params, "opt_state": None, "ema": None}
-    directory = (run_dir / "checkpoints").absolute()
     args = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave({"phase": 0, "data": {}}))
     log = logging.getLogger("absl")
     level = log.level
     log.setLevel(logging.ERROR)  # Orbax warns of a format that was chosen on purpose
     try:
-        with ocp.CheckpointManager(directory, handler_registry=registry) as manager:
+        with ocp.CheckpointManager(run_dir / "checkpoints", handler_registry=registry) as manager:
             manager.save(STEP, args=args)
     finally:
         log.setLevel(level)

@@ -81,6 +81,13 @@ REFUSED = {
     "rope: dynamic": (
         "llama", keys(rope_parameters={"rope_type": "dynamic", "factor": 2.0}), "rope_type: 'dynamic' is not supported",
     ),
+    "rope: a factor without a type": (
+        "llama", keys(rope_scaling={"factor": 4.0}, **ROPE), "rope_parameters.factor: 4.0 has no rope_type that scales",
+    ),
+    "rope: by kinds of layers that the family does not have": (
+        "llama", keys(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 2.0}}),
+        "rope_parameters.full_attention.rope_type: 'linear' is unknown for model_type llama",
+    ),
     "rope: yarn without a factor": (
         "llama", keys(rope_parameters={"rope_type": "yarn"}), "rope_parameters.factor: is missing; rope_type yarn",
     ),
@@ -108,6 +115,25 @@ REFUSED = {
     ),
     "layers: an unknown kind": (
         "llama", keys(model_type="qwen3", layer_types=["full_attention", {}]), "layer_types: {} is not supported",
+    ),
+    "layers: a kind that is no word": (
+        "llama", keys(model_type="smollm3", no_rope_layers=[1, "x"]), "no_rope_layers: 'x' is not supported, only 0 or",
+    ),
+    "layers: rotary ones as a text": ("llama", keys(model_type="smollm3", no_rope_layers="10"), "wants a list, got"),
+    "layers: every 0": (
+        "llama", keys(model_type="smollm3", no_rope_layer_interval=0), "no_rope_layer_interval: wants a number above 0",
+    ),
+    "layers: every text": (
+        "llama", keys(model_type="gemma3_text", sliding_window_pattern="6"), "sliding_window_pattern: wants a whole",
+    ),
+    "layers: a window every -2": (
+        "llama", keys(model_type="gemma3_text", _sliding_window_pattern=-2), "wants a number above 0, got -2",
+    ),
+    "layers: the first with a window is a text": (
+        "llama", keys(model_type="qwen3", max_window_layers="1"), "max_window_layers: wants a whole number, got '1'",
+    ),
+    "layers: dense ones are a number": (
+        "llama", keys(model_type="qwen3_moe", mlp_only_layers=1), "mlp_only_layers: wants a list, got 1",
     ),
     "layers: rotary ones of another number": (
         "llama", keys(model_type="smollm3", no_rope_layers=[1, 0, 1]), "no_rope_layers: names 3 layers, but",

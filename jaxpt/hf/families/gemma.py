@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from jaxpt.hf import rope
-from jaxpt.hf.decoders import LLAMA, family, options, read_layers, table, write_layers
+from jaxpt.hf.decoders import LLAMA, family, options, read_layers, table, take_period, write_layers
 from jaxpt.hf.model_types import IMAGES
 from jaxpt.hf.options import Option
 from jaxpt.hf.tasks import Task, tasks
@@ -42,9 +42,9 @@ def _read_2(keys: dict[str, Any]) -> dict[str, Any]:
 
 def _read_3(keys: dict[str, Any]) -> dict[str, Any]:
     keys = dict(keys)
-    names = ("sliding_window_pattern", "_sliding_window_pattern")
-    every = next((x for name in names if isinstance(x := keys.pop(name, None), int) and x > 0), 6)
-    keys = read_layers(rope.read(keys, 1_000_000.0), 26, lambda i: (i + 1) % every != 0)
+    every = take_period(keys, "_sliding_window_pattern", 6)
+    every = take_period(keys, "sliding_window_pattern", every)
+    keys = read_layers(rope.read(keys, 1_000_000.0, by_kind=True), 26, lambda i: (i + 1) % every != 0)
     keys.pop("hidden_act", None)
     return keys
 

@@ -33,7 +33,7 @@ def _read_qwen(keys: dict[str, Any]) -> dict[str, Any]:
         keys.setdefault("num_experts", count)
     keys["sliding_window"] = keys.get("sliding_window", 4096) if is_used else None
     dense, layers = keys.get("mlp_only_layers") or [], keys.get("num_hidden_layers", 24)
-    if isinstance(layers, int) and layers <= MAX_LAYERS and set(range(layers)) <= {*dense}:
+    if isinstance(layers, int) and layers <= MAX_LAYERS and all(i in dense for i in range(layers)):
         raise UserError("config.json: mlp_only_layers: names all layers, so there are no experts; this is a qwen3")
     return keys | {"mlp_only_layers": dense}
 

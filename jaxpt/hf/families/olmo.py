@@ -19,7 +19,7 @@ TABLE = functools.partial(table, names=NAMES)
 
 
 def _read_3(keys: dict[str, Any]) -> dict[str, Any]:
-    return read_layers(rope.read(keys, 500_000.0), 32, lambda i: (i + 1) % 4 != 0)
+    return read_layers(rope.read(keys, 500_000.0, by_kind=True), 32, lambda i: (i + 1) % 4 != 0)
 
 
 FAMILIES = (

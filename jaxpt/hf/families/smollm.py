@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxpt.hf import rope
-from jaxpt.hf.decoders import MAX_LAYERS, check_layers, family, llama_tasks, options, shortest
+from jaxpt.hf.decoders import MAX_LAYERS, check_layers, family, llama_tasks, options, shortest, take_period
 from jaxpt.hf.options import Option
 from jaxpt.models.decoder_only import DecoderOnlyConfig
 
@@ -20,11 +20,12 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
     """In `no_rope_layers`, 1 is a layer with rotary positions; a window counts only with `use_sliding_window`."""
     keys = rope.read(keys, 2_000_000.0)
     keys.pop("layer_types", None)
-    count, every = keys.get("num_hidden_layers", 36), keys.pop("no_rope_layer_interval", None) or 4
+    count, every = keys.get("num_hidden_layers", 36), take_period(keys, "no_rope_layer_interval", 4)
     if not isinstance(count, int) or not 0 < count <= MAX_LAYERS:
         return keys  # the number is refused later
-    rotated = keys.get("no_rope_layers") or [int((i + 1) % every != 0) for i in range(count)]
-    check_layers("no_rope_layers", rotated, count)
+    rotated = keys.get("no_rope_layers")
+    rotated = [int((i + 1) % every != 0) for i in range(count)] if rotated is None else rotated
+    check_layers("no_rope_layers", rotated, count, kinds=(0, 1))
     return keys | {"no_rope_layers": shortest(["main" if x else "other" for x in rotated])}
 
 
