@@ -17,6 +17,7 @@ failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong.
 | signals | SIGINT or SIGTERM likewise; the exit code is 128 + signal | tools/interrupt.py |
 | fuzz | a damaged or hostile recipe, directory or data file | tools/fuzz.py |
 | flips | a flipped, zeroed or cut piece of a file of a run, a cache or of results | tools/flips.py |
+| injections | a run with a fault in a step, a replica, the data or a process; or a clean run | tools/injections.py |
 | full_disk | a writer on a disk of some size | tools/full_disk.py |
 """
 
@@ -38,10 +39,19 @@ PARTS = {
     "signals": (("interrupt.py", "--each", "1"), r"(\d+) signals;"),
     "fuzz": (("fuzz.py", "--cases", "100", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
     "flips": (("flips.py", "--flips", "200", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
+    "injections": (("injections.py", "--trials", "2", "--clean", "2"), r"(\d+) of (\d+) wrong"),
     "full_disk": (("full_disk.py", "--sizes", "4", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
 }
 """{part: (its command, the line with its counts)}."""
-FULL = {"kills": 1000, "cold_kills": 60, "signals": 1000, "fuzz": 10_000, "flips": 10_000, "full_disk": 120}
+FULL = {
+    "kills": 1000,
+    "cold_kills": 60,
+    "signals": 1000,
+    "fuzz": 10_000,
+    "flips": 10_000,
+    "injections": 140,
+    "full_disk": 120,
+}
 """{part: trials of a release}."""
 SHORT = {
     "kills": ("--kills", "4", "--only", "gpt2"),
