@@ -114,7 +114,7 @@ def flipped(current, device):
             local.view(np.uint32).flat[3] ^= 1
         pieces.append(jax.device_put(local, shard.device))
     leaves[at] = jax.make_array_from_single_device_arrays(leaves[at].shape, leaves[at].sharding, pieces)
-    return current._replace(params=jax.tree.unflatten(tree, leaves))
+    return current.replace(params=jax.tree.unflatten(tree, leaves))
 
 
 def start(folder, run_dir, kind, at, *overrides):

@@ -63,7 +63,7 @@ class Watchdog(threading.Thread):
         Args:
           now: seconds since the epoch.
         """
-        activity, since = self._clock.activity, self._clock.since
+        activity, since = self._clock.doing, self._clock.since
         if self._limit is None or activity not in WATCHED or now - since <= self._limit or since == self._reported:
             return None
         self._reported = since
@@ -90,7 +90,7 @@ class Watchdog(threading.Thread):
         clock = self._clock
         facts = {
             "time": round(self._written, 3), "step": clock.step, "first_step": clock.first_step,
-            "first_seconds": round(clock.first_seconds, 3), "activity": clock.activity,
+            "first_seconds": round(clock.first_seconds, 3), "activity": clock.doing,
             "process": os.getpid(), "host": socket.gethostname(),
             "seconds": {name: round(x, 3) for name, x in clock.seconds().items()},
         }  # fmt: skip
