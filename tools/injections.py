@@ -45,8 +45,8 @@ FOUND = {
     "spike": r"step {at}: a spike: [^\n]*its update is left out[^\n]*\n[^\n]*going back to step \d+",
     "replica": r"process 0, device 1 \(cpu\): its replica differs from the others in params/",
     "slow_data": r"process 0: a batch of data after step \d+ has taken",
-    "stopped": r"process 1\b",
-    "lost": r"process 1\b",
+    "stopped": r"process 0: a [^\n]* has taken [^\n]*; process 1 gives no sign of life",
+    "lost": r"process 1 is gone",
 }
 """{kind: what the run, or its process 0, has to say}."""
 CODES = {"nan": 0, "spike": 0, "replica": 75, "slow_data": 75, "stopped": 75, "lost": 75}

@@ -77,6 +77,8 @@ class Watchdog(threading.Thread):
         with contextlib.suppress(OSError), file.open("a", encoding="utf-8") as stacks:
             print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", file=stacks, flush=True)
             faulthandler.dump_traceback(stacks)
+        if silent := failures.silent():
+            line += f"; process {', '.join(map(str, silent))} gives no sign of life"
         line += f"; it is at {place}; all stacks: {file}"
         if not self._exits:
             warn(line)
