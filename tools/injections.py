@@ -8,7 +8,7 @@ All runs are of one recipe, GPT-2 on two devices, with the same intervals; the s
 |---|---|---|---|
 | nan | a loss that is not a number, in one step | an update was skipped | the run ends |
 | spike | loss and gradient × 20, in one step | a spike, and the way back | the run ends |
-| replica | the lowest bit of a weight, on one device | the device, within 200 steps; exit code 75 | resumed, it ends |
+| replica | a random bit of a random weight, on one device | the device, within 200 steps; exit code 75 | resumed, it ends |
 | slow_data | a batch that takes longer than `train.stall_seconds` | the process, and that it is data | the run ends |
 | stopped | SIGSTOP of one of two processes | the other names it; exit code 75 | resumed, it ends |
 | lost | SIGKILL of one of two processes | the other names it; exit code 75 | resumed, it ends |
@@ -93,25 +93,28 @@ def inject(kind, at):
             if kind in ("nan", "spike"):
                 return odd(current, *rest)
             new, figures = made.train(current, *rest)
-            return flipped(new, setup.mesh.devices.flat[1]), figures
+            return flipped(new, setup.mesh.devices.flat[1], at), figures
 
         return made._replace(train=spoiled)
 
     programs.build = spoiled_build
 
 
-def flipped(current, device):
-    """The state with the lowest bit of one weight changed in what one device holds of it."""
+def flipped(current, device, seed):
+    """The state with a random bit of a random weight changed in what one device holds of it."""
     import jax
     import numpy as np
 
     leaves, tree = jax.tree.flatten(current.params)
-    at = max(range(len(leaves)), key=lambda n: leaves[n].size)
+    rng = np.random.default_rng(seed)
+    sizes = np.array([leaf.size for leaf in leaves])
+    at = rng.choice(len(leaves), p=sizes / sizes.sum())
+    place, bit = rng.integers(leaves[at].size), np.uint32(1) << np.uint32(rng.integers(32))
     pieces = []
     for shard in leaves[at].addressable_shards:
         local = np.array(shard.data)
         if shard.device == device:
-            local.view(np.uint32).flat[3] ^= 1
+            local.view(np.uint32).flat[place] ^= bit
         pieces.append(jax.device_put(local, shard.device))
     leaves[at] = jax.make_array_from_single_device_arrays(leaves[at].shape, leaves[at].sharding, pieces)
     return current.replace(params=jax.tree.unflatten(tree, leaves))
