@@ -8,8 +8,8 @@ All runs are of one recipe, GPT-2 on two devices, with the same intervals; the s
 |---|---|---|---|
 | nan | a loss that is not a number, in one step | an update was skipped | the run ends |
 | spike | loss and gradient × 20, in one step | a spike, and the way back | the run ends |
-| replica | a random bit of a random weight, on one device | the device, within 200 steps; exit code 75 | resumed, it ends |
-| slow_data | a batch that takes longer than `train.stall_seconds` | the process, and that it is data | the run ends |
+| replica | a random bit of a random weight, on one device | which, within 200 steps; exit code 75 | resumed, it ends |
+| slow_data | a batch takes longer than `train.stall_seconds` | that it is data; exit code 75 | resumed, it ends |
 | stopped | SIGSTOP of one of two processes | the other names it; exit code 75 | resumed, it ends |
 | lost | SIGKILL of one of two processes | the other names it; exit code 75 | resumed, it ends |
 
