@@ -12,10 +12,12 @@ failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong.
 
 | Part | A trial | Tool |
 |---|---|---|
-| kills | `kill -9` in a random stage of a run; resumed, it ends with equal bits | tools/interrupt.py |
+| kills | `kill -9` at a random moment of a warm run of six kinds; resumed, it ends with equal bits | tools/kills.py |
+| cold_kills | `kill -9` in a random stage, imports and preparation included | tools/interrupt.py |
 | signals | SIGINT or SIGTERM likewise; the exit code is 128 + signal | tools/interrupt.py |
 | fuzz | a damaged or hostile recipe, directory or data file | tools/fuzz.py |
 | flips | a flipped, zeroed or cut piece of a file of a run, a cache or of results | tools/flips.py |
+| injections | a run with a fault in a step, a replica, the data or a process; or a clean run | tools/injections.py |
 | full_disk | a writer on a disk of some size | tools/full_disk.py |
 """
 
@@ -32,16 +34,30 @@ from scipy import stats
 
 ROOT = Path(__file__).parents[1]
 PARTS = {
-    "kills": (("interrupt.py", "--each", "1", "--signals", "SIGKILL"), r"(\d+) signals;"),
+    "kills": (("kills.py", "--kills", "40"), r"(\d+) of (\d+) wrong"),
+    "cold_kills": (("interrupt.py", "--each", "1", "--signals", "SIGKILL"), r"(\d+) signals;"),
     "signals": (("interrupt.py", "--each", "1"), r"(\d+) signals;"),
     "fuzz": (("fuzz.py", "--cases", "100", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
     "flips": (("flips.py", "--flips", "200", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
+    "injections": (("injections.py", "--trials", "2", "--clean", "2"), r"(\d+) of (\d+) wrong"),
     "full_disk": (("full_disk.py", "--sizes", "4", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
 }
 """{part: (its command, the line with its counts)}."""
-FULL = {"kills": 1000, "signals": 1000, "fuzz": 10_000, "flips": 10_000, "full_disk": 120}
+FULL = {
+    "kills": 1000,
+    "cold_kills": 60,
+    "signals": 1000,
+    "fuzz": 10_000,
+    "flips": 10_000,
+    "injections": 140,
+    "full_disk": 120,
+}
 """{part: trials of a release}."""
-SHORT = {"fuzz": ("--cases", "20", "--jobs", "2"), "flips": ("--flips", "20", "--jobs", "2")}
+SHORT = {
+    "kills": ("--kills", "4", "--only", "gpt2"),
+    "fuzz": ("--cases", "30", "--jobs", "2"),
+    "flips": ("--flips", "20", "--jobs", "2"),
+}
 """{part: arguments of the short form}."""
 
 
@@ -50,7 +66,7 @@ def counts(part, said, code):
     match = re.search(PARTS[part][1], said)
     if match is None:
         return 1, 1
-    if part in ("kills", "signals"):  # one line for each wrong one, and an unequal end
+    if part in ("cold_kills", "signals"):  # one line for each wrong one, and an unequal end
         wrong = len(re.findall(r"^WRONG", said, re.MULTILINE)) + ("bit-equal: False" in said)
         return int(match[1]), max(wrong, int(code != 0))
     return int(match[2]), max(int(match[1]), int(code != 0))

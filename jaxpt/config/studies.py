@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -352,7 +353,8 @@ def _rows(study: Study, path: Path, overrides: Overrides) -> tuple[StudyRow, ...
             raise UserError(f"{path}: rows: {row.name} has no recipe, and there is no recipe of all rows")
         rows.append(row.model_copy(update={"recipe": _beside(path, recipe)}))
     if study.recipes is not None:
-        recipe_paths = sorted(path.parent.glob(study.recipes))
+        names = glob.glob(study.recipes, root_dir=path.parent, recursive=True)
+        recipe_paths = sorted(path.parent / name for name in names)
         if not recipe_paths:
             raise UserError(f"{path}: recipes: no file matches {path.parent / study.recipes}")
         taken = {row.name for row in rows}

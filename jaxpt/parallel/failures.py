@@ -95,6 +95,11 @@ def stepping() -> Iterator[None]:
         _watch.beat()
 
 
+def silent() -> list[int]:
+    """Processes of this run that have given no sign of life for some seconds; from any thread."""
+    return [] if _watch is None else _watch.silent()
+
+
 def end_all(code: int, words: str) -> NoReturn:
     """Ends this process at once, from any thread, and the others of its run.
 
@@ -180,6 +185,11 @@ class _Watch(threading.Thread):
         }
         looks = self._heartbeat_timeout / _POLL_SECONDS
         return [n for n, sign in self._signs.items() if sign.endswith(_STEPPING) and self._unchanged[n] > looks]
+
+    def silent(self) -> list[int]:
+        """Processes whose last sign of life is some seconds old, and was not that of an end."""
+        looks = _LOST_SECONDS / _POLL_SECONDS
+        return [n for n, sign in self._signs.items() if sign != _DONE and self._unchanged[n] > looks]
 
     def lost(self) -> list[int]:
         """Processes that give no sign of life for some seconds."""

@@ -37,6 +37,7 @@ class Clock:
         self._sums = dict.fromkeys(ACTIVITIES, 0.0)
         self.activity, self.since = "start", begun
         """What the main thread does, and since when, or since its last sign of progress."""
+        self._is_fetching = False
         self._counted = begun
         self.begin(0)
 
@@ -62,6 +63,20 @@ class Clock:
             yield
         finally:
             self.switch(outer)
+
+    @contextlib.contextmanager
+    def fetching(self) -> Iterator[None]:
+        """The host waits for a batch while the device works: it counts as steps, but `doing` is "data"."""
+        self._is_fetching = True
+        try:
+            yield
+        finally:
+            self._is_fetching = False
+
+    @property
+    def doing(self) -> str:
+        """The activity, or "data" within `fetching`."""
+        return "data" if self._is_fetching else self.activity
 
     def beat(self, step: int) -> None:
         """A step was done: the activity makes progress."""

@@ -321,7 +321,8 @@ class Run:
                 self.timings.mark("the first step")
                 say("\n".join(self.timings.end(ready)))
             if done < end:  # the device works on this step while the host gets the next batch
-                batch = step.put(feed.next(figures), setup)
+                with self.clock.fetching():
+                    batch = step.put(feed.next(figures), setup)
             window.append(figures)
             if len(window) > MAX_INFLIGHT_STEPS:
                 jax.block_until_ready(window[-1 - MAX_INFLIGHT_STEPS])

@@ -63,7 +63,7 @@ class Watchdog(threading.Thread):
         Args:
           now: seconds, as `time.monotonic` gives them.
         """
-        activity, since = self._clock.activity, self._clock.since
+        activity, since = self._clock.doing, self._clock.since
         if self._limit is None or activity not in WATCHED or now - since <= self._limit or since == self._reported:
             return None
         self._reported = since
@@ -77,6 +77,8 @@ class Watchdog(threading.Thread):
         with contextlib.suppress(OSError), file.open("a", encoding="utf-8") as stacks:
             print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", file=stacks, flush=True)
             faulthandler.dump_traceback(stacks)
+        if silent := failures.silent():
+            line += f"; process {', '.join(map(str, silent))} gives no sign of life"
         line += f"; it is at {place}; all stacks: {file}"
         if not self._exits:
             warn(line)
@@ -90,7 +92,7 @@ class Watchdog(threading.Thread):
         clock = self._clock
         facts = {
             "time": round(time.time(), 3), "step": clock.step, "first_step": clock.first_step,
-            "first_seconds": round(clock.first_seconds, 3), "activity": clock.activity,
+            "first_seconds": round(clock.first_seconds, 3), "activity": clock.doing,
             "process": os.getpid(), "host": socket.gethostname(),
             "seconds": {name: round(x, 3) for name, x in clock.seconds().items()},
         }  # fmt: skip

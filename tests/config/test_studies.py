@@ -111,6 +111,8 @@ def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
         ("question: q\nrows: [{name: a, recipe: x}, {name: a, recipe: y}]", "rows: two have the name 'a'"),
         ("question: q\nrows: [{name: a}]", "rows: a has no recipe, and there is no recipe of all rows"),
         ("question: q\nrecipes: '*.yml'", "recipes: no file matches *.yml"),
+        ("question: q\nrecipes: /gone/*.yml", "recipes: no file matches /gone/*.yml"),
+        ("question: q\nrecipes: ''", "recipes: no file matches *"),
         (
             "question: q\nevaluate: {probe: {path: a, test: b}}",
             "unknown key evaluate.probe.test; did you mean *evaluate.probe.test_path*",

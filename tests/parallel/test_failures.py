@@ -38,6 +38,9 @@ def work():
                 time.sleep(3)
                 if own == 1:
                     os.kill(os.getpid(), signal.SIGKILL)
+                while not failures.silent():
+                    time.sleep(0.05)
+                print("silent:", failures.silent(), file=sys.stderr)
                 time.sleep(60)
         multihost_utils.process_allgather(np.array([own]))
 
@@ -110,4 +113,5 @@ def test_a_process_that_is_silent_in_a_step_is_named_by_all(ended):
         said = ended[5][own].err
         silent = r"gave no sign of life for 6 s, distributed.heartbeat_timeout \(killed or stopped, or .*"
         assert re.search(rf"(?m)^\S+ \S+ \[{own}\] jaxpt: process 1 {silent} to resume$", said)
+        assert re.search(r"(?m)^(\S+ \S+ \[\d\] )?silent: \[1\]$", said)  # for the watchdog, before it counts as gone
         assert said.endswith("to resume\n") and "Check failure stack trace" not in said

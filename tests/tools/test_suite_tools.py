@@ -73,10 +73,11 @@ def test_a_mutant_is_found_again_where_its_lines_have_moved():
 
 def test_a_campaign_counts_what_its_parts_say():
     signals = "10 signals; reaction: median 0.3 s, longest 1.2 s, within 2 s 10 of 10; final state bit-equal: "
-    assert torture.counts("kills", f"{signals}True", 0) == (10, 0)
-    assert torture.counts("kills", f"{signals}False\nWRONG steps 2\nWRONG end 1", 1) == (10, 3)
+    assert torture.counts("cold_kills", f"{signals}True", 0) == (10, 0)
+    assert torture.counts("cold_kills", f"{signals}False\nWRONG steps 2\nWRONG end 1", 1) == (10, 3)
     assert torture.counts("fuzz", "2 of 100 wrong; at most 1 s", 1) == (100, 2)
     assert torture.counts("flips", "0 of 200 wrong; 9 s", 0) == (200, 0)
+    assert torture.counts("kills", "gpt2 4 kills, 9 s\n0 of 40 wrong; 6 chains; seed 0", 0) == (40, 0)
     assert torture.counts("flips", "Traceback", 1) == (1, 1)  # it did not come to its end
     rows = [{"part": "kills", "trials": 150, "wrong": 0}, {"part": "kills", "trials": 150, "wrong": 0}]
     assert torture.table(rows)[1].split() == ["kills", "300", "0", "0.99%"]  # about 3/n

@@ -35,6 +35,8 @@ def test_each_stall_is_told_once_and_progress_is_none(tmp_path):
     assert dog.stalled(clock.since + 75) == ("process 0: a step after step 7 has taken 1m15s (train.stall_seconds: 10)")
     clock.beat(8)
     assert dog.stalled(clock.since + 5) is None
+    with clock.fetching():
+        assert dog.stalled(clock.since + 75).startswith("process 0: a batch of data after step 8 has taken 1m15s")
     assert watchdog.Watchdog(config(None), tmp_path, clock, True).stalled(clock.since + 1e9) is None
 
 

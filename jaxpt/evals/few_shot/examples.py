@@ -117,7 +117,8 @@ def _files(task: HarnessTask, path: str, folder: str | None) -> list[str]:
         return tables.expand(path, f"{task.source}: data.path")
     for place in _folders(task, folder):
         for name in (path, f"{path}.gz"):
-            files = sorted(place.glob(name))
+            file = place / name
+            files = [file] if file.is_file() else sorted(place.glob(name)) if path else []
             if files:
                 return tables.expand([str(file) for file in files], f"{task.source}: data.path")
     return []

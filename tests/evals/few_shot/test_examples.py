@@ -74,6 +74,12 @@ def test_pairs_are_limited_by_group(tmp_path):
     assert all(one.gold == 0 and one.contexts == ("", "") for one in found)
 
 
+def test_a_file_with_brackets_in_its_name_is_that_file(tmp_path):
+    task = made(tmp_path, CHOICE | {"data": {"path": "rows[1].jsonl"}}, rows(2))
+    (tmp_path / "rows.jsonl").rename(tmp_path / "rows[1].jsonl")
+    assert len(examples(task)) == 2
+
+
 def test_rows_that_do_not_count_are_left_out(tmp_path):
     assert len(examples(made(tmp_path, CHOICE | {"filter": "right == 1"}, rows(5)))) == 2
     with pytest.raises(UserError, match=r"mine.yaml: has no rows that count \(filter: right == 7\)"):
@@ -91,6 +97,7 @@ def test_rows_that_do_not_count_are_left_out(tmp_path):
             r"no file none.jsonl, and no data.tfds; looked in .*; give --data DIR or mine",
         ),
         ({"data": {}}, r"no data.path, and no data.tfds"),
+        ({"data": {"path": ""}}, r"no data.path, and no data.tfds"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path, change, message):
