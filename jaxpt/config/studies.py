@@ -231,12 +231,12 @@ class Study(Frozen):
           >>> Study(question="?", rows=rows).ancestors(rows[2])
           ['b', 'a']
         """
-        rows, found = {row.name: row for row in self.rows}, []
+        rows, names = {row.name: row for row in self.rows}, []
         matches = [re.findall(r"\{study\}/([\w.=+-]+)(/tokenizer)?", text) for text in row.set]
         for name in dict.fromkeys(name for match in matches for name, vocabulary in match if not vocabulary):
             if name in rows and name != row.name:
-                found += [name, *self.ancestors(rows[name])]
-        return list(dict.fromkeys(found))
+                names += [name, *self.ancestors(rows[name])]
+        return list(dict.fromkeys(names))
 
     def minutes_of(self, row: StudyRow) -> float | None:
         """Minutes of training steps of a row; None if its steps come from tokens, or from its recipe."""

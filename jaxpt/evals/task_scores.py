@@ -59,5 +59,5 @@ def constant_baseline(
       rows: those that are scored.
       targets: their targets.
     """
-    found = (task.majority(metric, trained, rows, targets) for metric in task.scored)
-    return {name: x for metrics in found for name, x in (metrics or {}).items()}
+    majorities = (task.majority(metric, trained, rows, targets) for metric in task.scored)
+    return {name: x for metrics in majorities for name, x in (metrics or {}).items()}

@@ -203,19 +203,19 @@ def _outcomes(
     return [json.loads(line)["outcome"] for line in path.read_bytes().splitlines()]  # text has other ends of lines
 
 
-def results_folder(given: Path, chosen: Path, step: int | None) -> Path:
+def results_folder(path: Path, chosen: Path, step: int | None) -> Path:
     """Where results go: never into a checkpoint, which training deletes.
 
     Args:
-      given: what the user named.
+      path: what the user named.
       chosen: the checkpoint's directory, or the model's.
       step: of the checkpoint, if it is one.
 
     Returns:
       The directory.
     """
-    if step is None or (given / "checkpoints").is_dir():
-        return given / "harness"
+    if step is None or (path / "checkpoints").is_dir():
+        return path / "harness"
     return chosen.parents[1] / "harness" / str(step)
 
 

@@ -88,9 +88,9 @@ def expected_calibration_error(confidences: Sequence[float], is_correct: Sequenc
       >>> round(expected_calibration_error([0.9, 0.9], [True, False]), 6)
       0.4
     """
-    found = reliability(confidences, is_correct, bins)
-    total = sum(bin.count for bin in found)
-    return sum(bin.count * abs(bin.confidence - bin.accuracy) for bin in found) / total if total else 0.0
+    rows_by_bin = reliability(confidences, is_correct, bins)
+    total = sum(bin.count for bin in rows_by_bin)
+    return sum(bin.count * abs(bin.confidence - bin.accuracy) for bin in rows_by_bin) / total if total else 0.0
 
 
 def fit_threshold(p: Sequence[float], is_labelled: Sequence[bool]) -> float | None:

@@ -151,14 +151,14 @@ def distillation_kl(
     return total, {"agreement": (jax.lax.stop_gradient(agreement), weights_BxT.sum(dtype=jnp.float32))}
 
 
-def cosine_distance(one: jax.Array, other: jax.Array) -> jax.Array:
+def cosine_distance(x: jax.Array, y: jax.Array) -> jax.Array:
     """1 − cos of vectors along the last axis, in float32.
 
         1 − x·y / √((|x|² + ε)(|y|² + ε)),   ε = 1e-12
 
     Args:
-      one: [..., D].
-      other: [..., D].
+      x: [..., D].
+      y: [..., D].
 
     Returns:
       float32 [...], between 0 and 2.
@@ -167,9 +167,9 @@ def cosine_distance(one: jax.Array, other: jax.Array) -> jax.Array:
       >>> print(cosine_distance(jnp.array([[1.0, 0.0], [3.0, 4.0]]), jnp.array([[0.0, 1.0], [-3.0, -4.0]])))
       [1. 2.]
     """
-    one, other = one.astype(jnp.float32), other.astype(jnp.float32)
-    norms = (jnp.square(one).sum(-1) + 1e-12) * (jnp.square(other).sum(-1) + 1e-12)
-    return 1 - (one * other).sum(-1) * jax.lax.rsqrt(norms)
+    x, y = x.astype(jnp.float32), y.astype(jnp.float32)
+    norms = (jnp.square(x).sum(-1) + 1e-12) * (jnp.square(y).sum(-1) + 1e-12)
+    return 1 - (x * y).sum(-1) * jax.lax.rsqrt(norms)
 
 
 def sample(hidden_BxTxD: jax.Array, projection: Projection, key: jax.Array, *, chunk: int = 0) -> jax.Array:

@@ -166,8 +166,8 @@ def _shares(shares: dict[str, float], called: dict[str, str]) -> str:
       >>> _shares({"FLOPs": 0.0403, "HBM": 3e-10, "ICI": 0.0375}, {"FLOPs": "FLOPs", "HBM": "HBM", "ICI": "NVLink"})
       'FLOPs 40.3 ms, NVLink 37.5 ms'
     """
-    least = sum(shares.values()) / 1000
-    return ", ".join(f"{called[name]} {duration(seconds)}" for name, seconds in shares.items() if seconds > least)
+    min_seconds = sum(shares.values()) / 1000
+    return ", ".join(f"{called[name]} {duration(seconds)}" for name, seconds in shares.items() if seconds > min_seconds)
 
 
 def _buffers(phase: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -208,8 +208,8 @@ def _print_cost(report: dict[str, Any]) -> None:
     cost, assumptions, phases = report["cost"], report["assumptions"], report["phases"]
     likely = ""
     if all(phase["bound"]["estimate"] for phase in phases):
-        least = sum(phase["steps"] * phase["bound"]["seconds"] for phase in phases)
-        ratio = sum(phase["steps"] * phase["bound"]["estimate"] for phase in phases) / least
+        bound_seconds = sum(phase["steps"] * phase["bound"]["seconds"] for phase in phases)
+        ratio = sum(phase["steps"] * phase["bound"]["estimate"] for phase in phases) / bound_seconds
         likely = f"by the likely time of a step {_span(ratio * cost['days'])}, ${rounded(ratio * cost['dollars'])}\n"
     _print(
         f"\n{_number(report['tokens'])} tokens: at least {_span(cost['days'])}, "

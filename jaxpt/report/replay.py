@@ -126,8 +126,8 @@ def _last(setup: state.Setup, data: Data, current: state.State, at: int, number:
     config = setup.config.model_copy(update={"train": setup.config.train.model_copy(update={"layer_norms": True})})
     batch = next(data.train.batches(number))
     train_step = step.make_train_step(dataclasses.replace(setup, config=config), config.objective)
-    _, found = train_step(current, step.put(batch, setup), *setup.teacher_params())
-    values = jax.device_get(found)
+    _, device_figures = train_step(current, step.put(batch, setup), *setup.teacher_params())
+    values = jax.device_get(device_figures)
     figures = {name: float(x) for name, x in values.items() if np.ndim(x) == 0 and "_norm/" not in name}
     norms: dict[str, dict[str, float]] = {}
     for kind in KINDS:

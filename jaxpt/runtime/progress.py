@@ -176,8 +176,8 @@ class Display:
         from rich.text import Text
 
         works = list(self._works)
-        told = [work for work in works if work.is_measured or work is works[-1]]
-        lines = [Text(work.line, no_wrap=True, overflow="ellipsis") for work in told]
+        visible = [work for work in works if work.is_measured or work is works[-1]]
+        lines = [Text(work.line, no_wrap=True, overflow="ellipsis") for work in visible]
         for line in lines:
             line.highlight_regex(r"[█░]+", "cyan")
         return Group(*lines)

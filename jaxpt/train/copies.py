@@ -33,7 +33,7 @@ def steps(run_dir: Path) -> list[int]:
 
 def damage(checkpoint: Path) -> str | None:
     """The first file of `RUN_DIR/checkpoints/STEP` that is missing or altered; None where all are as written."""
-    return next((found for part in PARTS if (found := checksums.damage(checkpoint / part))), None)
+    return next((file for part in PARTS if (file := checksums.damage(checkpoint / part))), None)
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
@@ -159,10 +159,10 @@ class Copier(threading.Thread):
 
     def _remove_old(self) -> None:
         """Only what is older than a whole one that both have."""
-        here, there = set(steps(self._run_dir)), steps(self._copy)
-        newest = max(here & set(there), default=0)
-        for step in there:
-            if step < newest and step not in here:
+        local_steps, copied_steps = set(steps(self._run_dir)), steps(self._copy)
+        newest = max(local_steps & set(copied_steps), default=0)
+        for step in copied_steps:
+            if step < newest and step not in local_steps:
                 shutil.rmtree(self._copy / "checkpoints" / str(step))
 
     def end(self, waits: bool) -> None:

@@ -120,8 +120,8 @@ def disagreeing(setup: Setup, values: np.ndarray) -> dict[jax.Device, list[str]]
             continue
         for devices in _groups(x.shape, sharding).values():
             counts = Counter(int(values[row[device], n]) for device in devices)
-            (usual, most), *others = counts.most_common()
-            is_tie = bool(others) and others[0][1] == most
+            (usual, max_count), *others = counts.most_common()
+            is_tie = bool(others) and others[0][1] == max_count
             for device in devices:
                 if others and (is_tie or values[row[device], n] != usual):
                     odd.setdefault(device, []).append(name)

@@ -86,11 +86,11 @@ class Evaluators:
 
     def of_task(self, split: str) -> Evaluate | None:
         """What measures a task on a split: "test", or "validation", if the recipe has an evaluator for it."""
-        own = [evaluator for evaluator in self._setup.config.evals if evaluator.kind == "task"]
+        evaluators = [evaluator for evaluator in self._setup.config.evals if evaluator.kind == "task"]
         if split == "test":
-            settings = own[0] if own else resolve("task", EVALUATORS, EvaluatorConfig)()
+            settings = evaluators[0] if evaluators else resolve("task", EVALUATORS, EvaluatorConfig)()
             return self._prepared(settings.model_copy(update={"name": "test", "split": "test"}))
-        return next((self._prepared(evaluator) for evaluator in own if evaluator.split == split), None)
+        return next((self._prepared(evaluator) for evaluator in evaluators if evaluator.split == split), None)
 
     def without_best(self) -> str | None:
         """What is to be said where an evaluator ran that does not give `checkpoint.best_metric`, though named in it."""
@@ -191,7 +191,7 @@ def record(run_dir: Path, config: Config, step: int, measured: Mapping[str, floa
     checkpoints.add_figures(step, measured)
 
 
-def figures(found: Mapping[str, Result]) -> dict[str, float]:
+def figures(results: Mapping[str, Result]) -> dict[str, float]:
     """Metrics by their full names, as in metrics.jsonl.
 
     Example:
@@ -200,7 +200,7 @@ def figures(found: Mapping[str, Result]) -> dict[str, float]:
       {'validation/loss': 3.5, 'f1': 0.5}
     """
     named: dict[str, float] = {}
-    for name, result in found.items():
+    for name, result in results.items():
         if isinstance(result.metrics, Mapping):
             named |= {f"{name}/{metric}": value for metric, value in result.metrics.items()}
         else:

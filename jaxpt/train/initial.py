@@ -294,8 +294,8 @@ def _differences(mine: ModelConfig, theirs: ModelConfig) -> str:
     """Words on the source's kind of model, or its sizes, where they are others than the recipe's."""
     if mine.kind != theirs.kind:
         return f"its model has model.kind={theirs.kind}; "
-    own = [name for name in type(theirs).model_fields if name not in ModelConfig.model_fields]
-    sizes = {name: getattr(theirs, name) for name in own if isinstance(getattr(theirs, name), int)}
+    added_fields = [name for name in type(theirs).model_fields if name not in ModelConfig.model_fields]
+    sizes = {name: getattr(theirs, name) for name in added_fields if isinstance(getattr(theirs, name), int)}
     others = [f"model.{name}={str(x).lower()}" for name, x in sizes.items() if getattr(mine, name, None) != x]
     return f"its model has {' '.join(others)}; " if others else ""
 

@@ -64,14 +64,14 @@ def dead(model: Any, means: Mapping[str, Any]) -> list[str]:
 
 
 class Watch:
-    """Tells of experts that get no token, once for each of them."""
+    """Reports experts that get no token, once for each of them."""
 
     MIN_STEPS = 5
     """Fewer steps say little."""
 
     def __init__(self) -> None:
-        """Nothing has been told."""
-        self._told: list[str] = []
+        """Nothing has been reported."""
+        self._reported: list[str] = []
 
     def news(self, model: Any, means: Mapping[str, Any], steps: int) -> str | None:
         """A warning, if other experts than before got no token.
@@ -83,9 +83,9 @@ class Watch:
         """
         if steps < self.MIN_STEPS:
             return None
-        found, told = dead(model, means), self._told
-        self._told = found
-        if not found or found == told:
+        unused, previous = dead(model, means), self._reported
+        self._reported = unused
+        if not unused or unused == previous:
             return None
         advice = "raise model.balance_weight, or lower optimizer.learning_rate"
-        return f"no token of {steps} steps went to {'; '.join(found)}; {advice}"
+        return f"no token of {steps} steps went to {'; '.join(unused)}; {advice}"

@@ -104,15 +104,15 @@ def make(run_dir: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def removed_on_failure(run_dir: Path, made: Sequence[Path]) -> Iterator[None]:
+def removed_on_failure(run_dir: Path, new_dirs: Sequence[Path]) -> Iterator[None]:
     """Removes what a run wrote if it fails, or is stopped, before its first step: the run_dir would belong to settings
     that the next try changes.
 
     Args:
       run_dir: it exists, and this process holds its lock.
-      made: directories to remove with it, as `make` gave them.
+      new_dirs: directories to remove with it, as `make` gave them.
     """
-    before = {path.name for path in run_dir.iterdir()} - ({".lock"} if made else set())
+    before = {path.name for path in run_dir.iterdir()} - ({".lock"} if new_dirs else set())
 
     def remove() -> None:
         if has_checkpoint(run_dir) or any("train/loss" in record for record in records(run_dir)[0]):
@@ -120,7 +120,7 @@ def removed_on_failure(run_dir: Path, made: Sequence[Path]) -> Iterator[None]:
         for path in [path for path in run_dir.iterdir() if path.name not in before]:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty
-            for path in made:
+            for path in new_dirs:
                 path.rmdir()
 
     with signals.on_leave(lambda number: remove()):
@@ -222,14 +222,14 @@ def receipt(run_dir: Path) -> dict[str, Any]:
     return contents
 
 
-def write_receipt(run_dir: Path, found: Mapping[str, Any]) -> None:
+def write_receipt(run_dir: Path, contents: Mapping[str, Any]) -> None:
     """Writes run.json with a checksum.
 
     Args:
-      run_dir: of the run.
-      found: what `receipt` will say.
+      run_dir: the run's directory.
+      contents: what `receipt` will return.
     """
-    plain = {"format": 2} | json.loads(json.dumps(found, default=str))
+    plain = {"format": 2} | json.loads(json.dumps(contents, default=str))
     write_text(run_dir / "run.json", json.dumps(plain | {"crc32": checksum(plain)}, indent=2) + "\n")
 
 

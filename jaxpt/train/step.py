@@ -246,11 +246,11 @@ def make_state_check(setup: Setup) -> Callable[[State], tuple[jax.Array, jax.Arr
     )
 
 
-def not_finite(state: State, found: jax.Array) -> list[str]:
+def not_finite(state: State, flags: jax.Array) -> list[str]:
     """Names of the arrays of a state in which `make_state_check` found NaN or infinity."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(state)]
-    flags = zip(paths, jax.device_get(found), strict=True)
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, is_finite in flags if not is_finite]
+    leaves = zip(paths, jax.device_get(flags), strict=True)
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, is_finite in leaves if not is_finite]
 
 
 def batch_shapes(setup: Setup, objective: Objective) -> Batch:

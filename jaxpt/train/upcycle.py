@@ -67,7 +67,7 @@ def experts(arrays: Arrays, config: Any) -> Arrays:
         prefix, stack, rest = match.groups()
         for s, segment in enumerate(config.numbers(stack)):
             for b, layers in enumerate(segment):
-                own = array[list(layers)]
+                stacked = array[list(layers)]
                 if rest.startswith("feed_forward/") and config.is_sparse(layers[0]):
-                    own = np.repeat(own[:, None], config.experts, axis=1)
-                yield f"{prefix}/segment_{s}/block_{b}/{rest}", own
+                    stacked = np.repeat(stacked[:, None], config.experts, axis=1)
+                yield f"{prefix}/segment_{s}/block_{b}/{rest}", stacked

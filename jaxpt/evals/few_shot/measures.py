@@ -76,8 +76,8 @@ def of_form(form: str) -> dict[str, Metric]:
       (['acc', 'perplexity'], ['spearman', 'pearson'])
     """
     shared = {"generate_until": metrics.of_targets("text"), "similarity": ("spearman", "pearson")}.get(form, ())
-    own = {name: known for name, known in OF_FORMS.items() if form in known.targets}
-    return {name: metrics.find(name) for name in shared} | own
+    form_metrics = {name: known for name, known in OF_FORMS.items() if form in known.targets}
+    return {name: metrics.find(name) for name in shared} | form_metrics
 
 
 def named(name: str, form: str) -> Metric:
@@ -289,16 +289,16 @@ def _mean(values: np.ndarray) -> Value:
 def _of_outcomes(metric: Metric, outcomes: Sequence[SampleResult]) -> Values:
     """A metric of outcomes: of a mean a number for each, else one number, or a value whose error it knows itself."""
     name = metric.values[0]
-    found = metric.function(outcomes)
-    if isinstance(found, Value):
-        return {name: found}
-    is_mean, shape = metric.aggregation == "mean", np.shape(found)
+    scores = metric.function(outcomes)
+    if isinstance(scores, Value):
+        return {name: scores}
+    is_mean, shape = metric.aggregation == "mean", np.shape(scores)
     if len(shape) != is_mean:
         gave = f"numbers of shape {list(shape)}" if shape else "one number"
         wants = "a list of numbers" if is_mean else 'one number; a mean has aggregation="mean"'
         raise UserError(f"metrics: {metric.name}: gave {gave}, wants {wants}")
     if is_mean:
-        return {name: _mean(np.asarray(found, np.float64))}
+        return {name: _mean(np.asarray(scores, np.float64))}
     return _of_whole(lambda chosen: {name: float(metric.function(chosen))}, outcomes)
 
 

@@ -106,11 +106,11 @@ jaxpt baseline has them all
     constant = "" if entry["constant"] is None else f", {name} {entry['constant']:.4f}"
     difference = f"{entry['difference']:+.4f}{_error(entry['difference_error'])}"
     reference = f"{metric} {entry['value']:.4f}{_error(entry['error'])}"
-    found = [f"best simple model: {model}{setting}, {reference}{constant}; this model {difference}"]
+    texts = [f"best simple model: {model}{setting}, {reference}{constant}; this model {difference}"]
     if entry["verdict"] != "better":
         why = f": the difference is below {SIGNIFICANT:g} standard errors" if entry["verdict"].startswith("not") else ""
-        found.append(f"{metric} is {entry['verdict']} than that of a simple baseline{why}; jaxpt baseline has them all")
-    return found
+        texts.append(f"{metric} is {entry['verdict']} than that of a simple baseline{why}; jaxpt baseline has them all")
+    return texts
 
 
 def _error(error: float | None) -> str:
@@ -148,8 +148,8 @@ def _digest(config: Config, splits: Splits, models: Sequence[str]) -> str:
     task = config.task.model_dump(mode="json")
     versions = [VERSION, packages.version("scikit-learn"), packages.version("numpy")]
     known = [versions, models, task, config.checkpoint.best_metric]
-    found = hashlib.blake2b(json.dumps(known).encode(), digest_size=16)
+    digest = hashlib.blake2b(json.dumps(known).encode(), digest_size=16)
     for split, rows in splits.rows.items():
         for row in rows:
-            found.update(json.dumps([split, row.row.values], default=str).encode())
-    return found.hexdigest()
+            digest.update(json.dumps([split, row.row.values], default=str).encode())
+    return digest.hexdigest()
