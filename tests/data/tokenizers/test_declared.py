@@ -396,7 +396,9 @@ def compare(folder, name, form, options, texts):
 
 
 REFUSED = {  # options that are refused beside a SentencePiece model alone, by class
-    ("add_prefix_space", False): ("mistral", "mixtral", "t5", "mt5", "albert", "xlnet", "xlm-roberta", "deberta-v2"),
+    ("add_prefix_space", False): (
+        "mistral", "mixtral", "t5", "mt5", "albert", "xlnet", "xlm-roberta", "camembert", "deberta-v2",
+    ),  # fmt: skip
     ("split_by_punct", True): ("deberta-v2",),
 }
 
