@@ -8,7 +8,7 @@ All runs are of one recipe, GPT-2 on two devices, with the same intervals; the s
 |---|---|---|---|
 | nan | a loss that is not a number, in one step | an update was skipped | the run ends |
 | spike | loss and gradient × 20, in one step | a spike, and the way back | the run ends |
-| replica | a random bit of a random weight, on one device | which, within 200 steps; exit code 75 | resumed, it ends |
+| replica | a random bit of a random weight, on one device | both devices, within 200 steps; exit code 75 | resumed, it ends |
 | slow_data | a batch takes longer than `train.stall_seconds` | that it is data; exit code 75 | resumed, it ends |
 | stopped | SIGSTOP of one of two processes | the other names it; exit code 75 | resumed, it ends |
 | lost | SIGKILL of one of two processes | the other names it; exit code 75 | resumed, it ends |
@@ -148,7 +148,7 @@ def trial(kind, folder, run_dir, seed, at):
         return f"not named: {said.splitlines()[-3:]}"
     if (
         kind == "replica"
-        and not at <= (found := int(re.search(r"step (\d+): process 0, device 1", said)[1])) < at + 200
+        and not at <= (found := int(re.search(r"step (\d+): process 0, device", said)[1])) < at + 200
     ):
         return f"a bit of step {at} was found at {found}"
     if codes != [0] and any(codes := start(folder, run_dir, kind, None, *overrides).codes()):
