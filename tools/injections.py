@@ -8,10 +8,10 @@ All runs are of one recipe, GPT-2 on two devices, with the same intervals; the s
 |---|---|---|---|
 | nan | a loss that is not a number, in one step | an update was skipped | the run ends |
 | spike | loss and gradient × 20, in one step | a spike, and the way back | the run ends |
-| replica | a random bit of a random weight, on one device | both devices, within 200 steps; exit code 75 | resumed, it ends |
-| slow_data | a batch takes longer than `train.stall_seconds` | that it is data; exit code 75 | resumed, it ends |
-| stopped | SIGSTOP of one of two processes | the other names it; exit code 75 | resumed, it ends |
-| lost | SIGKILL of one of two processes | the other names it; exit code 75 | resumed, it ends |
+| replica | a random bit of a random weight, on one device | both devices, within 200 steps; exit code 75 | it resumes |
+| slow_data | a batch takes longer than `train.stall_seconds` | that it is data; exit code 75 | it resumes |
+| stopped | SIGSTOP of one of two processes | the other names it; exit code 75 | it resumes |
+| lost | SIGKILL of one of two processes | the other names it; exit code 75 | it resumes |
 
 A clean run has 2,000 steps, with a change of phase, and says none of these lines. The validation losses of mended runs
 at their end are printed beside those of clean runs at the same step, of as many seeds. Exits with 1 where a fault was
@@ -146,10 +146,7 @@ def trial(kind, folder, run_dir, seed, at):
         return f"exit codes {codes}, should be {CODES[kind]}: {said.splitlines()[-3:]}"
     if not re.search(FOUND[kind].replace("{at}", str(at)), said):
         return f"not named: {said.splitlines()[-3:]}"
-    if (
-        kind == "replica"
-        and not at <= (found := int(re.search(r"step (\d+): process 0, device", said)[1])) < at + 200
-    ):
+    if kind == "replica" and not at <= (found := int(re.search(r"step (\d+): process 0, device", said)[1])) < at + 200:
         return f"a bit of step {at} was found at {found}"
     if codes != [0] and any(codes := start(folder, run_dir, kind, None, *overrides).codes()):
         return f"resumed, it ended with {codes}"

@@ -124,9 +124,7 @@ def _number(metrics: Mapping[str, float], value: str) -> str:
     return f"{metrics[value]:.4f}" if value in metrics else ""
 
 
-def _save(
-    config: Config, splits: Splits, measured: Measured, chosen: Mapping[str, Candidate], seconds: float
-) -> None:
+def _save(config: Config, splits: Splits, measured: Measured, chosen: Mapping[str, Candidate], seconds: float) -> None:
     """Writes what a study reads of a fine-tuning: config.yaml, predictions, and run.json when all is there."""
     run_dir, split, best = Path(config.run_dir), measured.split, measured.best
     if (run_dir / "checkpoints").exists():

@@ -82,9 +82,7 @@ def matrices(vectors: BaseEstimator, texts: dict[str, list[tuple[str, ...]]]) ->
         vectors.fit([text for column in columns["train"] for text in column])
     except ValueError:
         raise UserError("data.path: the training texts have no words (task.text); are they empty?") from None
-    return {
-        split: of_texts(*(vectors.transform(column) for column in of_split)) for split, of_split in columns.items()
-    }
+    return {split: of_texts(*(vectors.transform(column) for column in of_split)) for split, of_split in columns.items()}
 
 
 def of_texts(first_NxF: csr_matrix, second_NxF: csr_matrix | None = None) -> csr_matrix:
