@@ -398,9 +398,9 @@ def compare(folder, name, form, options, texts):
 REFUSED = {  # options that are refused beside a SentencePiece model alone, by class
     ("add_prefix_space", False): (
         "mistral", "mixtral", "t5", "mt5", "albert", "xlnet", "xlm-roberta", "camembert", "deberta-v2",
-    ),  # fmt: skip
+    ),
     ("split_by_punct", True): ("deberta-v2",),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow
