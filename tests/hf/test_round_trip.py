@@ -233,6 +233,7 @@ def theirs(path, prompt, **more):
     auto = transformers.AutoModelForSeq2SeqLM if is_pair else transformers.AutoModelForCausalLM
     model = auto.from_pretrained(path, attn_implementation="eager").eval()
     ids = torch.tensor([prompt])
+    more["use_cache"] = model.config.model_type != "switch_transformers"  # whose class fails with its cache
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, **more)
