@@ -4,7 +4,10 @@
     python tools/grids.py run [WORD ...] [--seed N]  those whose name has one of the words; all without words
 
 A grid is a test of which the suite has only a few cases; the others have the marker `grid` (`tests/grids.py`). Random
-cases depend on the seed. A line for each grid is appended to `tools/grids.jsonl`. Exits with 1 where a case fails.
+cases depend on the seed. Exits with 1 where a case fails.
+
+The cases of a grid are run 25 at a time, in a process each, since what they compile stays in memory. A line for each
+such piece is appended to `tools/grids.jsonl`: a call that was stopped goes on after the last one, on the same commit.
 """
 
 import argparse
@@ -21,6 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "tools" / "grids.jsonl"
+PIECE = 25
+"""Cases of a process."""
 
 
 def collected() -> dict[str, list[str]]:
@@ -34,17 +39,31 @@ def collected() -> dict[str, list[str]]:
     return dict(grids)
 
 
+def results() -> list[dict]:
+    """The lines of the results."""
+    return [json.loads(line) for line in RESULTS.read_text("utf-8").splitlines()] if RESULTS.exists() else []
+
+
 def last_runs() -> dict[str, dict]:
-    lines = RESULTS.read_text("utf-8").splitlines() if RESULTS.exists() else []
-    return {row["grid"]: row for row in map(json.loads, lines)}
+    """{a test: its last run}, whose pieces are one; `to` is the case after its last one."""
+    runs: dict[str, dict] = {}
+    for row in results():
+        last = runs.get(row["grid"])
+        if last is None or not row.get("from") or any(last[key] != row[key] for key in ("commit", "seed")):
+            runs[row["grid"]] = row
+            continue
+        counts = {word: last.get(word, 0) + row.get(word, 0) for word in ("passed", "failed", "skipped", "error")}
+        runs[row["grid"]] = last | row | {word: count for word, count in counts.items() if count}
+    return runs
 
 
-def run(grid: str, seed: int) -> dict:
-    """Runs a grid's cases, and gives its line of the results."""
+def run(grid: str, cases: list[str], seed: int, begin: int) -> dict:
+    """Runs the cases of a grid from `begin` on, at most a piece of them, and gives the line of the results."""
     with tempfile.TemporaryDirectory() as directory:
         costs = Path(directory, "costs.jsonl")
         environment = os.environ | {"JAXPT_GRID_SEED": str(seed), "JAXPT_TEST_COSTS": str(costs)}
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-rfE", "-m", "grid", grid]
+        chosen = cases[begin : begin + PIECE]
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-rfE", "-m", "grid", *chosen]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         rows = [json.loads(line) for line in costs.read_text("utf-8").splitlines()] if costs.exists() else []
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
@@ -53,13 +72,19 @@ def run(grid: str, seed: int) -> dict:
     return {
         "grid": grid,
         "date": datetime.date.today().isoformat(),
-        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "jaxpt") else ""),
+        "commit": _commit(),
         "seed": seed,
+        "from": begin,
+        "to": begin + len(chosen),
         **counts,
         "exit": done.returncode,
         "cpu_seconds": round(sum(row["cpu"] for row in rows)),
         "python": platform.python_version(),
     }
+
+
+def _commit() -> str:
+    return _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "jaxpt") else "")
 
 
 def _git(*words: str) -> str:
@@ -71,8 +96,9 @@ def show(grids: dict[str, list[str]]) -> None:
     for grid, cases in sorted(grids.items()):
         ran = last.get(grid)
         when = "never ran" if ran is None else f"{ran['date']} on {ran['commit']}, {ran.get('passed', 0)} passed"
-        failed = f", {ran['failed']} FAILED" if ran and ran.get("failed") else ""
-        print(f"{len(cases):4} cases  {grid}: {when}{failed}")
+        when += f", {ran['failed']} FAILED" if ran and ran.get("failed") else ""
+        when += f", stopped after {ran['to']}" if ran and ran.get("to", len(cases)) < len(cases) else ""
+        print(f"{len(cases):4} cases  {grid}: {when}")
 
 
 def main() -> int:
@@ -88,12 +114,17 @@ def main() -> int:
         return 0
     chosen = [grid for grid in sorted(grids) if not options.words or any(word in grid for word in options.words)]
     failed = False
+    last, commit = last_runs(), _commit()
     for grid in chosen:
-        row = run(grid, options.seed)
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        print(json.dumps(row), flush=True)
-        failed |= bool(row["exit"])
+        ran = last.get(grid, {})
+        is_under_way = (ran.get("commit"), ran.get("seed")) == (commit, options.seed)
+        begin = ran.get("to", 0) if is_under_way and ran.get("to", 0) < len(grids[grid]) else 0
+        for number in range(begin, len(grids[grid]), PIECE):
+            row = run(grid, grids[grid], options.seed, number)
+            with RESULTS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            print(json.dumps(row), flush=True)
+            failed |= bool(row["exit"])
     return int(failed)
 
 

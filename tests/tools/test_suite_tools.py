@@ -39,13 +39,17 @@ def test_the_last_run_of_each_grid_is_shown(tmp_path, monkeypatch, capsys):
     runs = [
         {"grid": "tests/a.py::test_b", "date": "2026-01-02", "commit": "abc", "passed": 3, "exit": 0},
         {"grid": "tests/a.py::test_b", "date": "2026-01-03", "commit": "def", "passed": 2, "failed": 1, "exit": 1},
+        {"grid": "tests/a.py::test_d", "commit": "def", "seed": 0, "from": 0, "to": 25, "passed": 20, "failed": 5},
+        {"grid": "tests/a.py::test_d", "commit": "abc", "seed": 0, "from": 0, "to": 25, "passed": 24, "failed": 1},
+        {"grid": "tests/a.py::test_d", "commit": "abc", "seed": 0, "from": 25, "to": 50, "passed": 25, "date": "today"},
     ]
     monkeypatch.setattr(grid_runs, "RESULTS", tmp_path / "grids.jsonl")
     (tmp_path / "grids.jsonl").write_text("".join(json.dumps(row) + "\n" for row in runs))
-    grid_runs.show({"tests/a.py::test_b": ["x", "y", "z"], "tests/a.py::test_c": ["x"]})
+    grid_runs.show({f"tests/a.py::test_{name}": ["x"] * count for name, count in (("b", 3), ("c", 1), ("d", 60))})
     assert capsys.readouterr().out.splitlines() == [
         "   3 cases  tests/a.py::test_b: 2026-01-03 on def, 2 passed, 1 FAILED",
         "   1 cases  tests/a.py::test_c: never ran",
+        "  60 cases  tests/a.py::test_d: today on abc, 49 passed, 1 FAILED, stopped after 50",
     ]
 
 
