@@ -25,8 +25,13 @@ def begin(folder, *preload):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     modules = ["jaxpt.cli", "jaxpt.train.loop", "jaxpt.data.datasets", "tests.runs", "tensorflow", *preload]
     CONTEXT.set_forkserver_preload(modules)
+    write_corpus(folder, 200_000)
+
+
+def write_corpus(folder, size):
+    """Writes `corpus.txt`: so many characters of Python's help, 400 a line."""
     text = " ".join("\n".join(pydoc_data.topics.topics.values()).split())
-    lines = [text[at : at + 400] for at in range(0, 200_000, 400)]
+    lines = [text[at : at + 400] for at in range(0, size, 400)]
     (folder / "corpus.txt").write_text("\n".join(lines))
 
 

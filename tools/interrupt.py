@@ -13,7 +13,6 @@ bit, to that of a run that was not interrupted. Exits with 1 where a code or a s
 import argparse
 import json
 import os
-import pydoc_data.topics
 import random
 import re
 import shutil
@@ -26,7 +25,9 @@ import threading
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+import forked
+from forked import ROOT
+
 STEPS, SWITCH = 120, 60
 # A stage begins with the line that matches the first pattern, and ends with the one that matches the second.
 STAGES = {
@@ -118,8 +119,7 @@ def interrupt(folder, run_dir, stage, seconds, rng, numbers):
 
 
 def standing(run_dir):
-    steps = [int(path.name) for path in Path(run_dir).glob("checkpoints/*") if path.name.isdigit()]
-    return max(steps, default=0)
+    return forked.newest(run_dir) or 0
 
 
 def final(run_dir):
@@ -143,9 +143,7 @@ def main():
     rng, wrong, waits = random.Random(arguments.seed), [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        text = " ".join("\n".join(pydoc_data.topics.topics.values()).split())
-        lines = [text[at : at + 400] for at in range(0, 400_000, 400)]
-        (folder / "corpus.txt").write_text("\n".join(lines))
+        forked.write_corpus(folder, 400_000)
         begun = time.monotonic()
         whole = start(folder, folder / "whole")
         output = Output(whole)

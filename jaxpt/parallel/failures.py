@@ -183,13 +183,12 @@ class _Watch(threading.Thread):
             process: self._unchanged.get(process, 0) + 1 if sign == before.get(process) else 0
             for process, sign in self._signs.items()
         }
-        looks = self._heartbeat_timeout / _POLL_SECONDS
-        return [n for n, sign in self._signs.items() if sign.endswith(_STEPPING) and self._unchanged[n] > looks]
+        return [n for n in self.silent(self._heartbeat_timeout) if self._signs[n].endswith(_STEPPING)]
 
-    def silent(self) -> list[int]:
-        """Processes whose last sign of life is some seconds old, and was not that of an end."""
-        looks = _LOST_SECONDS / _POLL_SECONDS
-        return [n for n, sign in self._signs.items() if sign != _DONE and self._unchanged[n] > looks]
+    def silent(self, seconds: float = _LOST_SECONDS) -> list[int]:
+        """Processes whose last sign of life is so old, and was not that of an end; from any thread."""
+        looks, unchanged = seconds / _POLL_SECONDS, self._unchanged  # which `run` replaces
+        return [n for n, sign in self._signs.items() if sign != _DONE and unchanged.get(n, 0) > looks]
 
     def lost(self) -> list[int]:
         """Processes that give no sign of life for some seconds."""
