@@ -115,3 +115,27 @@ def newest(run_dir):
 def metrics(run_dir):
     """Rows of the run's metrics, as they were written."""
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def digests(run_dir, step):
+    """The SHA-256 of each array of a checkpoint, read in a process of its own: JAX must not start in this one."""
+    ours, theirs = CONTEXT.Pipe(duplex=False)
+    reader = CONTEXT.Process(target=_send_digests, args=(run_dir, step, theirs))
+    reader.start()
+    theirs.close()
+    found = ours.recv()
+    reader.join()
+    return found
+
+
+def _send_digests(run_dir, step, pipe):
+    import hashlib
+
+    import jax
+    import numpy as np
+
+    from tests.runs import final
+
+    jax.config.update("jax_num_cpu_devices", 4)  # as many as a run has at most
+    leaves = jax.tree.leaves(final(run_dir, step))
+    pipe.send([hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for leaf in leaves])
