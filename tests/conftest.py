@@ -75,6 +75,11 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Bytes are named by their parameter: those of a compressed file hold the time, and each worker makes its own."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     if is_for_gpu(config):  # neither the many cases of grids nor what needs torch
