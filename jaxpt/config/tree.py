@@ -135,6 +135,12 @@ class CheckpointConfig(Frozen):
     copy_to: str | None = execution(None)
     """A second directory for the checkpoints, best on another disk or a mounted bucket: each is copied there in the
     background, and fetched at a start where the run_dir has none or a damaged one."""
+    local_dir: str | None = execution(None)
+    """A directory on each host, such as `/dev/shm/jaxpt` or one of its SSD, for checkpoints between those of the
+    run_dir: a start takes the newest step that all hosts together have. It takes three times the host's part of the
+    state."""
+    local_every: PositiveInt = execution(100)
+    """Steps between checkpoints in `local_dir`."""
     keep_last: PositiveInt = execution(2)
     keep_best: NonNegativeInt = execution(1)
     """Keep so many with the best `best_metric`."""

@@ -49,6 +49,8 @@ def finish(run: Run, current: State) -> int:
         measured |= _best(run, current)
     write_receipt(run, current, finished=True, **measured)
     run.end_watch()
+    if run.local is not None:
+        run.local.forget()
     say(
         f"done in {duration(time.monotonic() - run.begun)}: {run.run_dir} holds checkpoints, metrics and tokenizer\n"
         + next_commands(run.phase.config, run.phase.data, run.run_dir)

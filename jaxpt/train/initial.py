@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,19 +22,35 @@ from jaxpt.models.layers import stored_rows
 from jaxpt.models.network import Network
 from jaxpt.models.stored import StoredParam, stored_params
 from jaxpt.parallel import rules
-from jaxpt.train import checkpoint, foreign, lora, teachers, trainable, upcycle, vocabularies, weights
+from jaxpt.train import (
+    checkpoint,
+    foreign,
+    local_checkpoints,
+    lora,
+    teachers,
+    trainable,
+    upcycle,
+    vocabularies,
+    weights,
+)
 from jaxpt.train.display import say
 from jaxpt.train.run_dir import changes, edited
 from jaxpt.train.state import Setup, State, per_device_size
 
 
-def begin(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> tuple[State, dict[str, Any] | None]:
+def begin(
+    setup: Setup,
+    checkpoints: checkpoint.Checkpoints,
+    run_dir: Path,
+    local: local_checkpoints.LocalCheckpoints | None = None,
+) -> tuple[State, dict[str, Any] | None]:
     """The state to go on from: of the run's newest checkpoint, as `init_from` says, or a fresh one.
 
     Args:
       setup: of the run.
       checkpoints: those that the run has.
       run_dir: where they are.
+      local: those of the hosts, if there are any.
 
     Returns:
       (state, what was saved beside it: None where it is not the run's own).
@@ -41,7 +58,13 @@ def begin(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> t
     Raises:
       UserError: the checkpoint does not belong to the run, or `init_from` does not fit the model.
     """
-    while (latest := checkpoints.newest_whole(report=say)) is not None:
+    while True:
+        latest = checkpoints.newest_whole(report=say)
+        if local and (found := local.restore(functools.partial(setup_at, setup), -1 if latest is None else latest)):
+            _check_resumed(setup, run_dir, int(found[0].step), "checkpoint.local_dir", found[1])
+            return found
+        if latest is None:
+            break
         try:
             return _resume(setup, checkpoints, run_dir, latest)
         except checkpoint.AlteredError as error:
@@ -75,17 +98,22 @@ def begin(setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path) -> t
 def _resume(
     setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path, latest: int
 ) -> tuple[State, dict[str, Any] | None]:
-    place, steps = run_dir / "checkpoints" / str(latest), setup.config.train.steps
+    meta = checkpoints.meta(latest)
+    _check_resumed(setup, run_dir, latest, run_dir / "checkpoints" / str(latest), meta)
+    return checkpoints.restore(setup_at(setup, latest), latest), meta
+
+
+def _check_resumed(setup: Setup, run_dir: Path, latest: int, place: str | Path, meta: dict[str, Any]) -> None:
+    """Says where a run goes on from, and what has changed; raises UserError where its teachers have."""
+    steps = setup.config.train.steps
     say(f"resuming from step {latest}{f' of {steps}' if latest <= steps else ''}: {place}")
     if changed := changes(setup.config):
         say(f"changed since the last start: {changed}")
     if (traced := setup.config.profile) is not None and latest >= traced.first:
         say(f"profile: step {traced.first} is behind the run: nothing is traced; profile.first={latest + 1} is next")
-    meta = checkpoints.meta(latest)
     teachers.check_same(setup, meta, f"{run_dir} at step {latest}")
     for line in edited(setup.config, meta):
         say(f"{run_dir / 'config.yaml'}: was changed since step {latest}: {line}")
-    return checkpoints.restore(setup_at(setup, latest), latest), meta
 
 
 def setup_at(setup: Setup, step: int) -> Setup:

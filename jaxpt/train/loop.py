@@ -28,6 +28,7 @@ from jaxpt.train import (
     flops,
     goodput,
     initial,
+    local_checkpoints,
     out_of_memory,
     preflight,
     profile,
@@ -118,7 +119,10 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint)
         stack.callback(checkpoints.close)
         timings.mark("model, mesh, shapes")
-        current, meta = initial.begin(setup, checkpoints, run_dir)
+        local = local_checkpoints.open_for(config.checkpoint, checkpoints.directory, largest, warn)
+        if local is not None:
+            stack.callback(local.close)
+        current, meta = initial.begin(setup, checkpoints, run_dir, local)
         done = int(current.step)
         timings.mark("weights and optimizer state")
         clock = goodput.Clock(begun)
@@ -130,7 +134,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         end_copies = stack.enter_context(copies.copying(run_dir, copied, warn))
         end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
         run = Run(
-            config, setup, run_dir, checkpoints, starts, begun, evaluation.Patience(config, meta), timings,
+            config, setup, run_dir, checkpoints, local, starts, begun, evaluation.Patience(config, meta), timings,
             rewinds.Rewinds(config, meta), clock, end_watch, end_copies,
         )  # fmt: skip
         if done >= config.train.steps or run.patience.is_over:
@@ -164,6 +168,7 @@ class Run:
     setup: Setup
     run_dir: Path
     checkpoints: checkpoint.Checkpoints
+    local: local_checkpoints.LocalCheckpoints | None
     starts: tuple[int, ...]
     begun: float
     patience: evaluation.Patience
@@ -248,6 +253,8 @@ class Run:
         for leaf in jax.tree.leaves(current):
             leaf.delete()
         self.clock.lose_steps(step)
+        if self.local is not None:
+            self.local.forget()
         meta = self.checkpoints.meta(step)
         current = self.checkpoints.restore(initial.setup_at(self.setup, step), step)
         self.patience, self.skipped = evaluation.Patience(self.config, meta), int(current.skipped)
@@ -330,7 +337,8 @@ class Run:
             is_last = self._must_stop(done) or done == end
             to_save = to_save or self.save_wanted or done % save_every == 0
             is_logged = done % phase.config.train.log_every == 0 or done == self.starts[phase.index] + 1
-            if is_last or is_logged or (must_judge and to_save):
+            is_local = self.local is not None and done % self.local.every == 0
+            if is_last or is_logged or (must_judge and (to_save or is_local)):
                 self._log(window, done, display, metrics, feed, watch)
                 window = []
             if self.spike is not None:
@@ -339,10 +347,12 @@ class Run:
             if not self.stopped:
                 self._evaluate(current, done, display, metrics)
             is_saved = to_save or self.stopped or done == end
-            checks.compare_replicas(current, done, is_saved)
-            if to_save or self.stopped or self.patience.is_over or done == end:
-                to_save, self.save_wanted = not self._save(current, ready.check), False
+            checks.compare_replicas(current, done, is_saved or is_local)
+            if is_saved or self.patience.is_over:
+                to_save, self.save_wanted = not self._save(current, ready.check, self.checkpoints), False
                 self.save_clock.saved(done)
+            elif is_local:
+                self._save(current, ready.check, self.local)
         tracing.stop()
         return current
 
@@ -352,7 +362,7 @@ class Run:
         if self.begins and config.train.eval_on_start:
             self._evaluate(current, done, display, metrics)
         if self.begins and (self.stopped or config.checkpoint.save_initial_state):
-            self._save(current, check)
+            self._save(current, check, self.checkpoints)
         self.begins = False
         if self.pending_evaluators:
             self._evaluate(current, done, display, metrics)
@@ -453,8 +463,15 @@ class Run:
                 say(line)
         display.paused(time.perf_counter() - begun)
 
-    def _save(self, current: State, check: Any) -> bool:
+    def _save(
+        self, current: State, check: Any, place: checkpoint.Checkpoints | local_checkpoints.LocalCheckpoints
+    ) -> bool:
         """Starts to save the state; False where the last update was skipped: then the checkpoints before it are kept.
+
+        Args:
+          current: the state.
+          check: the program that says whether it is finite, and gives its digests.
+          place: the checkpoints of the run_dir, or of the hosts.
 
         Raises:
           DivergedError: the state is not finite.
@@ -477,5 +494,5 @@ class Run:
         due = evaluators.due(done) if self.stopped else ()
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in evaluators.found]
         with self.clock.during("saves"):
-            self.checkpoints.save(current, meta, evaluation.figures(evaluators.found))
+            place.save(current, meta, evaluation.figures(evaluators.found))
         return True

@@ -31,7 +31,9 @@ def check(config: Config) -> Path:
       UserError: it cannot be written, Orbax would take its path, or that of its copy, for another one, or it belongs
         to a run of another identity (the differing keys are named).
     """
-    for key, path in (("run_dir", config.run_dir), ("checkpoint.copy_to", config.checkpoint.copy_to)):
+    saves = config.checkpoint
+    paths = {"run_dir": config.run_dir, "checkpoint.copy_to": saves.copy_to, "checkpoint.local_dir": saves.local_dir}
+    for key, path in paths.items():
         if path is not None and "://" in path:
             raise UserError(f"{key}: {path} is no path of a mounted file system, which a run's directory has to be")
         if path is not None:

@@ -55,6 +55,9 @@ def process(number, arguments, folder, stop_at, stops):
     from jaxpt.runtime import signals
     from jaxpt.train import checksums
 
+    host = folder.parent / f"host{number}"  # a path that is not absolute is another one on each "host"
+    host.mkdir(exist_ok=True)
+    os.chdir(host)
     put, digest, seen, hashed = distributed.put, checksums.digest, [], []
 
     def recorded(batch, mesh, size):
@@ -164,6 +167,24 @@ def test_other_numbers_of_processes_see_the_same_batches(whole, stopped, count, 
     first, last = end_of(whole[0] / "whole"), end_of(run_dir)
     for name in ("validation/loss", "validation/a/loss", "validation/b/loss", "validation/c/loss"):
         np.testing.assert_allclose(last[name], first[name], rtol=1e-4)
+
+
+def test_a_lost_host_gets_its_part_of_the_newest_state_from_the_other(whole):
+    """A host that is killed and comes back empty: the run goes on from a step that the other host alone kept."""
+    folder, path, wanted = whole
+    run_dir = folder / "hosts"
+    arguments = [path, *MESH, f"run_dir={run_dir}", "checkpoint.local_dir=fast", "checkpoint.local_every=2"]
+    _, _, logs = train(
+        arguments, PROCESSES, DEVICES, folder / "h.0", stop_at=11, code=exit_codes.RETRY, stops={1: signal.SIGKILL}
+    )
+    assert saved(run_dir) == [] and (folder / "host1/fast").is_dir(), logs
+    shutil.rmtree(folder / "host1")
+    steps, _, logs = train(arguments, PROCESSES, DEVICES, folder / "h.1")
+    done = STEPS - len(steps)
+    assert 2 <= done <= 10 and done % 2 == 0 and f"resuming from step {done} of {STEPS}: checkpoint.local_dir" in logs
+    assert steps == wanted[done:]
+    assert_bit_equal(*(final(place, STEPS, jax.devices()[:1], ONE_DEVICE) for place in (folder / "whole", run_dir)))
+    assert not [*folder.glob("host*/fast/*/*")]  # of a finished run nothing is left
 
 
 def test_two_processes_of_four_are_lost_for_good(whole):
