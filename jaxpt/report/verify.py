@@ -83,7 +83,8 @@ def _checked(run_dir: Path, repair: bool) -> Iterator[tuple[str, str | None]]:
         raise UserError("--repair: the run has no checkpoint.copy_to to fetch from")
     if repair:
         with hold(run_dir):  # no run writes there meanwhile
-            yield from _fetched(run_dir, copy)
+            for step in copies.repair(run_dir, copy, _damage):
+                yield f"checkpoint {step}, fetched from {copy}", None
     yield "config.yaml", None
     tokenizer = run_dir / "tokenizer"
     if tokenizer.is_dir() and "." in config.data.tokenizer.kind:
@@ -108,16 +109,9 @@ def _checked(run_dir: Path, repair: bool) -> Iterator[tuple[str, str | None]]:
         checkpoints.close()
 
 
-def _fetched(run_dir: Path, copy: Path) -> Iterator[tuple[str, None]]:
-    """Fetches what is damaged, or lacks in the run_dir, where the copy has it whole."""
-    copies.check_same_run(run_dir, copy)
-    for step in copies.steps(run_dir):
-        local, source = (directory / "checkpoints" / str(step) for directory in (run_dir, copy))
-        facts = local / "_CHECKPOINT_METADATA"
-        is_damaged = copies.damage(local) is not None or _fault(functools.partial(read_json, facts)) is not None
-        if is_damaged and source.is_dir() and copies.damage(source) is None:
-            copies.copy_checkpoint(source, local)
-            yield f"checkpoint {step}, fetched from {copy}", None
+def _damage(checkpoint: Path) -> str | None:
+    facts = checkpoint / "_CHECKPOINT_METADATA"  # Orbax's own, without a checksum
+    return copies.damage(checkpoint) or _fault(functools.partial(read_json, facts))
 
 
 def _fault(read: Callable[[], object]) -> str | None:

@@ -59,6 +59,38 @@ def copy_checkpoint(source: Path, target: Path) -> None:
     partial.rename(target)
 
 
+def _copy_whole(source: Path, target: Path) -> None:
+    """Copies a file or a directory, which is there under its name when it is whole."""
+    if source.is_dir():
+        with disk.whole_directory(target) as directory:
+            shutil.copytree(source, directory, dirs_exist_ok=True)
+    else:
+        disk.write_bytes(target, source.read_bytes())
+
+
+def repair(run_dir: Path, copy: Path, fault: Callable[[Path], str | None] = damage) -> Iterator[int]:
+    """Fetches the checkpoints that are damaged in a run_dir, or whose fetching was cut off, where the copy is whole.
+
+    Args:
+      run_dir: which nothing else writes in meanwhile.
+      copy: `checkpoint.copy_to`.
+      fault: says what is wrong with a checkpoint, None where it is whole.
+
+    Yields:
+      The steps that were fetched.
+
+    Raises:
+      UserError: the copy is of another run.
+    """
+    check_same_run(run_dir, copy)
+    cut_off = {int(path.stem) for path in (run_dir / "checkpoints").glob("*.partial") if path.stem.isdigit()}
+    for step in sorted({*steps(run_dir), *cut_off}):
+        local, source = (directory / "checkpoints" / str(step) for directory in (run_dir, copy))
+        if (not local.exists() or fault(local)) and source.is_dir() and damage(source) is None:
+            copy_checkpoint(source, local)
+            yield step
+
+
 def check_same_run(run_dir: Path, copy: Path) -> None:
     """Raises UserError where a copy is of another run."""
     ids = [directory / "checkpoints" / RUN_ID for directory in (run_dir, copy)]
@@ -111,10 +143,8 @@ def _fetch_beside(run_dir: Path, copy: Path) -> None:
     (run_dir / "checkpoints").mkdir(exist_ok=True)
     for name in (f"checkpoints/{RUN_ID}", *BESIDE):
         source, target = copy / name, run_dir / name
-        if source.is_dir() and not target.exists():
-            shutil.copytree(source, target)
-        elif source.is_file() and not target.exists():
-            disk.write_bytes(target, source.read_bytes())
+        if source.exists() and not target.exists():
+            _copy_whole(source, target)
 
 
 class Copier(threading.Thread):
@@ -152,10 +182,8 @@ class Copier(threading.Thread):
         (self._copy / "checkpoints").mkdir(parents=True, exist_ok=True)
         for name in (f"checkpoints/{RUN_ID}", *BESIDE):
             source, target = self._run_dir / name, self._copy / name
-            if source.is_dir() and not target.exists():
-                shutil.copytree(source, target)
-            elif source.is_file():
-                disk.write_bytes(target, source.read_bytes())
+            if source.is_file() or (source.is_dir() and not target.exists()):
+                _copy_whole(source, target)
 
     def _remove_old(self) -> None:
         """Only what is older than a whole one that both have."""

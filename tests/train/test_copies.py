@@ -1,6 +1,11 @@
 """A second place for checkpoints: what is whole there is fetched where the run_dir has none or a damaged one."""
 
+import filecmp
+import itertools
+import os
 import shutil
+import signal
+import sys
 
 import pytest
 import yaml
@@ -8,7 +13,7 @@ import yaml
 from jaxpt import cli
 from jaxpt.errors import UserError
 from jaxpt.train import checksums, copies
-from tests import families
+from tests import families, processes
 from tests.runs import assert_bit_equal, final
 
 
@@ -96,6 +101,69 @@ def test_a_damaged_copy_is_left_and_another_runs_refused(places):
         copies.fetch(run_dir, copy, lines.append)
     with pytest.raises(UserError, match="is the run_dir itself"):
         copies.fetch(run_dir, run_dir, lines.append)
+
+
+def copied(run_dir, copy):
+    with copies.copying(run_dir, str(copy), print):
+        pass
+
+
+ACTIONS = {
+    "copy": copied,
+    "fetch": lambda run_dir, copy: copies.fetch(run_dir, copy, print),
+    "repair": lambda run_dir, copy: [*copies.repair(run_dir, copy)],
+}
+
+
+def killed(action, run_dir, copy, at):
+    """A process that is killed as it is about to touch the files for the `at`th time."""
+    count = 0
+
+    def hook(event, _):
+        nonlocal count
+        if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.copyfile"):
+            count += 1
+            if count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    ACTIONS[action](run_dir, copy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ACTIONS)
+def test_killed_anywhere_it_loses_nothing_and_the_next_call_ends_it(places, action):
+    run_dir, copy = places
+    (run_dir / "tokenizer").mkdir()
+    for name in ("vocabulary", "config.json"):
+        (run_dir / "tokenizer" / name).write_text(name)
+    shutil.copytree(run_dir, run_dir.with_name("whole"))
+    for at in itertools.count(1):
+        for directory in (run_dir, copy):
+            shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(run_dir.with_name("whole"), run_dir)
+        if action != "copy":
+            shutil.copytree(run_dir, copy)
+        if action == "fetch":
+            shutil.rmtree(run_dir)
+            run_dir.mkdir()
+        elif action == "repair":
+            spoil(run_dir, 20)
+        process = processes.forked().Process(target=killed, args=(action, run_dir, copy, at))
+        process.start()
+        process.join()
+        for step in (10, 20):
+            places_of_step = [directory / "checkpoints" / str(step) for directory in (run_dir, copy)]
+            assert any(path.is_dir() and copies.damage(path) is None for path in places_of_step), at
+        ACTIONS[action](run_dir, copy)
+        wanted = ["checkpoints/20", "tokenizer", *([] if action == "fetch" else ["checkpoints/10"])]
+        for name, directory in itertools.product(wanted, (run_dir, copy)):
+            found = filecmp.dircmp(run_dir.with_name("whole") / name, directory / name)
+            assert not found.left_only and not found.right_only and not found.diff_files, (at, name, directory)
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert at > 20
 
 
 @pytest.mark.slow
