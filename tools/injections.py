@@ -1,6 +1,6 @@
 """Injects faults into small runs, and looks whether each is found, named and mended; and that clean runs say nothing.
 
-    python tools/injections.py [--trials 2] [--clean 2] [--seed 0] [--only nan,spike,replica,slow_data,stopped,lost]
+    python tools/injections.py [--trials 2] [--clean 2] [--seed 0] [--only nan,spike,rewind,...]
 
 All runs are of one recipe, GPT-2 on two devices, with the same intervals; the step of a fault is random.
 
@@ -8,6 +8,7 @@ All runs are of one recipe, GPT-2 on two devices, with the same intervals; the s
 |---|---|---|---|
 | nan | a loss that is not a number, in one step | an update was skipped | the run ends |
 | spike | loss and gradient × 20, in one step | a spike, and the way back | the run ends |
+| rewind | a spike likewise, and SIGKILL while the run goes back | at the next start, as of a spike | the run ends |
 | replica | a random bit of a random weight, on one device | both devices, within 200 steps; exit code 75 | it resumes |
 | slow_data | a batch takes longer than `train.stall_seconds` | that it is data; exit code 75 | it resumes |
 | stopped | SIGSTOP of one of two processes | the other names it; exit code 75 | it resumes |
@@ -26,6 +27,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -43,24 +45,33 @@ SLOW_SECONDS = 30
 FOUND = {
     "nan": r"step \d+: 1 update\(s\) skipped, the loss or its gradient was not finite",
     "spike": r"step {at}: a spike: [^\n]*its update is left out[^\n]*\n[^\n]*going back to step \d+",
+    "rewind": r"step {at}: a spike: [^\n]*its update is left out[^\n]*\n[^\n]*going back to step \d+",
     "replica": r"process 0, device 1 \(cpu\): its replica differs from the others in params/",
     "slow_data": r"process 0: a batch of data after step \d+ has taken",
     "stopped": r"process 0: a [^\n]* has taken [^\n]*; process 1 gives no sign of life",
     "lost": r"process 1 is gone",
 }
 """{kind: what the run, or its process 0, has to say}."""
-CODES = {"nan": 0, "spike": 0, "replica": 75, "slow_data": 75, "stopped": 75, "lost": 75}
+CODES = {"nan": 0, "spike": 0, "rewind": -signal.SIGKILL, "replica": 75, "slow_data": 75, "stopped": 75, "lost": 75}
 """{kind: exit code of the run that met the fault}."""
 ALARMS = r"a spike|not finite|differ|has taken|usually|warning|lost"
-FIRST = {"nan": 2, "spike": 30, "replica": 1, "slow_data": 2, "stopped": 2, "lost": 2}
+FIRST = {"nan": 2, "spike": 30, "rewind": 30, "replica": 1, "slow_data": 2, "stopped": 2, "lost": 2}
 """{kind: the earliest step of a fault}; a spike before has no scale, and nothing is saved to go back to."""
 
 
 def inject(kind, at):
     """Has the steps of this process meet a fault, once; called before the run in its process."""
     from jaxpt.objectives.causal_lm import CausalLM
-    from jaxpt.train import programs, resources, step
+    from jaxpt.train import loop, programs, resources, step
 
+    if kind == "rewind":
+        go_back = loop.Run._rewind
+
+        def killed(self, *arguments):
+            threading.Timer(random.Random(at).random() * 0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            return go_back(self, *arguments)
+
+        loop.Run._rewind = killed
     if kind == "slow_data":
         fetch, calls = resources.InputWait.next, []
 
@@ -81,7 +92,7 @@ def inject(kind, at):
 
     def spoiled_build(setup, phase):
         made = build(setup, phase)
-        if kind in ("nan", "spike"):
+        if kind in ("nan", "spike", "rewind"):
             CausalLM.loss_from_hidden = odd_loss
             odd = step.traced(setup, setup.config.objective).lower().compile()
             CausalLM.loss_from_hidden = loss
@@ -90,7 +101,7 @@ def inject(kind, at):
             if int(current.step) + 1 != at or done:
                 return made.train(current, *rest)
             done.append(at)
-            if kind in ("nan", "spike"):
+            if kind in ("nan", "spike", "rewind"):
                 return odd(current, *rest)
             new, figures = made.train(current, *rest)
             return flipped(new, setup.mesh.devices.flat[1], at), figures
@@ -148,6 +159,8 @@ def trial(kind, folder, run_dir, seed, at):
         return f"not named: {said.splitlines()[-3:]}"
     if kind == "replica" and not at <= (found := int(re.search(r"step (\d+): process 0, device", said)[1])) < at + 200:
         return f"a bit of step {at} was found at {found}"
+    if kind == "rewind":  # the batch that makes the spike comes again
+        return trial("spike", folder, run_dir, seed, at)
     if codes != [0] and any(codes := start(folder, run_dir, kind, None, *overrides).codes()):
         return f"resumed, it ended with {codes}"
     return ""
