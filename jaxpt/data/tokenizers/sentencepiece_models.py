@@ -3,6 +3,7 @@ tokenizer.json, which Hugging Face's classes read."""
 
 from __future__ import annotations
 
+import copyreg
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,14 @@ from jaxpt.data.tokenizers.sentencepiece_styles import Style
 from jaxpt.errors import UserError
 
 
+def _from_bytes(model: bytes) -> Any:
+    return sentencepiece_model_pb2.ModelProto.FromString(model)
+
+
+# The class says that it is of a module that is not there, so that pickle cannot send it to other processes by name.
+copyreg.pickle(sentencepiece_model_pb2.ModelProto, lambda proto: (_from_bytes, (proto.SerializeToString(),)))
+
+
 def parsed(model: bytes, name: str) -> Any:
     """The model's protobuf.
 
@@ -25,7 +34,7 @@ def parsed(model: bytes, name: str) -> Any:
       UserError: it is none, or the end of one is missing: all pieces come before the options.
     """
     try:
-        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        proto = _from_bytes(model)
     except DecodeError:
         raise UserError(f"{name}: not a SentencePiece model") from None
     if not proto.pieces or not proto.HasField("trainer_spec") or not proto.HasField("normalizer_spec"):

@@ -5,19 +5,25 @@ import multiprocessing
 import os
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
 
+from jaxpt import config as configs
+from jaxpt.data import datasets
 from jaxpt.data._tf import tf
 from jaxpt.data.records import cache, shard, store
 from jaxpt.data.records.store import Store, shard_name
+from jaxpt.data.sources import base
 from jaxpt.errors import UserError
 from jaxpt.runtime.progress import Progress
+from tests import families
 from tests.processes import forked
 
 SHARDS, EACH = 6, 40
@@ -288,3 +294,23 @@ def test_a_wait_for_another_process_says_how_long_it_is(tmp_path, monkeypatch):
     with cache._lock(tmp_path, Progress(lines.append)):
         pass
     assert [line.rpartition(": ")[2] for line in lines] == ["0:00", "1:15"]
+
+
+@pytest.mark.slow
+def test_other_processes_make_the_same_records_of_text(tmp_path, monkeypatch):
+    """With a real tokenizer and real preprocessors: all that they need is sent to them."""
+    monkeypatch.setattr(base, "SHARD_BYTES", 1 << 20)
+    text = " ".join(" ".join(topics.values()).split())
+    pieces = [f"{n} {text[at : at + 1000]}\n" for n in range(6) for at in range(0, len(text), 1000)]
+    (tmp_path / "text.txt").write_text("".join(pieces))
+    source = {"path": str(tmp_path / "text.txt"), "cache_dir": str(tmp_path / "cache"), "length": 64}
+    tree = families.tree("t5", data=source | {"tokenizer": {"kind": "sentencepiece", "characters": 100_000}})
+    made, seconds = [], []
+    for workers in (1, 2):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        datasets.prepare(configs.build(tree), save=False, workers=workers)
+        seconds.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
+        made.append({path.name: content(path) for path in (tmp_path / "cache/records").iterdir() if path.is_dir()})
+        shutil.rmtree(tmp_path / "cache/records")
+    assert made[0] == made[1] and len(made[0]) == 2
+    assert seconds[1] > 2  # the second time others made them, which have imported TensorFlow

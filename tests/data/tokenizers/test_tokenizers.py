@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pydoc_data.topics import topics
@@ -71,6 +72,15 @@ def test_ids_beyond_the_vocabulary_are_passed_over(trained):
     tokenizer, _ = trained
     ids = tokenizer.encode("a value")
     assert tokenizer.decode([SIZE, *ids, SIZE + 7]) == tokenizer.decode(ids)
+
+
+def test_other_processes_are_given_it(trained):
+    """Those that prepare records."""
+    tokenizer, _ = trained
+    for one in (tokenizer, tokenizer.with_tokens(["<tool>"])):
+        other = pickle.loads(pickle.dumps(one))
+        assert other.digest() == one.digest() and other.vocabulary == one.vocabulary
+        assert other.encode_batch([*SAMPLES, "a<tool>b"]) == one.encode_batch([*SAMPLES, "a<tool>b"])
 
 
 def test_batch_equals_one_by_one(trained):
