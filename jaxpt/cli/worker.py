@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
+import threading
+import time
 
 from jaxpt import cli
 from jaxpt.runtime import allocator, signals
@@ -16,6 +19,7 @@ from jaxpt.study.finetunings import END
 
 def main() -> None:
     """Runs commands from stdin until it ends."""
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
     signals.start()
     allocator.keep_freed_memory()
     for line in sys.stdin:
@@ -25,6 +29,13 @@ def main() -> None:
             code = error.code if isinstance(error.code, int) else 1
         gc.collect()
         print(f"\n{END}{code or 0}", flush=True)  # a run's last line may have no end
+
+
+def _follow(parent: int) -> None:
+    """Ends with the study, however that ends: else this process would hold the run that the next one goes on with."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 if __name__ == "__main__":
