@@ -77,7 +77,8 @@ def refusal(run, codes, before):
     """
     said = run.said()
     if bad := [code for code in codes if code not in (0, 75)]:
-        return f"exit codes {bad}: {said.splitlines()[-3:]}"
+        lines = [line for log in run.logs for line in log.read_text().splitlines() if not line.startswith("    @ ")]
+        return f"exit codes {bad}:\n" + "\n".join(lines[-40:])
     resumed = re.search(r"\bresuming from step (\d+)", said, re.MULTILINE)
     if resumed and int(resumed[1]) != before:
         return f"resumed at {resumed[1]}, the newest checkpoint has {before}"
