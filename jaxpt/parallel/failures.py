@@ -3,9 +3,10 @@
 It leaves an exit code and its error with JAX's coordinator. The others look there every second, whatever their main
 thread waits for; they print the error and end. Every second each process also gives a sign of life there. A process
 that was killed leaves no error; the others name it when a collective fails, or after `distributed.heartbeat_timeout`
-seconds without a sign. JAX has heartbeats too, but it aborts all processes without a word about the one that is
-missing, and its callback for that case ends the process with a C++ exception (jaxlib 0.10 and 0.11). The coordinator
-outlives process 0 (`private.outliving_coordinator`).
+seconds without a sign. In a step they end then; elsewhere they say so and wait, for it may be at work in a library that
+lets no other thread of Python run. JAX has heartbeats too, but it aborts all processes without a word about the one
+that is missing, and its callback for that case ends the process with a C++ exception (jaxlib 0.10 and 0.11). The
+coordinator outlives process 0 (`private.outliving_coordinator`).
 """
 
 from __future__ import annotations
@@ -80,10 +81,7 @@ def shared(heartbeat_timeout: float = 60.0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stepping() -> Iterator[None]:
-    """A process that gives no sign of life for a while within this block counts as gone, and ends the others.
-
-    Elsewhere it may be at work in a library that lets no other thread of Python run.
-    """
+    """A process that gives no sign of life for a while within this block counts as gone, and ends the others."""
     if _watch is None:
         yield
         return
@@ -141,6 +139,8 @@ class _Watch(threading.Thread):
         self._unchanged: dict[int, int] = {}
         """The number of looks in which a process's sign of life was the same."""
         self.is_stepping = False
+        self._mentioned: set[int] = set()
+        """Processes of whose silence outside a step it was said."""
 
     def run(self) -> None:
         failure = None
@@ -183,7 +183,18 @@ class _Watch(threading.Thread):
             process: self._unchanged.get(process, 0) + 1 if sign == before.get(process) else 0
             for process, sign in self._signs.items()
         }
-        return [n for n in self.silent(self._heartbeat_timeout) if self._signs[n].endswith(_STEPPING)]
+        silent = self.silent(self._heartbeat_timeout)
+        stepping = [n for n in silent if self._signs[n].endswith(_STEPPING)]
+        self._mention(set(silent) - set(stepping))
+        return stepping
+
+    def _mention(self, silent: set[int]) -> None:
+        """Names processes that are silent outside a step, once; if they are gone, JAX aborts this one later."""
+        if new := sorted(silent - self._mentioned):
+            names, seconds = ", ".join(map(str, new)), f"{self._heartbeat_timeout:g} s, distributed.heartbeat_timeout"
+            line = f"process {names} has given no sign of life for {seconds}; if it is gone, JAX aborts the others soon"
+            os.write(self._stderr, (stamped(f"jaxpt: {line}: re-run the same command in all") + "\n").encode())
+        self._mentioned = silent
 
     def silent(self, seconds: float = _LOST_SECONDS) -> list[int]:
         """Processes whose last sign of life is so old, and was not that of an end; from any thread."""

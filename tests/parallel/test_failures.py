@@ -42,6 +42,12 @@ def work():
                     time.sleep(0.05)
                 print("silent:", failures.silent(), file=sys.stderr)
                 time.sleep(60)
+        if failing == 6:  # 1 is killed outside a step
+            time.sleep(2)
+            if own == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(12)
+            os._exit(0)
         multihost_utils.process_allgather(np.array([own]))
 
 if failing >= 2:  # as the command line ends
@@ -69,7 +75,7 @@ def ended(tmp_path_factory):
         port = free_port()
         return [(PROGRAM, [str(port), str(own), str(failing)], {}) for own in range(3 if failing == 5 else 2)]
 
-    together = [(0, 1, 4), (2, 3), (5,)]
+    together = [(0, 1, 4), (2, 3, 6), (5,)]
     groups = [[process for failing in some for process in processes(failing)] for some in together]
     found = iter([one for group in forks.run(IMPORTED, groups, tmp_path_factory.mktemp("failures")) for one in group])
     return {failing: [next(found) for _ in range(3 if failing == 5 else 2)] for some in together for failing in some}
@@ -115,3 +121,10 @@ def test_a_process_that_is_silent_in_a_step_is_named_by_all(ended):
         assert re.search(rf"(?m)^\S+ \S+ \[{own}\] jaxpt: process 1 {silent} to resume$", said)
         assert re.search(r"(?m)^(\S+ \S+ \[\d\] )?silent: \[1\]$", said)  # for the watchdog, before it counts as gone
         assert said.endswith("to resume\n") and "Check failure stack trace" not in said
+
+
+def test_a_process_that_is_silent_outside_a_step_is_named(ended):
+    """It may be at work, and the others wait; it is said once."""
+    assert [one.code for one in ended[6]] == [0, -signal.SIGKILL]
+    said = [line for line in ended[6][0].err.splitlines() if "sign of life" in line]
+    assert len(said) == 1 and "] jaxpt: process 1 has given no sign of life for 6 s, " in said[0]
