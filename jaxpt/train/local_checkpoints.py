@@ -99,14 +99,10 @@ class LocalCheckpoints:
 
     def check_space(self, setup: Setup) -> None:
         """Raises StorageError where the directory has no room for three times this process's parts of the state."""
-        shapes = setup.placed_shapes()
-        parts = {
-            name_of(array, index, x.shape): x.sharding.shard_shape(x.shape)
-            for array, x in _named(shapes)
-            for index in x.sharding.addressable_devices_indices_map(x.shape).values()
-        }
-        types = {array: x.dtype for array, x in _named(shapes)}
-        size = sum(safetensors.size(types[name.rpartition("[")[0]], shape) for name, shape in parts.items())
+        size = 0
+        for _, x in _named(setup.placed_shapes()):
+            parts = set(map(str, x.sharding.addressable_devices_indices_map(x.shape).values()))
+            size += len(parts) * safetensors.size(x.dtype, x.sharding.shard_shape(x.shape))
         need = (_KEPT + 1) * size
         free = shutil.disk_usage(self._own).free + sum(file.stat().st_size for file in self._own.glob(f"*/{FILE}"))
         if need > free:
@@ -135,9 +131,8 @@ class LocalCheckpoints:
         }
         for x in shards.values():
             x.copy_to_host_async()
-        arrays = {
-            name: np.array(x) for name, x in shards.items()
-        }  # a copy also where the device's memory is the host's
+        # A copy, also where the device's memory is the host's: the next step writes over it.
+        arrays = {name: np.array(x) for name, x in shards.items()}
         arrays[META] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
         self._pending = self._pool.submit(self._write, int(state.step), arrays)
 
