@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec
 
 from jaxpt.errors import RetryableError, UserError, listed
 from jaxpt.parallel import compiler, rules
-from jaxpt.train.state import Setup, State
+from jaxpt.train.state import Setup, State, named_arrays
 
 _UINTS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
@@ -54,7 +54,7 @@ def digests(state: State) -> jax.Array:
 
 def named(state: State, values: np.ndarray) -> dict[str, int]:
     """Digests by the names of the arrays, for JSON."""
-    return dict(zip(_names(state), (int(value) for value in values), strict=True))
+    return dict(zip(named_arrays(state), (int(value) for value in values), strict=True))
 
 
 def changed(saved: Mapping[str, int], state: State) -> list[str]:
@@ -68,11 +68,6 @@ def changed(saved: Mapping[str, int], state: State) -> list[str]:
         return []
     now = named(state, jax.device_get(jax.jit(digests)(state)))
     return [name for name, value in saved.items() if now.get(name, value) != value]
-
-
-def _names(state: State) -> list[str]:
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
 
 
 def make_local_digests(setup: Setup) -> Callable[[State], jax.Array]:
@@ -115,7 +110,7 @@ def disagreeing(setup: Setup, values: np.ndarray) -> dict[jax.Device, list[str]]
     row = {device: n for n, device in enumerate(setup.mesh.devices.ravel())}
     odd: dict[jax.Device, list[str]] = {}
     leaves, placed = jax.tree.leaves(setup.shapes), jax.tree.leaves(setup.shardings)
-    for n, (name, x, sharding) in enumerate(zip(_names(setup.shapes), leaves, placed, strict=True)):
+    for n, (name, x, sharding) in enumerate(zip(named_arrays(setup.shapes), leaves, placed, strict=True)):
         if (values[:, n] == values[0, n]).all():
             continue
         for devices in _groups(x.shape, sharding).values():
@@ -130,7 +125,7 @@ def disagreeing(setup: Setup, values: np.ndarray) -> dict[jax.Device, list[str]]
 
 def differing(setup: Setup, first: np.ndarray, second: np.ndarray) -> dict[jax.Device, list[str]]:
     """The devices on which the same step gave other bits the second time, and the arrays."""
-    names, devices = _names(setup.shapes), setup.mesh.devices.ravel()
+    names, devices = list(named_arrays(setup.shapes)), setup.mesh.devices.ravel()
     rows = {device: np.flatnonzero(a != b) for device, a, b in zip(devices, first, second, strict=True)}
     return {device: [names[n] for n in arrays] for device, arrays in rows.items() if len(arrays)}
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from jaxpt.config import CheckpointConfig
 from jaxpt.errors import StorageError, UserError, listed
 from jaxpt.runtime import disk, safetensors
 from jaxpt.train import checkpoint, checksums, corruption
-from jaxpt.train.state import Setup, State
+from jaxpt.train.state import Setup, State, named_arrays
 
 FILE = "state.safetensors"
 META = "meta"
@@ -55,15 +55,10 @@ def name_of(array: str, index: tuple[slice, ...], shape: tuple[int, ...]) -> str
     return f"{array}[{','.join(f'{start}:{stop}' for start, stop, _ in ends)}]"
 
 
-def _named(state: State) -> Iterator[tuple[str, Any]]:
-    for path, x in jax.tree_util.tree_leaves_with_path(state):
-        yield jax.tree_util.keystr(path, simple=True, separator="/"), x
-
-
 def parts_of(shapes: State) -> Parts:
     """All parts of a placed state, on all processes, in an order that is the same on each of them."""
     owners: dict[str, set[int]] = {}
-    for array, x in _named(shapes):
+    for array, x in named_arrays(shapes).items():
         for device, index in x.sharding.devices_indices_map(x.shape).items():
             owners.setdefault(name_of(array, index, x.shape), set()).add(device.process_index)
     return {name: frozenset(processes) for name, processes in owners.items()}
@@ -100,7 +95,7 @@ class LocalCheckpoints:
     def check_space(self, setup: Setup) -> None:
         """Raises StorageError where the directory has no room for three times this process's parts of the state."""
         size = 0
-        for _, x in _named(setup.placed_shapes()):
+        for x in jax.tree.leaves(setup.placed_shapes()):
             parts = set(map(str, x.sharding.addressable_devices_indices_map(x.shape).values()))
             size += len(parts) * safetensors.size(x.dtype, x.sharding.shard_shape(x.shape))
         need = (_KEPT + 1) * size
@@ -126,7 +121,7 @@ class LocalCheckpoints:
             shutil.rmtree(self._own / str(old), ignore_errors=True)
         shards = {
             name_of(array, shard.index, x.shape): shard.data
-            for array, x in _named(state)
+            for array, x in named_arrays(state).items()
             for shard in x.addressable_shards
         }
         for x in shards.values():
@@ -189,10 +184,15 @@ class LocalCheckpoints:
                 f"otherwise ({listed(lacking, 1)}); an older checkpoint is used"
             )
             return None
-        contents = {name: safetensors.tensor(*place) for name, place in held.items() if name in parts}
+        process, contents = jax.process_index(), {}
         for (name, needing), holders in zip(parts.items(), has.T):
-            if any(not holders[process] for process in needing):
-                contents[name] = _send(contents.get(name), int(holders.argmax()))
+            source, is_sent = int(holders.argmax()), not holders[list(needing)].all()
+            is_read = name in held and (process in needing or (is_sent and process == source))
+            content = safetensors.tensor(*held[name]) if is_read else None
+            if is_sent:
+                content = _send(content, source)
+            if process in needing:
+                contents[name] = content
         meta = json.loads(contents[META].tobytes())
 
         def placed(array: str, x: Any) -> jax.Array:
@@ -202,8 +202,8 @@ class LocalCheckpoints:
 
             return jax.make_array_from_callback(x.shape, x.sharding, part)
 
-        named = dict(_named(shapes))
-        state = jax.tree.unflatten(jax.tree.structure(shapes), [placed(array, x) for array, x in named.items()])
+        arrays = [placed(array, x) for array, x in named_arrays(shapes).items()]
+        state = jax.tree.unflatten(jax.tree.structure(shapes), arrays)
         if altered := corruption.changed(meta.get("digests", {}), state):
             self._report(
                 f"checkpoint.local_dir: step {step}: {listed(altered, 2)} are not what was saved: their digests "

@@ -51,6 +51,17 @@ class State:
         return self.params if self.ema is None else trainable.merge(self.params, self.ema)
 
 
+def named_arrays(state: State) -> dict[str, Any]:
+    """The arrays of a state, or what stands for them, by their paths, in the order of its leaves.
+
+    Example:
+      >>> list(named_arrays({"params": {"embed": 1, "head": 2}}))
+      ['params/embed', 'params/head']
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
+
+
 @dataclasses.dataclass(frozen=True)
 class Teacher:
     """A model that the objective looks at: placed on the mesh, but no part of the state."""
