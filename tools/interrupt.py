@@ -1,13 +1,19 @@
 """Interrupts a small run again and again, at random moments of every stage, and looks at what comes of it.
 
-    python tools/interrupt.py [--each 2] [--seed 0] [--signals SIGINT,SIGTERM]
+    python tools/interrupt.py [--each 2] [--seed 0] [--signals SIGINT,SIGTERM,SIGUSR1,SIGHUP] [--stages imports,...]
 
-One run is started, stopped by a random one of the signals, and resumed, `--each` times in every stage; stages
-before the first step start without prepared data, records and compiled programs, half of the imports without byte
-code. It prints for every signal the stage, the exit code (128 + the signal's number is right; of SIGKILL, which no
-process hears, the negative number), the seconds from the
-signal to the end of the process, and the step of the newest checkpoint; then whether the last state is equal, bit for
-bit, to that of a run that was not interrupted. Exits with 1 where a code or a state is wrong.
+One run is started, met by a random one of the signals, and resumed, `--each` times in every stage; stages before the
+first step start without prepared data, records and compiled programs, half of the imports without byte code. It prints
+for every signal the stage, the exit code, the seconds from the signal to the end of the process, and the step of the
+newest checkpoint; then whether the last state is equal, bit for bit, to that of a run that was not interrupted.
+
+| Signal | What is right |
+|---|---|
+| SIGINT, SIGTERM | the process ends with 128 + the signal's number |
+| SIGUSR1, SIGHUP | it goes on; from its first step on it saves within 10 s. SIGTERM then ends it |
+| SIGKILL | no process hears it: the code is the negative number |
+
+Exits with 1 where a code, a save or a state is wrong.
 """
 
 import argparse
@@ -42,6 +48,8 @@ STAGES = {
     "end": (f"^step {STEPS}/.*validation:", None),
 }
 LAST = {"restore": STEPS, "steps": SWITCH - 10, "phase change": SWITCH, "end": STEPS}  # a run further on starts anew
+SAVES = (signal.SIGUSR1, signal.SIGHUP)
+SAVE_SECONDS = 10
 BEFORE_STEPS = ("imports", "vocabulary", "records", "compile")
 
 
@@ -100,7 +108,8 @@ def interrupt(folder, run_dir, stage, seconds, rng, numbers):
     """Starts or resumes the run and sends a signal in a stage.
 
     Returns:
-      (signal, or None where the run ended before; exit code; seconds from the signal to the end; output).
+      (signal, or None where the run ended before; exit code; seconds from the signal to the end; output; what was
+      wrong with a save, "" if nothing was).
     """
     started = start(folder, run_dir, cold_imports=stage == "imports" and rng.random() < 0.5)
     output, pattern = Output(started), STAGES[stage][0]
@@ -109,12 +118,35 @@ def interrupt(folder, run_dir, stage, seconds, rng, numbers):
     time.sleep(rng.random() * seconds)
     number = rng.choice(numbers)
     if started.poll() is not None:
-        return None, started.returncode, 0.0, output
-    sent = time.monotonic()
+        return None, started.returncode, 0.0, output, ""
     started.send_signal(number)
+    wrong = no_save(started, output, run_dir) if number in SAVES else ""
+    sent = time.monotonic()
+    if number in SAVES:
+        started.terminate()
     code = started.wait(timeout=120)
     output.join(5)
-    return number, code, time.monotonic() - sent, output
+    return number, code, time.monotonic() - sent, output, wrong
+
+
+def no_save(started, output, run_dir):
+    """What was wrong after a request to save, "" where the run went on and saved what it had."""
+    steps = [int(found[1]) for line in list(output.lines) if (found := re.match(r"step (\d+)/", line))]
+    end = time.monotonic() + (SAVE_SECONDS if steps else 1)
+    while time.monotonic() < end and started.poll() is None:
+        if steps and standing(run_dir) >= steps[-1]:
+            return ""
+        time.sleep(0.01)
+    if started.poll() not in (None, 0):
+        return f"it ended with {started.returncode}"
+    return f"no save of step {steps[-1]} or later" if steps and standing(run_dir) < steps[-1] else ""
+
+
+def right_code(number, code):
+    """Whether a process ended as it should after a signal."""
+    if number in SAVES:  # its last step may have come before SIGTERM did
+        return code in (0, 128 + signal.SIGTERM)
+    return code == (-number if number == signal.SIGKILL else 128 + number)
 
 
 def standing(run_dir):
@@ -125,7 +157,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", type=int, default=2, help="signals in each stage (2)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--signals", default="SIGINT,SIGTERM", help="the signals that are sent, with commas between")
+    parser.add_argument("--signals", default="SIGINT,SIGTERM,SIGUSR1,SIGHUP", help="with commas between")
+    parser.add_argument("--stages", default=",".join(STAGES), help="stages, with commas between")
     arguments = parser.parse_args()
     numbers = [signal.Signals[name] for name in arguments.signals.split(",")]
     rng, wrong, waits = random.Random(arguments.seed), [], []
@@ -139,12 +172,12 @@ def main():
             raise SystemExit("\n".join(output.lines))
         times = durations(output, begun, time.monotonic())
         print("uninterrupted, seconds of each stage:", {k: round(v, 2) for k, v in times.items()}, flush=True)
-        for stage in [stage for stage in STAGES for _ in range(arguments.each)]:
+        for stage in [stage for stage in arguments.stages.split(",") for _ in range(arguments.each)]:
             if stage in BEFORE_STEPS:
                 shutil.rmtree(folder / "cache", ignore_errors=True)
             if stage in BEFORE_STEPS or standing(folder / "run") >= LAST.get(stage, STEPS - 40):
                 shutil.rmtree(folder / "run", ignore_errors=True)
-            number, code, seconds, output = interrupt(
+            number, code, seconds, output, problem = interrupt(
                 folder, folder / "run", stage, times.get(stage, 1.0), rng, numbers
             )
             named = "ended before" if number is None else signal.Signals(number).name
@@ -152,8 +185,8 @@ def main():
                   f"{output.lines[-1] if output.lines else ''}"[:170], flush=True)  # fmt: skip
             if number is not None:
                 waits.append(seconds)
-                if code != (-number if number == signal.SIGKILL else 128 + number):
-                    wrong.append((stage, code, output.lines[-5:]))
+                if problem or not right_code(number, code):
+                    wrong.append((stage, named, code, problem, output.lines[-5:]))
         last = start(folder, folder / "run")
         output = Output(last)
         code = last.wait()

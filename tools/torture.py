@@ -14,7 +14,7 @@ failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong.
 |---|---|---|
 | kills | `kill -9` at a random moment of a warm run of six kinds; resumed, it ends with equal bits | tools/kills.py |
 | cold_kills | `kill -9` in a random stage, imports and preparation included | tools/interrupt.py |
-| signals | SIGINT or SIGTERM likewise; the exit code is 128 + signal | tools/interrupt.py |
+| signals | SIGINT, SIGTERM, SIGUSR1 or SIGHUP likewise; the first two end it with 128 + signal, the others save | tools/interrupt.py |
 | fuzz | a damaged or hostile recipe, directory or data file | tools/fuzz.py |
 | flips | a flipped, zeroed or cut piece of a file of a run, a cache or of results | tools/flips.py |
 | injections | a run with a fault in a step, a replica, the data or a process; or a clean run | tools/injections.py |
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 PARTS = {
     "kills": (("kills.py", "--kills", "40"), r"(\d+) of (\d+) wrong"),
     "cold_kills": (("interrupt.py", "--each", "1", "--signals", "SIGKILL"), r"(\d+) signals;"),
-    "signals": (("interrupt.py", "--each", "1"), r"(\d+) signals;"),
+    "signals": (("interrupt.py", "--each", "2"), r"(\d+) signals;"),
     "fuzz": (("fuzz.py", "--cases", "100", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
     "flips": (("flips.py", "--flips", "200", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
     "injections": (("injections.py", "--trials", "2", "--clean", "2"), r"(\d+) of (\d+) wrong"),

@@ -7,6 +7,7 @@ with code 2, or another of `jaxpt.runtime.exit_codes`; `--debug` shows the trace
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
 import io
@@ -61,8 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     progress.display.quiet = arguments.quiet
     notes: set[str] = set()  # a run's config.yaml is read several times
     errors.note = lambda line: line in notes or notes.add(line) or _note(line)
+    # From here on, as a launcher may ask a run to save before its first step.
+    saves = signals.save_requests() if arguments.command == "train" else contextlib.nullcontext()
     try:
-        with signals.watch(), plugins.explained():
+        with signals.watch(), saves, plugins.explained():
             return _run(arguments) or 0
     except (UserError, OSError, ModuleNotFoundError, MemoryError) as error:
         if arguments.debug or _internal(error):

@@ -355,6 +355,15 @@ def test_modules_of_the_current_directory_can_be_named(capsys, tmp_path, monkeyp
     assert "RuntimeError: found" in run(capsys, "train", RECIPE, "objective.kind=pkg_here.mine")[2]
 
 
+def test_a_request_to_save_does_not_end_a_run_that_reads_its_recipe(capsys, tmp_path, monkeypatch):
+    (tmp_path / "asked_here").mkdir()
+    (tmp_path / "asked_here" / "early.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGUSR1)\nraise RuntimeError('found')"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert "RuntimeError: found" in run(capsys, "train", RECIPE, "objective.kind=asked_here.early")[2]
+
+
 @pytest.mark.slow
 def test_closed_pipe_is_silent():
     command = f"{sys.executable} -m jaxpt schema | head -c 10"
