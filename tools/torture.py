@@ -14,7 +14,7 @@ failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong.
 |---|---|---|
 | kills | `kill -9` at a random moment of a warm run of six kinds; resumed, it ends with equal bits | tools/kills.py |
 | cold_kills | `kill -9` in a random stage, imports and preparation included | tools/interrupt.py |
-| signals | SIGINT, SIGTERM, SIGUSR1 or SIGHUP likewise; the first two end it with 128 + signal, the others save | tools/interrupt.py |
+| signals | SIGINT or SIGTERM likewise, code 128 + signal; SIGUSR1 or SIGHUP, and it saves | tools/interrupt.py |
 | fuzz | a damaged or hostile recipe, directory or data file | tools/fuzz.py |
 | flips | a flipped, zeroed or cut piece of a file of a run, a cache or of results | tools/flips.py |
 | injections | a run with a fault in a step, a replica, the data or a process; or a clean run | tools/injections.py |
