@@ -177,18 +177,18 @@ class Checks:
         with self._setup.use():
             return copy.lower(self._setup.placed_shapes()).compile()
 
-    def compare_replicas(self, state: State, done: int, is_saved: bool) -> None:
-        """Every few steps, and before a save, makes sure that all replicas have the same bits.
+    def compare_replicas(self, state: State, done: int, now: bool) -> None:
+        """Every few steps, before a save, and where a step was odd, makes sure that all replicas have the same bits.
 
         Args:
           state: after `done` steps.
           done: steps.
-          is_saved: it is about to be saved.
+          now: it is about to be saved, or a step was odd.
 
         Raises:
           RetryableError: names the process, the device and the arrays that differ.
         """
-        if self._every is None or not (is_saved or done % self._every == 0):
+        if self._every is None or not (now or done % self._every == 0):
             return
         values = np.asarray(jax.device_get(self._local_digests(state)))
         if odd := disagreeing(self._setup, values):

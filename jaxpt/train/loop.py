@@ -339,8 +339,8 @@ class Run:
             is_logged = done % phase.config.train.log_every == 0 or done == self.starts[phase.index] + 1
             is_local = self.local is not None and done % self.local.every == 0
             if is_last or is_logged or (must_judge and (to_save or is_local)):
-                self._log(window, done, display, metrics, feed, watch)
-                window = []
+                values, window = self._log(window, done, display, metrics, feed), []
+                self._judge(values, current, watch, checks)
             if self.spike is not None:
                 break
             self.phase.evaluators.forget()
@@ -376,14 +376,9 @@ class Run:
         return self.stopped
 
     def _log(
-        self,
-        window: list[Figures],
-        done: int,
-        display: Display,
-        metrics: Metrics,
-        feed: resources.InputWait,
-        watch: spikes.Watch,
-    ) -> None:
+        self, window: list[Figures], done: int, display: Display, metrics: Metrics, feed: resources.InputWait
+    ) -> list[dict]:
+        """Shows and writes the figures of the last steps; returns those of each."""
         values = jax.device_get(window)
         means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
         # NaN in steps without the task.
@@ -410,20 +405,14 @@ class Run:
         )
         if hint:
             warn(f"step {done}: {hint}")
-        self._judge(values, done, watch)
         if news := self.router_watch.news(self.config.model, means, len(window)):
             say(f"step {done}: {news}")
-        for value in values:
-            self.skipped = self.skipped + 1 if value["skipped"] else 0
-            if self.skipped == MAX_NONFINITE_STEPS:
-                problem = f"loss or gradient was not finite in {MAX_NONFINITE_STEPS} steps in a row"
-                raise DivergedError(self._nonfinite_message(problem))
-        if count := int(sum(value["skipped"] for value in values)):
-            say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
+        return values
 
-    def _judge(self, values: list[dict[str, Any]], done: int, watch: spikes.Watch) -> None:
-        """Says which of the last steps were spikes; the first one for which the run goes back is kept."""
-        action = self.config.train.on_spike
+    def _judge(self, values: list[dict], current: State, watch: spikes.Watch, checks: corruption.Checks) -> None:
+        """Says which of the last steps were spikes or not finite, and keeps the first one for which the run goes back;
+        compares the replicas first, as a flipped bit may be why. Too many in a row that are not finite end the run."""
+        action, spiked, done = self.config.train.on_spike, self.num_spikes, int(current.step)
         for step_number, value in enumerate(values, done - len(values) + 1):
             number = self.rewinds.batch_number(step_number, self.phase.data_start)
             rate = float(self.setup.schedule(step_number - 1))
@@ -435,6 +424,15 @@ class Run:
             say(f"step {step_number}: a spike: {spike}{hint if action == 'keep' else '; its update is left out'}")
             if action == "rewind" and self.spike is None:
                 self.spike = spike
+        if count := int(sum(value["skipped"] for value in values)):
+            say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
+        if count or self.num_spikes > spiked:
+            checks.compare_replicas(current, done, True)
+        for value in values:
+            self.skipped = self.skipped + 1 if value["skipped"] else 0
+            if self.skipped == MAX_NONFINITE_STEPS:
+                problem = f"loss or gradient was not finite in {MAX_NONFINITE_STEPS} steps in a row"
+                raise DivergedError(self._nonfinite_message(problem))
 
     def _newest(self) -> str:
         """Where the run would resume from."""
