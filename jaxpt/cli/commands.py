@@ -13,6 +13,7 @@ import importlib
 import io
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -161,6 +162,7 @@ def _distributed(overrides: Sequence[str]) -> DistributedConfig:
 
 def train(path: str, overrides: Sequence[str], timings: bool = False) -> int:
     """`jaxpt train`: errors before the first step end all processes of a run, and one of them prints the line."""
+    begun = time.monotonic()
     from jaxpt.study.recipes import load
 
     try:
@@ -178,7 +180,7 @@ def train(path: str, overrides: Sequence[str], timings: bool = False) -> int:
     from jaxpt.train.loop import train
     from jaxpt.train.timings import Timings
 
-    return train(config, Timings(wanted=timings))
+    return train(config, Timings(wanted=timings, begun=begun))
 
 
 def plan(path: str, overrides: Sequence[str], decode: str | None = None, **options: Any) -> None:

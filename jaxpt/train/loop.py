@@ -97,7 +97,8 @@ def _save_before_maintenance(line: str) -> None:
 
 
 def _train(config: Config, timings: Timings, asked: int | None) -> int:
-    begun, epoch = time.monotonic(), time.time()  # the second one may be set while the run is under way
+    begun = timings.begun
+    epoch = time.time() - (time.monotonic() - begun)  # that clock may be set while the run is under way
     timings.mark("Python, the recipe, imports of JAX and Orbax")
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
     starts = configs.phase_starts(config)

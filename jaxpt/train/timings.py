@@ -32,9 +32,15 @@ class Timings:
       ['imports']
     """
 
-    def __init__(self, wanted: bool = False) -> None:
-        """The clock began with the process; the compilation cache is watched from now on."""
+    def __init__(self, wanted: bool = False, begun: float | None = None) -> None:
+        """The clock began with the process; the compilation cache is watched from now on.
+
+        Args:
+          wanted: whether there is a table.
+          begun: when the command began, as `time.monotonic` says it; None: now. The run's wall time counts from there.
+        """
         self.wanted = wanted
+        self.begun = time.monotonic() if begun is None else begun
         self.parts: list[Part] = []
         self._cache = {"hits": 0, "misses": 0}
         if wanted:
