@@ -1,10 +1,13 @@
 """Sends tokens to their experts and adds up what these return, on one device or on a mesh with an axis `expert`.
 
 Every device sorts its tokens by expert and multiplies the rows of each expert with its weights. The devices along the
-mesh axis `expert` have different experts and different rows of the batch. So the tokens of these devices are gathered,
-each device computes what its experts make of all of them, and the sums go back to where the tokens came from.
+mesh axis `expert` have different experts and different rows of the batch. There are two ways:
 
-That is exact for any routing, and takes the same memory for any: a device works on R rows at a time, as many as are its
+    gathered   the tokens of these devices are gathered, each device computes what its experts make of all of them, and
+               the sums go back to where the tokens came from
+    ragged     each row goes to the device of its expert and comes back (`jaxpt.models.exchange`)
+
+Both are exact for any routing, and take the same memory for any: a device works on R rows at a time, as many as are its
 own if all devices have the same number. With more it takes another turn. Kernels are gathered along `fsdp`, and split
 along their hidden width over `tensor`.
 
@@ -17,15 +20,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxpt.models import grouped
+from jaxpt.models import exchange, grouped
 from jaxpt.models.layers import ACTIVATIONS, Activation, dividing_axes, from_inputs, mesh_axes
 from jaxpt.parallel import staged
 
+Way = Literal["auto", "gathered", "ragged"]
 SCOPE = "dispatch"
 """Name under which plans and profiles show how tokens are sent."""
 
@@ -38,6 +43,7 @@ def experts(
     activation: Activation,
     implementation: grouped.Implementation = "auto",
     *,
+    way: Way = "auto",
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
@@ -50,6 +56,7 @@ def experts(
       kernels: "up" [E, D, F], "down" [E, F, D] and of gated experts "gate" [E, D, F], of the dtype of `x`.
       activation: of the hidden states.
       implementation: see `jaxpt.models.grouped.product`.
+      way: how tokens are sent; `auto` is `gathered`.
       dropout: rate on the hidden activations.
       dropout_key: random key; None for no dropout.
 
@@ -70,7 +77,10 @@ def experts(
     of_kernels = {name: PartitionSpec(expert or None, width or None, hidden or None) for name in kernels}
     of_kernels["down"] = PartitionSpec(expert or None, hidden or None, width or None)
     shared_rows = tuple(axis for axis in expert if axis in rows)
-    run = functools.partial(run, expert=expert, gathered=shared_rows, width=width, hidden=hidden)
+    if way == "ragged" and shared_rows == expert and len(expert) == 1:
+        run = functools.partial(run, sent=expert, width=width, hidden=hidden)
+    else:
+        run = functools.partial(run, expert=expert, gathered=shared_rows, width=width, hidden=hidden)
     of_keep = PartitionSpec(rows or None, length or None, None, hidden or None)
     in_specs = (of_tokens, of_tokens, of_tokens, of_kernels, None if keep_BxLxkxF is None else of_keep)
     manual |= dict.fromkeys(mesh_axes("layers"))  # stages of a pipeline, over which the arguments are mapped
@@ -81,8 +91,8 @@ def experts(
 def _run(
     x_BxLxD: jax.Array, ids_BxLxk: jax.Array, weights_BxLxk: jax.Array, kernels: Mapping[str, jax.Array],
     keep_BxLxkxF: jax.Array | None, *, activation: Activation, implementation: grouped.Implementation,
-    expert: tuple[str, ...] = (), gathered: tuple[str, ...] = (), width: tuple[str, ...] = (),
-    hidden: tuple[str, ...] = (),
+    expert: tuple[str, ...] = (), gathered: tuple[str, ...] = (), sent: tuple[str, ...] = (),
+    width: tuple[str, ...] = (), hidden: tuple[str, ...] = (),
 ) -> jax.Array:  # fmt: skip
     """What one device does.
 
@@ -96,6 +106,7 @@ def _run(
       implementation: of products.
       expert: mesh axes along which devices have different experts.
       gathered: those of `expert` along which they have different tokens, too.
+      sent: instead of both, the axis along which rows are sent.
       width: mesh axes along which they have other parts of the embedding width of kernels.
       hidden: mesh axes along which they have different hidden units.
     """
@@ -115,7 +126,9 @@ def _run(
         ids_Txk = ids_Txk - jax.lax.axis_index(expert) * count
         ids_Txk = jnp.where((ids_Txk >= 0) & (ids_Txk < count), ids_Txk, count)
     feed_forward = functools.partial(_feed_forward, activation, implementation)
-    if expert:
+    if sent:
+        y_TxD = _exchanged(feed_forward, *sent, x_TxD, ids_Txk, weights_Txk, kernels, keep_TxkxF)
+    elif expert:
         y_TxD = _in_turns(feed_forward, jax.lax.axis_size(expert), x_TxD, ids_Txk, weights_Txk, kernels, keep_TxkxF)
     else:
         y_TxD = _at_once(feed_forward, x_TxD, ids_Txk, weights_Txk, kernels, keep_TxkxF)
@@ -173,6 +186,22 @@ def _at_once(
     y_MxD = feed_forward(x_MxD, kernels, sizes_E, _of_choices(keep_TxkxF, order_M))
     y_MxD = grouped.permute(y_MxD, inverse_M, order_M)
     return (y_MxD.reshape(-1, k, y_MxD.shape[1]) * weights_Txk[..., None]).sum(1)
+
+
+def _exchanged(
+    feed_forward: Callable[..., jax.Array], axis: str, x_TxD: jax.Array, ids_Txk: jax.Array, weights_Txk: jax.Array,
+    kernels: Mapping[str, jax.Array], keep_TxkxF: jax.Array | None,
+) -> jax.Array:  # fmt: skip
+    """As `_at_once`, where the rows of each expert are sent to its device."""
+    k = ids_Txk.shape[1]
+    order_M, sizes_E = _sorted(ids_Txk, kernels["up"].shape[0] * jax.lax.axis_size(axis))
+    inverse_M = jnp.argsort(order_M)
+    x_MxD = grouped.permute(jnp.repeat(x_TxD, k, axis=0), order_M, inverse_M)
+    weights_Mx1 = grouped.permute(weights_Txk.reshape(-1, 1), order_M, inverse_M)
+    with jax.named_scope(SCOPE):
+        keep_MxF = _of_choices(keep_TxkxF, order_M)
+        y_MxD = exchange.experts(feed_forward, axis, x_MxD, weights_Mx1, keep_MxF, kernels, sizes_E)
+    return grouped.permute(y_MxD, inverse_M, order_M).reshape(-1, k, x_TxD.shape[1]).sum(1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -92,11 +92,14 @@ class MixtureConfig(ModelConfig):
     grouped: Literal["auto", "ragged", "blocks"] = execution("auto")
     """How rows are multiplied with their expert's weights, see `jaxpt.models.grouped`: by XLA's `ragged_dot`, or in
     blocks, which is `auto` on a CPU."""
+    exchange: dispatch.Way = execution("auto")
+    """How devices with other experts get tokens, see `jaxpt.models.dispatch`: all of the devices' tokens are gathered,
+    which is `auto`, or each row is sent to its expert by a ragged all-to-all."""
 
     @model_validator(mode="after")
     def _check_experts(self) -> Self:
         if self.experts is None:
-            fields = MixtureConfig.model_fields.keys() - ModelConfig.model_fields.keys() - {"grouped"}
+            fields = MixtureConfig.model_fields.keys() - ModelConfig.model_fields.keys() - {"grouped", "exchange"}
             for name in sorted(fields):
                 if getattr(self, name) != MixtureConfig.model_fields[name].default:
                     raise ValueError(f"{name}: has no meaning without experts; set experts, or leave it out")
@@ -123,6 +126,7 @@ class MixtureConfig(ModelConfig):
 
 TRAINING_FIELDS = frozenset((
     "balance", "balance_weight", "router_z_weight", "group_rows", "router_jitter", "jitter_experts", "grouped",
+    "exchange",
 ))  # fmt: skip
 """Fields that do not change what a trained model computes."""
 
@@ -193,7 +197,7 @@ class MoE(nn.Module):
         y_BxLxD = dispatch.experts(
             x_BxLxD.astype(self.dtype), jnp.where(is_kept_BxLxk, ids_BxLxk, c.experts),
             (c.router_scale * weights_BxLxk).astype(self.dtype), kernels, self.activation, c.grouped,
-            dropout=self.dropout, dropout_key=self.make_rng("dropout") if self._drops_out else None,
+            way=c.exchange, dropout=self.dropout, dropout_key=self.make_rng("dropout") if self._drops_out else None,
         )  # fmt: skip
         if c.shared_experts:
             y_BxLxD += FeedForward(

@@ -28,8 +28,10 @@ MESHES = {
 }
 CAPACITY = {"capacity_factor": 0.75, "min_capacity": 1}
 CASES = [
-    ("data2xexpert4", True), ("data2xexpert4", False), ("fsdp2xexpert2xtensor2", False), ("expert2xcontext2", False),
-    ("pipeline2xexpert2", False), ("data2xfsdp2", False),
+    ("data2xexpert4", True, "gathered"), ("data2xexpert4", False, "ragged"), ("data2xexpert4", False, "gathered"),
+    *((mesh, False, way) for mesh in ("fsdp2xexpert2xtensor2", "expert2xcontext2", "pipeline2xexpert2")
+      for way in ("gathered", "ragged")),
+    ("data2xfsdp2", False, "gathered"),
 ]  # fmt: skip
 
 
@@ -52,9 +54,9 @@ def one_step(mesh, accumulation=1, **model):
     return losses, momentum.trace, after.params
 
 
-@pytest.mark.parametrize(("mesh", "has_capacity"), grids.cases(CASES, CASES[0]))
-def test_a_mesh_changes_nothing(mesh, has_capacity):
-    options = (CAPACITY if has_capacity else {}) | ({"layers": 4} if "pipeline" in mesh else {})
+@pytest.mark.parametrize(("mesh", "has_capacity", "way"), grids.cases(CASES, *CASES[:2]))
+def test_a_mesh_changes_nothing(mesh, has_capacity, way):
+    options = (CAPACITY if has_capacity else {}) | ({"layers": 4} if "pipeline" in mesh else {}) | {"exchange": way}
     accumulation = 2 if "pipeline" in mesh else 1
     found = one_step(mesh, accumulation, **options)
     assert {"router_balance", "router_z"} <= set(found[0])
