@@ -13,6 +13,7 @@ failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong.
 | Part | A trial | Tool |
 |---|---|---|
 | kills | `kill -9` at a random moment of a warm run of six kinds; resumed, it ends with equal bits | tools/kills.py |
+| study_kills | likewise of a study, or of the process that trains its run | tools/kill_study.py |
 | cold_kills | `kill -9` in a random stage, imports and preparation included | tools/interrupt.py |
 | signals | SIGINT or SIGTERM likewise, code 128 + signal; SIGUSR1 or SIGHUP, and it saves | tools/interrupt.py |
 | fuzz | a damaged or hostile recipe, directory or data file | tools/fuzz.py |
@@ -35,6 +36,7 @@ from scipy import stats
 ROOT = Path(__file__).parents[1]
 PARTS = {
     "kills": (("kills.py", "--kills", "40"), r"(\d+) of (\d+) wrong"),
+    "study_kills": (("kill_study.py", "--kills", "20"), r"(\d+) of (\d+) wrong"),
     "cold_kills": (("interrupt.py", "--each", "1", "--signals", "SIGKILL"), r"(\d+) signals;"),
     "signals": (("interrupt.py", "--each", "2"), r"(\d+) signals;"),
     "fuzz": (("fuzz.py", "--cases", "100", "--jobs", "2"), r"(\d+) of (\d+) wrong"),
@@ -45,6 +47,7 @@ PARTS = {
 """{part: (its command, the line with its counts)}."""
 FULL = {
     "kills": 1000,
+    "study_kills": 100,
     "cold_kills": 60,
     "signals": 1000,
     "fuzz": 10_000,
@@ -97,11 +100,11 @@ def run_part(part, seed, arguments=None):
 
 def table(rows):
     """Lines: a part, its trials, wrong ones and bound."""
-    lines = [f"{'part':10} {'trials':>7} {'wrong':>6}  at most"]
+    lines = [f"{'part':11} {'trials':>7} {'wrong':>6}  at most"]
     for part in PARTS:
         trials, wrong = (sum(row[name] for row in rows if row["part"] == part) for name in ("trials", "wrong"))
         if trials:
-            lines.append(f"{part:10} {trials:7} {wrong:6}  {upper_bound(wrong, trials):.2%}")
+            lines.append(f"{part:11} {trials:7} {wrong:6}  {upper_bound(wrong, trials):.2%}")
     return lines
 
 
