@@ -38,7 +38,7 @@ FINETUNING = {
     "data.cache_dir": "{folder}/cache", "data.train_rows": 200, "train.steps": STEPS, "train.eval_every": 10,
     "train.log_every": 1, "checkpoint.every": 5, "optimizer.schedule.warmup_steps": 5, "log.tensorboard": False,
 }  # fmt: skip
-NOT_COMPARED = ("wall_seconds", "run_dir", "recipe")
+NOT_COMPARED = ("wall_seconds", "train_seconds", "run_dir", "recipe")
 """Figures of the table that a clock or a place gave."""
 
 
@@ -91,7 +91,7 @@ def end_of(directory):
 def differences(ours, theirs):
     """Names of the runs and rows of a study that are not what they are in the whole one."""
     runs = [name for name in {*ours[0], *theirs[0]} if ours[0].get(name) != theirs[0].get(name)]
-    rows = [ours["name"] for ours, theirs in zip(ours[1], theirs[1], strict=True) if ours != theirs]
+    rows = [f"row {ours['name']}" for ours, theirs in zip(ours[1], theirs[1], strict=True) if ours != theirs]
     return sorted(runs) + rows
 
 
