@@ -10,10 +10,10 @@ newest checkpoint; then whether the last state is equal, bit for bit, to that of
 | Signal | What is right |
 |---|---|
 | SIGINT, SIGTERM | the process ends with 128 + the signal's number |
-| SIGUSR1, SIGHUP | it goes on; from its first step on it saves within 10 s. SIGTERM then ends it |
+| SIGUSR1, SIGHUP | it goes on; from its first step on it saves within 10 s; SIGTERM then ends it |
 | SIGKILL | no process hears it: the code is the negative number |
 
-Exits with 1 where a code, a save or a state is wrong.
+Exits with 1 where a code, a save or a state is wrong, or no save that was asked for lies between the regular ones.
 """
 
 import argparse
@@ -49,7 +49,7 @@ STAGES = {
 }
 LAST = {"restore": STEPS, "steps": SWITCH - 10, "phase change": SWITCH, "end": STEPS}  # a run further on starts anew
 SAVES = (signal.SIGUSR1, signal.SIGHUP)
-SAVE_SECONDS = 10
+SAVE_SECONDS, REGULAR = 10, 10
 BEFORE_STEPS = ("imports", "vocabulary", "records", "compile")
 
 
@@ -59,7 +59,7 @@ def command(folder, run_dir):
         sys.executable, "-m", "jaxpt", "train", str(ROOT / "configs/smoke/bert_tiny.yaml"), f"run_dir={run_dir}",
         f"data.path={folder}/corpus.txt", f"data.cache_dir={folder}/cache", "data.batch_size=16", "model.layers=1",
         f"train.phases={phases}", f"train.steps={STEPS}", "train.eval_every=20", "train.log_every=1",
-        "train.eval_examples=2000", "checkpoint.every=10", "optimizer.schedule.warmup_steps=10",
+        "train.eval_examples=2000", f"checkpoint.every={REGULAR}", "optimizer.schedule.warmup_steps=10",
     ]  # fmt: skip
 
 
@@ -104,8 +104,8 @@ def durations(output, begun, ended):
     return found
 
 
-def interrupt(folder, run_dir, stage, seconds, rng, numbers):
-    """Starts or resumes the run and sends a signal in a stage.
+def interrupt(folder, run_dir, stage, seconds, rng, numbers, saved):
+    """Starts or resumes the run and sends a signal in a stage; steps whose save was asked for are added to `saved`.
 
     Returns:
       (signal, or None where the run ended before; exit code; seconds from the signal to the end; output; what was
@@ -120,7 +120,7 @@ def interrupt(folder, run_dir, stage, seconds, rng, numbers):
     if started.poll() is not None:
         return None, started.returncode, 0.0, output, ""
     started.send_signal(number)
-    wrong = no_save(started, output, run_dir) if number in SAVES else ""
+    wrong = no_save(started, output, run_dir, saved) if number in SAVES else ""
     sent = time.monotonic()
     if number in SAVES:
         started.terminate()
@@ -129,12 +129,13 @@ def interrupt(folder, run_dir, stage, seconds, rng, numbers):
     return number, code, time.monotonic() - sent, output, wrong
 
 
-def no_save(started, output, run_dir):
-    """What was wrong after a request to save, "" where the run went on and saved what it had."""
+def no_save(started, output, run_dir, saved):
+    """What was wrong after a request to save, "" if nothing was; the step that it saved is added to `saved`."""
     steps = [int(found[1]) for line in list(output.lines) if (found := re.match(r"step (\d+)/", line))]
     end = time.monotonic() + (SAVE_SECONDS if steps else 1)
     while time.monotonic() < end and started.poll() is None:
         if steps and standing(run_dir) >= steps[-1]:
+            saved.append(standing(run_dir))
             return ""
         time.sleep(0.01)
     if started.poll() not in (None, 0):
@@ -161,7 +162,7 @@ def main():
     parser.add_argument("--stages", default=",".join(STAGES), help="stages, with commas between")
     arguments = parser.parse_args()
     numbers = [signal.Signals[name] for name in arguments.signals.split(",")]
-    rng, wrong, waits = random.Random(arguments.seed), [], []
+    rng, wrong, waits, saved = random.Random(arguments.seed), [], [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         forked.write_corpus(folder, 400_000)
@@ -178,7 +179,7 @@ def main():
             if stage in BEFORE_STEPS or standing(folder / "run") >= LAST.get(stage, STEPS - 40):
                 shutil.rmtree(folder / "run", ignore_errors=True)
             number, code, seconds, output, problem = interrupt(
-                folder, folder / "run", stage, times.get(stage, 1.0), rng, numbers
+                folder, folder / "run", stage, times.get(stage, 1.0), rng, numbers, saved
             )
             named = "ended before" if number is None else signal.Signals(number).name
             print(f"{stage:13} {named:12} exit {code:4}  {seconds:6.2f} s  step {standing(folder / 'run'):4}  "
@@ -193,6 +194,8 @@ def main():
         if code != 0:
             wrong.append(("last", code, output.lines[-5:]))
         equal = forked.digests(folder / "run", STEPS) == forked.digests(folder / "whole", STEPS)
+    if len(saved) > 3 and all(step % REGULAR == 0 for step in saved):
+        wrong.append(("requests", f"all saves are regular ones: {saved}"))
     quick = sum(wait <= 2 for wait in waits)
     print(f"{len(waits)} signals; reaction: median {statistics.median(waits):.2f} s, longest {max(waits):.2f} s, "
           f"within 2 s {quick} of {len(waits)}; final state bit-equal: {equal}")  # fmt: skip
