@@ -136,7 +136,7 @@ def measured(job: dict[str, Any], directory: Path) -> dict[str, Any]:
         "collectives": [dataclasses.asdict(c) for c in collectives.find(step, *links)],
         "cache_copies": cache_copies(program),
         "gathered_tables": gathered_tables(program, *_tables(network, shapes)),
-        "total": memory.total(texts["memory-usage-report"]) + weights - weights_read,
+        "total": memory.total(texts["memory-usage-report"], texts["buffer-assignment"]) + weights - weights_read,
         "limit": topology.memory if topology else isolated.limit(device),
     }  # fmt: skip
 

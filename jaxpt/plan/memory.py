@@ -11,6 +11,7 @@ from jaxpt.plan import hlo, instructions
 _TOTAL = re.compile(r"color=0\)\s+Total bytes: (\d+)")
 _LIVE = re.compile(r"^ {4}(\S+)\{([\d,]*)\}: (\d+) bytes \(cumulative", re.MULTILINE)
 _ALLOCATION = re.compile(r"^allocation (\d+):")
+_THREAD_LOCAL = re.compile(r"^allocation \d+: size (\d+)(?:, page \d+)?, thread-local:", re.MULTILINE)
 _VALUE = re.compile(r"^ value: <\d+ (\S+?)(?:\{([\d,]*)\})?(?: \(phi\))? @0> \((size=\d+,offset=\d+)\): (.*)$")
 _NOISE = re.compile(r"^(while|body|cond|closed_call|checkpoint|rematted_computation|vmap\(\)|(jit|pjit)\(.*\))$")
 
@@ -30,16 +31,20 @@ class Buffer:
     """With the padding of its layout."""
 
 
-def total(report: str) -> int:
+def total(report: str, assignment: str) -> int:
     """Bytes of a device's main memory that the program needs: arguments, results and temporaries.
+
+    The report counts thread-local allocations too: values within fusions, which are never whole in memory. For a
+    mixture of experts they were a third of its total.
 
     Args:
       report: text of XLA's "memory-usage-report".
+      assignment: text of XLA's "buffer-assignment".
 
     Returns:
       The number that XLA compares with what the device has.
     """
-    return int(_TOTAL.search(report)[1])
+    return int(_TOTAL.search(report)[1]) - sum(int(size) for size in _THREAD_LOCAL.findall(assignment))
 
 
 def packed(program: hlo.Program) -> int:

@@ -234,7 +234,7 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
         "batch": state.bytes_on_device(batch, jax.tree.map(lambda x: x.sharding, batch)),
     }
     program = hlo.Program(texts["after_optimizations"])
-    total = memory.total(texts["memory-usage-report"])
+    total = memory.total(texts["memory-usage-report"], texts["buffer-assignment"])
     if devices[0].platform == "cpu":
         total += memory.packed(program)
     links = setup.mesh.shape, meshes.between(setup.mesh.shape, meshes.slices(devices)), meshes.machine(devices)

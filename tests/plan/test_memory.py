@@ -44,8 +44,11 @@ ENTRY %main (param.1: f32[8,128]) -> f32[] {
 """  # noqa: E501
 
 
-def test_the_total_is_that_of_main_memory():
-    assert memory.total(REPORT) == 2532245504
+def test_the_total_is_that_of_main_memory_without_what_lies_within_fusions():
+    within = "allocation 2: size 4096, page 0, thread-local:\n value: <6 add.1 @0> (size=4096,offset=0): f32[1024]{0}\n"
+    elsewhere = "allocation 3: size 512, color 1, page 0, thread-local:\n"
+    assert memory.total(REPORT, ASSIGNMENT) == 2532245504
+    assert memory.total(REPORT, ASSIGNMENT + within + elsewhere) == 2532245504 - 4096
 
 
 def test_a_buffer_has_the_name_of_what_is_written_into_it():
