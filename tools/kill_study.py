@@ -2,9 +2,9 @@
 
     python tools/kill_study.py [--kills 20] [--seed 0]
 
-The study pretrains a BERT and a GPT-2, then fine-tunes each. Half of the kills
-take the study itself, whose processes have to end with it; the others take the process that trains: the study goes on
-with what does not need it, and the next start does it again. A study that comes to its end is begun anew.
+The study pretrains a BERT and a GPT-2, then fine-tunes each. Half of the kills take the study itself, whose processes
+have to end with it; the others take the process that trains: the study goes on with what does not need it, and the next
+start does it again. A study that comes to its end is begun anew.
 
 Wrong are: an exit code of the study that is neither 0 nor 1, a last start that does not end with 0, and arrays of a
 run, its logged losses or a figure of the table that differ from the whole study's in any bit. Prints a line for each
@@ -24,9 +24,9 @@ import time
 from pathlib import Path
 
 import forked
+import kills
 import psutil
 import yaml
-from kills import SMOKE
 
 STEPS = 20
 PRETRAINING = {
@@ -47,7 +47,7 @@ def write_study(folder):
     study = {
         "question": "Does it come to the same end?",
         "set": PRETRAINING,
-        "rows": [{"name": name, "recipe": str(SMOKE / f"{name}_tiny.yaml")} for name in ("bert", "gpt2")],
+        "rows": [{"name": name, "recipe": str(kills.SMOKE / f"{name}_tiny.yaml")} for name in ("bert", "gpt2")],
         "evaluate": {"finetune": {
             "seeds": [0], "starts": ["pretrained"], "set": FINETUNING,
             "tasks": [{"name": "modules", "recipe": str(forked.ROOT / "configs/finetune/smoke/classify_tiny.yaml")}],
@@ -78,12 +78,8 @@ def kill_one(study, rng):
 
 def end_of(directory):
     """{run: digests of its last state and its losses by step}, and the rows of the table."""
-    runs = {}
-    for path in sorted(directory.rglob("metrics.jsonl")):
-        losses = {}
-        for row in forked.metrics(path.parent):
-            losses |= {(row["step"], name): row[name] for name in row if "loss" in name}
-        runs[str(path.parent.relative_to(directory))] = forked.digests(path.parent, STEPS), losses
+    run_dirs = [path.parent for path in directory.rglob("metrics.jsonl")]
+    runs = {str(run_dir.relative_to(directory)): kills.end_of(run_dir, STEPS) for run_dir in run_dirs}
     rows = json.loads((directory / "table.json").read_text())["rows"]
     return runs, [{name: row[name] for name in row if name not in NOT_COMPARED} for row in rows]
 
@@ -117,26 +113,26 @@ def main():
         seconds, whole = time.monotonic() - begun, end_of(folder / "whole")
         print(f"whole: {seconds:.0f} s, {len(whole[0])} runs", flush=True)
         while total < arguments.kills:
-            directory, problems, kills = folder / f"study_{studies}", [], 0
+            directory, problems, killed = folder / f"study_{studies}", [], 0
             while True:
                 begun, study = time.monotonic(), start(path, directory, log)
-                if total + kills < arguments.kills:
+                if total + killed < arguments.kills:
                     try:
                         study.wait(rng.random() * seconds * 0.7)
                     except subprocess.TimeoutExpired:
                         victim = kill_one(study, rng)
-                        kills += 1
+                        killed += 1
                         print(f"{victim} killed after {time.monotonic() - begun:.1f} s", flush=True)
                 code = study.wait()
                 if code not in (0, 1, -signal.SIGKILL) or re.search("^Traceback", log.read_text(), re.MULTILINE):
                     problems.append(f"exit code {code}:\n{last_lines(log)}")
-                if code == 0 or (code == 1 and total + kills >= arguments.kills):
+                if code == 0 or (code == 1 and total + killed >= arguments.kills):
                     break
             if code:
                 problems.append(f"ended with {code}:\n{last_lines(log)}")
             elif different := differences(end_of(directory), whole):
                 problems.append(f"other ends: {different}")
-            total, wrong, studies = total + kills, wrong + len(problems), studies + 1
+            total, wrong, studies = total + killed, wrong + len(problems), studies + 1
             for problem in problems:
                 print(f"WRONG {problem}", flush=True)
     print(f"{wrong} of {total} wrong; {studies} studies; seed {arguments.seed}")

@@ -60,12 +60,12 @@ def start(kind, folder, run_dir):
     return forked.Run(recipe, overrides, run_dir, **WORLD.get(kind, {}))
 
 
-def end_of(run_dir):
-    """What a run came to: digests of its last state, and its losses by step, the last time that each was logged."""
+def end_of(run_dir, steps=STEPS):
+    """What a run of so many steps came to: digests of its last state, and its losses, as each was logged last."""
     losses = {}
     for row in forked.metrics(run_dir):
         losses |= {(row["step"], name): row[name] for name in row if "loss" in name}
-    return forked.digests(run_dir, STEPS), losses
+    return forked.digests(run_dir, steps), losses
 
 
 def refusal(run, codes, before):
