@@ -388,9 +388,10 @@ class Run:
             finite_values = [v[name] for v in values if np.isfinite(v[name])]
             means[name] = np.mean(finite_values) if finite_values else np.nan
         rates = display.rates(done)
-        rates["input_wait"], hint = feed.share(len(window) / rates["steps_per_second"])
+        seconds = len(window) / rates["steps_per_second"]
+        rates["input_wait"], hint = feed.share(seconds)
         self.clock.move(feed.take_idle(), "steps", "data")
-        if (slow := self.throughput.see(rates["steps_per_second"])) is not None:
+        if (slow := self.throughput.see(rates["steps_per_second"], seconds)) is not None:
             say(f"step {done}: {slow}; input wait {rates['input_wait']:.0%}")
         rate = float(self.setup.schedule(done - 1))
         self.last_loss = float(values[-1]["loss"])

@@ -139,36 +139,42 @@ def watching(config: Config, run_dir: Path, clock: Clock, is_primary: bool) -> I
 
 
 class Throughput:
-    """Notices that a run has become slow, against its own logged rates.
+    """Notices that a run has become slow, against its own logged rates, and stays so: other programs pass.
 
     Example:
       >>> throughput = Throughput()
-      >>> [throughput.see(rate) for rate in [8.0] * 10 + [3.0] * 3][-2:]
-      [None, '3 steps/s in the last 3 log lines, usually 8']
+      >>> [throughput.see(rate, 5.0) for rate in [8.0] * 10 + [3.0] * 3][-2:]
+      [None, '3 steps/s in the last 15 s, usually 8']
     """
 
-    WINDOW, FEWEST, IN_ROW, SHARE = 50, 10, 3, 0.5
+    WINDOW, FEWEST, SHARE = 50, 10, 0.5
+    LINES, SECONDS = 3, 10.0
+    """A stretch that is told of has at least so many log lines, and lasts at least so long."""
 
     def __init__(self) -> None:
         """No rate is known yet."""
         self._rates: deque[float] = deque(maxlen=self.WINDOW)
-        self._slow: list[float] = []
+        self._slow: list[tuple[float, float]] = []
+        self._is_told = False
 
-    def see(self, rate: float) -> str | None:
+    def see(self, rate: float, seconds: float) -> str | None:
         """What is to be said after a log line, once for each slow stretch.
 
         Args:
           rate: steps per second since the line before, without evaluations.
+          seconds: that time.
         """
         usual = statistics.median(self._rates) if len(self._rates) >= self.FEWEST else None
         if usual is None or rate >= self.SHARE * usual:
             self._rates.append(rate)
-            self._slow = []
+            self._slow, self._is_told = [], False
             return None
-        self._slow.append(rate)
-        if len(self._slow) >= 4 * self.IN_ROW:  # it stays so: this is usual from now on
+        self._slow.append((rate, seconds))
+        lasts = sum(seconds for _, seconds in self._slow)
+        if len(self._slow) >= 4 * self.LINES and lasts >= 4 * self.SECONDS:  # this is usual from now on
             self._rates.clear()
-        if len(self._slow) != self.IN_ROW:
+        if self._is_told or len(self._slow) < self.LINES or lasts < self.SECONDS:
             return None
-        now = statistics.median(self._slow)
-        return f"{now:.3g} steps/s in the last {self.IN_ROW} log lines, usually {usual:.3g}"
+        self._is_told = True
+        now = statistics.median(rate for rate, _ in self._slow)
+        return f"{now:.3g} steps/s in the last {lasts:.0f} s, usually {usual:.3g}"

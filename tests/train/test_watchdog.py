@@ -101,7 +101,9 @@ with watchdog.watching(config, Path({str(tmp_path)!r}), clock, True), clock.duri
 def test_a_slow_stretch_is_noticed_once_and_noise_is_not():
     rng = random.Random(0)
     throughput = watchdog.Throughput()
-    assert not any(throughput.see(8 * rng.uniform(0.6, 1.4)) for _ in range(500))
-    lines = [throughput.see(2.0) for _ in range(8)]
+    assert not any(throughput.see(8 * rng.uniform(0.6, 1.4), 5.0) for _ in range(500))
+    lines = [throughput.see(2.0, 5.0) for _ in range(8)]
     assert [line is not None for line in lines] == [False, False, True] + 5 * [False]
-    assert not any(throughput.see(8.0) for _ in range(20))
+    assert not any(throughput.see(8.0, 5.0) for _ in range(20))
+    assert not any(throughput.see(2.0, 0.25) for _ in range(39))  # a hiccup: many lines, but less than 10 s
+    assert "in the last 10 s" in throughput.see(2.0, 0.25)
