@@ -61,6 +61,7 @@ def shared(heartbeat_timeout: float = 60.0) -> Iterator[None]:
         yield
         return
     watch = _watch = _Watch(heartbeat_timeout)
+    watch.beat()
     watch.start()
     with signals.on_leave(watch.leave):
         try:
@@ -170,10 +171,10 @@ class _Watch(threading.Thread):
             self._client.key_value_set(f"{_ALIVE_KEY}/{jax.process_index()}", sign, allow_overwrite=True)
 
     def _others_signs(self) -> dict[int, str]:
-        """The other processes' last signs of life; empty if the coordinator does not answer."""
+        """The other processes' last signs of life, "" where one gave none; empty if the coordinator does not answer."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             signs = {int(key.rpartition("/")[2]): sign for key, sign in self._client.key_value_dir_get(_ALIVE_KEY)}
-            return {process: signs[process] for process in sorted(signs) if process != jax.process_index()}
+            return {n: signs.get(n, "") for n in range(jax.process_count()) if n != jax.process_index()}
         return {}
 
     def _silent_in_step(self) -> list[int]:
@@ -202,7 +203,7 @@ class _Watch(threading.Thread):
         return [n for n, sign in self._signs.items() if sign != _DONE and unchanged.get(n, 0) > looks]
 
     def lost(self) -> list[int]:
-        """Processes that give no sign of life for some seconds."""
+        """Processes that give no sign of life for some seconds, or never gave one."""
         before = self._others_signs()
         time.sleep(_LOST_SECONDS)
         return [process for process, sign in self._others_signs().items() if before.get(process) == sign != _DONE]

@@ -23,6 +23,8 @@ processes.start(DistributedConfig(coordinator=f"localhost:{port}", processes=cou
 import numpy as np
 from jax.experimental import multihost_utils
 def work():
+    if failing == 7 and own == 1:  # before its first sign of life
+        os.kill(os.getpid(), signal.SIGKILL)
     with failures.shared(6.0):
         assert multihost_utils.process_allgather(np.array([own])).ravel().tolist() == list(range(count))
         if own == failing:
@@ -75,7 +77,7 @@ def ended(tmp_path_factory):
         port = free_port()
         return [(PROGRAM, [str(port), str(own), str(failing)], {}) for own in range(3 if failing == 5 else 2)]
 
-    together = [(0, 1, 4), (2, 3, 6), (5,)]
+    together = [(0, 1, 4), (2, 3, 6, 7), (5,)]
     groups = [[process for failing in some for process in processes(failing)] for some in together]
     found = iter([one for group in forks.run(IMPORTED, groups, tmp_path_factory.mktemp("failures")) for one in group])
     return {failing: [next(found) for _ in range(3 if failing == 5 else 2)] for some in together for failing in some}
@@ -98,10 +100,11 @@ def test_what_all_fail_with_is_said_once(ended):
     assert len(said) == 1 and said[0].endswith("jaxpt: data.path: no such file") and said[0] in ended[4][0].err
 
 
-@pytest.mark.parametrize("killed", [0, 1])  # the first one has the coordinator, which outlives it
-def test_a_process_that_was_killed_is_named(ended, killed):
+# The first one has the coordinator, which outlives it; at last one that was killed before its first sign of life.
+@pytest.mark.parametrize(("failing", "killed"), [(2, 0), (3, 1), (7, 1)])
+def test_a_process_that_was_killed_is_named(ended, failing, killed):
     """It could leave no words."""
-    gone, other = ended[killed + 2][killed], ended[killed + 2][1 - killed]
+    gone, other = ended[failing][killed], ended[failing][1 - killed]
     assert gone.code == -signal.SIGKILL
     words = (
         f"jaxpt: process {killed} is gone (killed, or its machine failed); re-run the same command in all processes to "
@@ -109,6 +112,8 @@ def test_a_process_that_was_killed_is_named(ended, killed):
     )
     assert other.code == 75  # another try may go on
     said = [line for line in other.err.splitlines() if not line.startswith("[Gloo] Rank")]
+    if failing == 7:  # Gloo waits for 30 s
+        assert "process 1 has given no sign of life for 6 s" in said.pop(0)
     assert [line.partition("] ")[2] or line for line in said] == [words]
 
 
