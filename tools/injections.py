@@ -52,7 +52,7 @@ FOUND = {
     "replica": r"process 0, device 1 \(cpu\): its replica differs from the others in params/",
     "slow_data": r"process 0: a batch of data after step \d+ has taken",
     "stopped": r"process 0: a [^\n]* has taken [^\n]*; process 1 gives no sign of life",
-    "lost": r"process 1 is gone",
+    "lost": r"process 1 (is gone|gives no sign of life)",  # the latter where the other one waits in a save
 }
 """{kind: what the run, or its process 0, has to say}."""
 CODES = {"nan": 0, "spike": 0, "rewind": -signal.SIGKILL, "replica": 75, "slow_data": 75, "stopped": 75, "lost": 75}

@@ -9,7 +9,7 @@ newest checkpoint; then whether the last state is equal, bit for bit, to that of
 
 | Signal | What is right |
 |---|---|
-| SIGINT, SIGTERM | the process ends with 128 + the signal's number |
+| SIGINT, SIGTERM | the process ends with 128 + the signal's number, or by it, if Python has not begun |
 | SIGUSR1, SIGHUP | it goes on; from its first step on it saves within 10 s; SIGTERM then ends it |
 | SIGKILL | no process hears it: the code is the negative number |
 
@@ -37,7 +37,7 @@ STEPS, SWITCH = 120, 60
 # A stage begins with the line that matches the first pattern, and ends with the one that matches the second.
 STAGES = {
     "imports": (None, "^jaxpt train"),
-    "vocabulary": ("^training a", "preparing train"),
+    "vocabulary": ("^state .* a device", "preparing train"),
     "records": ("preparing train", "^data: "),
     "restore": ("^resuming", "parameters;"),
     "compile": ("^data: ", r"^step \d+/"),
@@ -143,11 +143,11 @@ def no_save(started, output, run_dir, saved):
     return f"no save of step {steps[-1]} or later" if steps and standing(run_dir) < steps[-1] else ""
 
 
-def right_code(number, code):
-    """Whether a process ended as it should after a signal."""
+def right_code(number, code, has_spoken):
+    """Whether a process ended as it should after a signal; before Python begins the system ends it (143 in a shell)."""
     if number in SAVES:  # its last step may have come before SIGTERM did
         return code in (0, 128 + signal.SIGTERM)
-    return code == (-number if number == signal.SIGKILL else 128 + number)
+    return code == (-number if number == signal.SIGKILL else 128 + number) or (not has_spoken and code == -number)
 
 
 def standing(run_dir):
@@ -162,6 +162,7 @@ def main():
     parser.add_argument("--stages", default=",".join(STAGES), help="stages, with commas between")
     arguments = parser.parse_args()
     numbers = [signal.Signals[name] for name in arguments.signals.split(",")]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it, and theirs
     rng, wrong, waits, saved = random.Random(arguments.seed), [], [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -186,7 +187,7 @@ def main():
                   f"{output.lines[-1] if output.lines else ''}"[:170], flush=True)  # fmt: skip
             if number is not None:
                 waits.append(seconds)
-                if problem or not right_code(number, code):
+                if problem or not right_code(number, code, bool(output.lines)):
                     wrong.append((stage, named, code, problem, output.lines[-5:]))
         last = start(folder, folder / "run")
         output = Output(last)

@@ -59,7 +59,10 @@ MODELS = {
             "short_factor": [1.0, 1.5], "long_factor": [1.0, 6.0]}}, None),
 }  # fmt: skip
 LAYERS = ("olmo3, one layer with a window", "phi3, texts become long")
-SEEDS = {"mistral": 4, "t5": 8, "t5 1.1": 4, "mt5": 4, "umt5": 6, "mbart": 45}
+SEEDS = {
+    "mistral": 4, "modernbert-decoder": 9, "t5": 8, "t5 1.1": 4, "mt5": 4, "umt5": 7, "mbart": 45,
+    **dict.fromkeys(LAYERS, 5),
+}  # fmt: skip
 """Weights with which a model does not repeat one token, and never chooses between equals; 3 for the others."""
 UNTIED = ("t5 1.1", "mt5", "umt5")
 FORCED = ("bart", "mbart")

@@ -139,7 +139,9 @@ def test_hidden_states_of_all_layers_are_there_for_the_asking(name):
             return encoded, bound.decode(ids, encoded.hidden, layers=layers)
         return ((bound.decode if family == "decoder" else bound.encode)(ids, layers=layers),)
 
-    depths = {"albert": (8,), "bart": (2, 1), "mbart": (2, 1), "modernbert": (8,)}.get(name, (2, 2))
+    depths = {"albert": (8,), "bart": (2, 1), "mbart": (2, 1), "modernbert": (8,), "modernbert_decoder": (8,)}.get(
+        name, (2, 2)
+    )
     found = jax.eval_shape(functools.partial(outputs, layers=True), variables["params"])
     assert [x.layers.shape for x in found] == [(n + 1, 2, 8, 24) for n in depths[: len(found)]]
     assert all(x.cache is None and not x.aux and (x.memory is None) == (name != "xlnet") for x in found)
