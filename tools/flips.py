@@ -156,7 +156,7 @@ def result(command: str) -> str:
     found = hashlib.blake2b(repr(trained).encode())
     for path in sorted(Path().glob(WRITTEN[command])) if command in WRITTEN else ():
         if path.is_file() and path.name not in VARY:
-            found.update(path.name.encode() + path.read_bytes())
+            found.update(path.name.encode() + path.read_bytes().replace(os.getcwd().encode(), b"."))
     return found.hexdigest()
 
 

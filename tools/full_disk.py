@@ -95,7 +95,7 @@ def result(folder: Path, files: str) -> str:
     hashed = hashlib.blake2b()
     for path in sorted(folder.glob(files)) if files else ():
         if path.is_file() and path.suffix not in (".html", ".md") and path.name not in flips.VARY:
-            hashed.update(path.name.encode() + path.read_bytes())
+            hashed.update(path.name.encode() + path.read_bytes().replace(str(folder).encode(), b"."))
         hashed.update(str(path.relative_to(folder)).encode())
     return hashed.hexdigest()
 

@@ -21,7 +21,7 @@ from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig
-from jaxpt.errors import UserError
+from jaxpt.errors import StorageError, UserError
 from jaxpt.models import parts
 from jaxpt.models.network import Network
 from jaxpt.models.stored import Piece, finite
@@ -92,7 +92,7 @@ def _open_array(file: Path, path: str, shape: Any, dtype: Any) -> tensorstore.Te
 
 
 def _check_space(run_dir: Path, shapes: Mapping[str, Any], dtypes: Mapping[str, Any]) -> None:
-    """Raises UserError if the disk has not the space: where it is full in the middle, threads of Orbax fail loudly."""
+    """Raises StorageError if the disk has not the space: where it is full in the middle, threads of Orbax fail loudly."""
     file_system = os.statvfs(run_dir)
     block, needed = file_system.f_frsize, 1 << 16
     for path, shape in shapes.items():
@@ -101,7 +101,7 @@ def _check_space(run_dir: Path, shapes: Mapping[str, Any], dtypes: Mapping[str, 
         needed += files * -(-size // block) * block + 2 * block
     free = file_system.f_bavail * block
     if needed > free:
-        raise UserError(f"{run_dir.parent}: the weights take {needed:,} bytes, the disk has {free:,} left")
+        raise StorageError(f"{run_dir.parent}: the weights take {needed:,} bytes, the disk has {free:,} left")
 
 
 def _skeleton(run_dir: Path, flat: Mapping[str, np.ndarray]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import shutil
 
 import jax
@@ -11,7 +12,7 @@ from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt.config import CheckpointConfig, InitConfig
-from jaxpt.errors import UserError
+from jaxpt.errors import StorageError, UserError
 from jaxpt.hf import convert
 from jaxpt.train import initial, run_dir, state, teachers, weights
 from tests import families
@@ -42,6 +43,15 @@ def written(tmp_path_factory):
 @pytest.fixture
 def source(written, tmp_path):
     return shutil.copytree(written[0], tmp_path / "run")
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    network = families.network(families.config("bert", objective={"next_sentence": False}))
+    no_room = os.statvfs_result((4096, 4096, 100, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: no_room)
+    with pytest.raises(StorageError, match="the weights take [0-9,]+ bytes, the disk has 0 left") as caught:
+        weights.write(tmp_path, network, {}, iter(()))
+    assert caught.value.exit_code == 74 and not [*tmp_path.iterdir()]
 
 
 def export(source):
