@@ -179,6 +179,8 @@ def main():
                 shutil.rmtree(folder / "cache", ignore_errors=True)
             if stage in BEFORE_STEPS or standing(folder / "run") >= LAST.get(stage, STEPS - 40):
                 shutil.rmtree(folder / "run", ignore_errors=True)
+            if stage == "restore" and not standing(folder / "run"):  # there has to be something to restore
+                interrupt(folder, folder / "run", "steps", times["steps"], rng, [signal.SIGTERM], saved)
             number, code, seconds, output, problem = interrupt(
                 folder, folder / "run", stage, times.get(stage, 1.0), rng, numbers, saved
             )

@@ -92,7 +92,7 @@ def _open_array(file: Path, path: str, shape: Any, dtype: Any) -> tensorstore.Te
 
 
 def _check_space(run_dir: Path, shapes: Mapping[str, Any], dtypes: Mapping[str, Any]) -> None:
-    """Raises StorageError if the disk has not the space: where it is full in the middle, threads of Orbax fail loudly."""
+    """Raises StorageError where the disk has no room: if it is full in the middle, threads of Orbax fail loudly."""
     file_system = os.statvfs(run_dir)
     block, needed = file_system.f_frsize, 1 << 16
     for path, shape in shapes.items():

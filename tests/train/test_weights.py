@@ -49,7 +49,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkey
     network = families.network(families.config("bert", objective={"next_sentence": False}))
     no_room = os.statvfs_result((4096, 4096, 100, 0, 0, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: no_room)
-    with pytest.raises(StorageError, match="the weights take [0-9,]+ bytes, the disk has 0 left") as caught:
+    with pytest.raises(StorageError, match=r"the weights take [0-9,]+ bytes, the disk has 0 left") as caught:
         weights.write(tmp_path, network, {}, iter(()))
     assert caught.value.exit_code == 74 and not [*tmp_path.iterdir()]
 
