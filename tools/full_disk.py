@@ -142,13 +142,14 @@ FULL = 74
 def judge(first: Ended, then: Ended, whole: Ended) -> str:
     """How a case ended; what begins with a capital letter is wrong."""
     code, said, found = first
+    said = re.sub(r"\n {4}", " ", said)  # long lines are broken
     if isinstance(code, str) or "Traceback (most recent" in said:
         return "TRACEBACK"
     lines = [line for line in said.splitlines() if line.startswith("jaxpt: ") and not line.startswith("jaxpt: note")]
     if code == 0:
         return "done" if found == whole[2] else "DONE, BUT OTHERWISE"
-    if code == 1 and (told := re.findall(r"^one failed:\s+.+", said, re.MULTILINE)):  # a study tells of its rows
-        lines, code = told, FULL  # where a long line is broken, the file is on the next one
+    if code == 1 and (told := re.findall(r"^one failed: .+", said, re.MULTILINE)):  # a study tells of its rows
+        lines, code = told, FULL
     if code != FULL:
         return f"EXIT CODE {code}"
     if len(lines) != 1:
