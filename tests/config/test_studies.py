@@ -26,13 +26,13 @@ def path(tmp_path, recipe):
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_every_row_of_ours_loads(path):
-    study = load_study(path, ["seed=3"])
+    study = load_study(path, ["train.log_every=3"])
     assert study.question
     for row in study.rows:
         if not row.is_trained:
             continue
         config = load(row.recipe, study.overrides(row))
-        assert config.seed == 3 and config.run_dir == f"runs/studies/{path.stem}/{row.name}"
+        assert config.train.log_every == 3 and config.run_dir == f"runs/studies/{path.stem}/{row.name}"
         assert study.tokens is None or not config.train.phases
 
 
