@@ -9,7 +9,7 @@ newest checkpoint; then whether the last state is equal, bit for bit, to that of
 
 | Signal | What is right |
 |---|---|
-| SIGINT, SIGTERM | the process ends with 128 + the signal's number, or by it, if Python has not begun |
+| SIGINT, SIGTERM | the process ends with 128 + the signal's number; none is sent before it has a handler |
 | SIGUSR1, SIGHUP | it goes on; from its first step on it saves within 10 s; SIGTERM then ends it |
 | SIGKILL | no process hears it: the code is the negative number |
 
@@ -119,6 +119,8 @@ def interrupt(folder, run_dir, stage, seconds, rng, numbers, saved):
     number = rng.choice(numbers)
     if started.poll() is not None:
         return None, started.returncode, 0.0, output, ""
+    while number in (signal.SIGINT, signal.SIGTERM) and started.poll() is None and not is_handled(started):
+        time.sleep(0.001)  # jaxpt has not begun: the system would end it
     started.send_signal(number)
     wrong = no_save(started, output, run_dir, saved) if number in SAVES else ""
     sent = time.monotonic()
@@ -143,11 +145,17 @@ def no_save(started, output, run_dir, saved):
     return f"no save of step {steps[-1]} or later" if steps and standing(run_dir) < steps[-1] else ""
 
 
-def right_code(number, code, has_spoken):
-    """Whether a process ended as it should after a signal; before Python begins the system ends it (143 in a shell)."""
+def is_handled(started):
+    """Whether a process has jaxpt's handlers: Python itself has none for SIGTERM."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{started.pid}/status").read_text())[1]
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def right_code(number, code):
+    """Whether a process ended as it should after a signal."""
     if number in SAVES:  # its last step may have come before SIGTERM did
         return code in (0, 128 + signal.SIGTERM)
-    return code == (-number if number == signal.SIGKILL else 128 + number) or (not has_spoken and code == -number)
+    return code == (-number if number == signal.SIGKILL else 128 + number)
 
 
 def standing(run_dir):
@@ -191,7 +199,7 @@ def main():
                 times[stage] = times.get(stage, 1.0) / 2
             else:
                 waits.append(seconds)
-                if problem or not right_code(number, code, bool(output.lines)):
+                if problem or not right_code(number, code):
                     wrong.append((stage, named, code, problem, output.lines[-5:]))
         last = start(folder, folder / "run")
         output = Output(last)
