@@ -9,9 +9,11 @@ newest checkpoint; then whether the last state is equal, bit for bit, to that of
 
 | Signal | What is right |
 |---|---|
-| SIGINT, SIGTERM | the process ends with 128 + the signal's number; none is sent before it has a handler |
+| SIGINT, SIGTERM | the process ends with 128 + the signal's number |
 | SIGUSR1, SIGHUP | it goes on; from its first step on it saves within 10 s; SIGTERM then ends it |
 | SIGKILL | no process hears it: the code is the negative number |
+
+None of the first four is sent before jaxpt has its handler.
 
 Exits with 1 where a code, a save or a state is wrong, or no save that was asked for lies between the regular ones.
 """
@@ -119,7 +121,7 @@ def interrupt(folder, run_dir, stage, seconds, rng, numbers, saved):
     number = rng.choice(numbers)
     if started.poll() is not None:
         return None, started.returncode, 0.0, output, ""
-    while number in (signal.SIGINT, signal.SIGTERM) and started.poll() is None and not is_handled(started):
+    while number != signal.SIGKILL and started.poll() is None and not is_handled(started, number):
         time.sleep(0.001)  # jaxpt has not begun: the system would end it
     started.send_signal(number)
     wrong = no_save(started, output, run_dir, saved) if number in SAVES else ""
@@ -145,10 +147,11 @@ def no_save(started, output, run_dir, saved):
     return f"no save of step {steps[-1]} or later" if steps and standing(run_dir) < steps[-1] else ""
 
 
-def is_handled(started):
-    """Whether a process has jaxpt's handlers: Python itself has none for SIGTERM."""
+def is_handled(started, number):
+    """Whether a process has jaxpt's handler of a signal: Python itself has one of SIGINT, and none of SIGTERM."""
     caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{started.pid}/status").read_text())[1]
-    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+    number = signal.SIGTERM if number == signal.SIGINT else number
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def right_code(number, code):
