@@ -97,6 +97,20 @@ def test_no_device_of_a_slice_sums_up_what_it_keeps_a_part_of(topology, devices)
     assert sent["all-reduce"] < weights / 20
 
 
+def test_gradients_of_experts_are_scattered():
+    """Those of the down kernels are split along the axis that lies in lanes: unless told, libtpu all-reduces them."""
+    pytest.importorskip("libtpu")
+    experts = {"experts": 4, "experts_per_token": 1, "mlp_dim": 2048}
+    model = {"dtype": "auto", "vocab_size": 512, "embed_dim": 512, "heads": 8} | experts
+    data = {"length": 128, "batch_size": 16}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)
+        config = families.config("t5", model=model, data=data, mesh={"data": 1, "fsdp": 4, "expert": 4})
+        measured = program.measure(config, program.Target("v5e:4x4"))
+    over_fsdp = {one["kind"]: one["sent"] for one in measured.collectives if one["axes"] == ["fsdp"]}
+    assert over_fsdp["reduce-scatter"] > 20 * 2**20 and over_fsdp.get("all-reduce", 0) < 2**20
+
+
 @pytest.mark.parametrize(
     ("platform", "installed", "name"),
     [
