@@ -43,7 +43,8 @@ KINDS = {
     "t5": (SMOKE / "t5_tiny.yaml", TEXT),
     "xlnet": (SMOKE / "xlnet_tiny.yaml", (*TEXT, "model.memory_length=16", "model.reuse_length=16")),
     "finetuning": (forked.ROOT / "configs/finetune/smoke/classify_tiny.yaml", ("init_from.path={folder}/bert",)),
-    "processes": (SMOKE / "gpt2_tiny.yaml", (*TEXT, "mesh.data=4")),
+    # Killed before the roll is called, one leaves the other to wait for it, by default as long as the deadline here.
+    "processes": (SMOKE / "gpt2_tiny.yaml", (*TEXT, "mesh.data=4", "distributed.timeout=60")),
 }
 """{kind: (recipe, overrides)}."""
 WORLD = {"processes": {"count": 2, "devices": 2}}
