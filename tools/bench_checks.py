@@ -1,0 +1,93 @@
+"""What the checks of a run cost: steps with `train.on_spike: rewind` beside `keep`, and digests of replicas.
+
+    python tools/bench_checks.py [RECIPE] [key=value …] [--devices 2] [--pairs 30]
+
+Both programs have the same weights and the same random batch, and take turns in one process, a step each, in changing
+order. The cost of the step's check is the median of the pairs' differences; a digest of all replicas is timed by itself
+and divided by `train.check_replicas_every`. Where other programs run, the quartiles are far apart. FLOPs and bytes:
+`jaxpt plan` of the recipe with both values.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import jax
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools/bench")]
+RECIPE = ROOT / "configs/pretrain/gpt2_124m.yaml"
+SMALL = ("data.batch_size=4", "data.length=256", "train.grad_accum_steps=1", "mesh={data: -1, fsdp: 1}")
+"""What fits a CPU."""
+
+
+class Side:
+    """A program of the step with its own state."""
+
+    def __init__(self, overrides):
+        from cases import random_batch
+
+        from jaxpt import config as configs
+        from jaxpt.train import state, step
+
+        self.setup = state.setup(config := configs.load(overrides[0], overrides[1:]))
+        shapes = step.batch_shapes(self.setup, config.objective)
+        self._update = step.traced(self.setup, config.objective).lower().compile()
+        self.batch = step.put(random_batch(shapes, config.model.vocab_size), self.setup)
+        self.state = self.setup.init()
+
+    def step(self):
+        """The seconds of a step."""
+        begun = time.perf_counter()
+        self.state, metrics = self._update(self.state, self.batch)
+        jax.block_until_ready((self.state, metrics))
+        return time.perf_counter() - begun
+
+
+def digest_seconds(side, rounds):
+    """The seconds of comparing the replicas, once for each round."""
+    from jaxpt.train import corruption
+
+    with side.setup.use():
+        digests = corruption.make_local_digests(side.setup).lower(side.setup.placed_shapes()).compile()
+    seconds = []
+    for _ in range(rounds + 1):
+        begun = time.perf_counter()
+        jax.device_get(digests(side.state))
+        seconds.append(time.perf_counter() - begun)
+    return seconds[1:]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="RECIPE | key=value")
+    parser.add_argument("--devices", type=int, default=2, help="of a CPU; replicas (2)")
+    parser.add_argument("--pairs", type=int, default=30, help="(30)")
+    arguments = parser.parse_args()
+    if jax.config.jax_platforms == "cpu":
+        jax.config.update("jax_num_cpu_devices", arguments.devices)
+    recipe = next((word for word in arguments.words if "=" not in word), str(RECIPE))
+    overrides = [recipe, *SMALL, *(word for word in arguments.words if "=" in word)]
+    sides = {name: Side([*overrides, f"train.on_spike={name}"]) for name in ("keep", "rewind")}
+    for side in sides.values():
+        side.step()
+    differences, steps = [], []
+    for number in range(arguments.pairs):
+        order = list(sides) if number % 2 else list(sides)[::-1]
+        seconds = {name: sides[name].step() for name in order}
+        steps.append(seconds["keep"])
+        differences.append(seconds["rewind"] - seconds["keep"])
+    step = statistics.median(steps)
+    low, median, high = statistics.quantiles(differences, n=4)
+    every = sides["keep"].setup.config.train.check_replicas_every
+    digest = statistics.median(digest_seconds(sides["rewind"], 5))
+    devices, parameters = jax.devices(), sides["keep"].setup.network.count_params()
+    print(f"{len(devices)} × {devices[0].device_kind}, {parameters:,} parameters; a step {step:.3f} s")
+    print(f"on_spike=rewind {median / step:+.2%} (quartiles {low / step:+.2%}, {high / step:+.2%})")
+    print(f"replicas compared in {digest:.3f} s, every {every} steps: {digest / every / step:.2%} of a step")
+
+
+if __name__ == "__main__":
+    main()
