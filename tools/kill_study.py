@@ -115,7 +115,7 @@ def main():
         while total < arguments.kills:
             directory, problems, killed = folder / f"study_{studies}", [], 0
             while True:
-                begun, study = time.monotonic(), start(path, directory, log)
+                begun, study, victim = time.monotonic(), start(path, directory, log), None
                 if total + killed < arguments.kills:
                     try:
                         study.wait(rng.random() * seconds * 0.7)
@@ -126,7 +126,7 @@ def main():
                 code = study.wait()
                 if code not in (0, 1, -signal.SIGKILL) or re.search("^Traceback", log.read_text(), re.MULTILINE):
                     problems.append(f"exit code {code}:\n{last_lines(log)}")
-                if code == 0 or (code == 1 and total + killed >= arguments.kills):
+                if code == 0 or (code == 1 and victim is None):
                     break
             if code:
                 problems.append(f"ended with {code}:\n{last_lines(log)}")
