@@ -1,6 +1,6 @@
 """Functions of the logits of many positions, a chunk of the length at a time, and the gradient of their sums.
 
-B batch, T target positions, C positions of a chunk, R = B · C, N chunks, D width of the model, V vocabulary.
+B batch, T target positions, C positions of a chunk, N chunks, D width of the model, V vocabulary.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def sum_logits(
     product, and its gradient is reduced once, not per chunk.
 
     Args:
-      score: from logits [R, V] ([V, R] of a tied table) to sums and the gradient of the first one; a function of a
-        module or a `functools.partial` of one, without arrays.
+      score: from logits [B, C, V] ([V, B, C] of a tied table) to sums and the gradient of the first one; a function of
+        a module or a `functools.partial` of one, without arrays.
       hidden_BxTxD: hidden states.
       projection: from hidden states to logits.
       *arrays_BxT: arrays [B, T, ...] for `score`, zero (such as weights) in the padding of the last chunk.
@@ -232,18 +232,20 @@ def _one(
 ) -> tuple[jax.Array, Any, Any]:
     """(sums, gradient to the projection, to the hidden states) of a chunk, the gradients in float32, None without."""
     axis = vocab_axis(projection)
-    # Rows as one axis: with two XLA's CPU compiler writes the slopes a second time, transposed.
-    hidden_RxD, *arrays_R = (x.reshape(-1, *x.shape[2:]) for x in (hidden_BxCxD, *arrays_BxC))
-    products = projection.products(hidden_RxD, axis)
+    products = projection.products(hidden_BxCxD, axis)
     logits, pullback = jax.vjp(lambda z, bias: projection.logits(z, bias, axis), products, projection.bias)
-    sums, slope = score(logits, constants, *arrays_R)
+    sums, slope = score(logits, constants, *arrays_BxC)
     if not gradient:
         return sums, None, None
     slope, bias = pullback(slope)
-    if compiler.platform() != "cpu":  # a TPU's products round float32 as well, and a GPU's take three times as long
+    rows = hidden_BxCxD
+    if compiler.platform() == "cpu":  # which would write the slopes a second time, transposed: rows get one axis
+        slope = slope.reshape((len(slope), -1) if axis == 0 else (-1, slope.shape[-1]))
+        rows = rows.reshape(-1, rows.shape[-1])
+    else:  # a TPU's products round float32 as well, and a GPU's take three times as long
         slope = slope.astype(projection.kernel.dtype)
-    kernel, hidden_RxD = projection.transposed(slope, hidden_RxD, axis)
-    return sums, projection.replace(kernel=kernel, bias=bias), hidden_RxD.reshape(hidden_BxCxD.shape)
+    kernel, to_rows = projection.transposed(slope, rows, axis)
+    return sums, projection.replace(kernel=kernel, bias=bias), to_rows.reshape(hidden_BxCxD.shape)
 
 
 def vocab_axis(projection: Projection) -> Literal[0, -1]:

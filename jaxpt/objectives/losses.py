@@ -1,6 +1,6 @@
 """Cross-entropy over a vocabulary, without materialising the logits of a whole batch.
 
-B batch, T target positions, C positions of a chunk, R = B · C, D width of the model, V vocabulary.
+B batch, T target positions, C positions of a chunk, D width of the model, V vocabulary.
 """
 
 from __future__ import annotations
@@ -239,8 +239,8 @@ def token_log_probs(
 def _token_score(
     logits: jax.Array,
     constants: None,
-    targets_R: jax.Array,
-    weights_RxP: jax.Array,
+    targets_BxC: jax.Array,
+    weights_BxCxP: jax.Array,
     *,
     axis: int,
     vocab_size: int,
@@ -249,45 +249,45 @@ def _token_score(
 ) -> tuple[jax.Array, jax.Array]:
     """[Σ loss, Σ correct, Σ cross-entropy] of a chunk with the first weights, Σ cross-entropy with the others; and the
     gradient of the first one."""
-    highest_R, exps, sum_R = _softmax(logits, axis)
-    log_z_R, gold_R = highest_R + jnp.log(sum_R), _gold(logits, targets_R, axis)
-    entropy_R = log_z_R - gold_R
+    highest_BxC, exps, sum_BxC = _softmax(logits, axis)
+    log_z_BxC, gold_BxC = highest_BxC + jnp.log(sum_BxC), _gold(logits, targets_BxC, axis)
+    entropy_BxC = log_z_BxC - gold_BxC
     # A sum over the vocabulary instead of argmax: it can be fused and sharded, and counts ties as wrong.
-    correct_R = (logits >= jnp.expand_dims(gold_R, axis)).sum(axis) == 1
-    loss_R = entropy_R + z_loss * jnp.square(log_z_R)
-    weights_R = weights_RxP[..., 0].astype(jnp.float32)
+    correct_BxC = (logits >= jnp.expand_dims(gold_BxC, axis)).sum(axis) == 1
+    loss_BxC = entropy_BxC + z_loss * jnp.square(log_z_BxC)
+    weights_BxC = weights_BxCxP[..., 0].astype(jnp.float32)
     # (1 + 2 · z_loss · log Z) · softmax − the target's distribution, each times the weight
-    slope = exps * jnp.expand_dims((1 + 2 * z_loss * log_z_R) / sum_R * weights_R, axis)
-    is_target = _index(logits, axis) == jnp.expand_dims(targets_R, axis)
-    slope -= jnp.where(is_target, jnp.expand_dims((1 - label_smoothing) * weights_R, axis), 0.0)
+    slope = exps * jnp.expand_dims((1 + 2 * z_loss * log_z_BxC) / sum_BxC * weights_BxC, axis)
+    is_target = _index(logits, axis) == jnp.expand_dims(targets_BxC, axis)
+    slope -= jnp.where(is_target, jnp.expand_dims((1 - label_smoothing) * weights_BxC, axis), 0.0)
     if label_smoothing:
         # The cross-entropy with uniform targets is log Z − the mean logit: one more sum over the logits at hand.
         is_real = _index(logits, axis) < vocab_size
-        mean_R = jnp.where(is_real, logits, 0.0).sum(axis) / vocab_size
-        loss_R += label_smoothing * (gold_R - mean_R)
-        slope -= jnp.where(is_real, jnp.expand_dims(label_smoothing / vocab_size * weights_R, axis), 0.0)
-    weighted = [x * weights_R for x in (loss_R, correct_R, entropy_R)]
-    weighted += [entropy_R * weights_RxP[..., p] for p in range(1, weights_RxP.shape[-1])]
+        mean_BxC = jnp.where(is_real, logits, 0.0).sum(axis) / vocab_size
+        loss_BxC += label_smoothing * (gold_BxC - mean_BxC)
+        slope -= jnp.where(is_real, jnp.expand_dims(label_smoothing / vocab_size * weights_BxC, axis), 0.0)
+    weighted = [x * weights_BxC for x in (loss_BxC, correct_BxC, entropy_BxC)]
+    weighted += [entropy_BxC * weights_BxCxP[..., p] for p in range(1, weights_BxCxP.shape[-1])]
     return jnp.stack([x.sum(dtype=jnp.float32) for x in weighted]), slope
 
 
 def _kl_score(
     student: jax.Array,
     projection: Projection,
-    teacher_RxE: jax.Array,
-    weights_R: jax.Array,
+    teacher_BxCxE: jax.Array,
+    weights_BxC: jax.Array,
     *,
     axis: int,
     temperature: float,
 ) -> tuple[jax.Array, jax.Array]:
     """[Σ divergence, Σ agreement] of a chunk, and the gradient of the first one."""
-    teacher = projection(teacher_RxE, vocab_axis=axis)
+    teacher = projection(teacher_BxCxE, vocab_axis=axis)
     log_s, log_t = (jax.nn.log_softmax(x / temperature, axis) for x in (student, teacher))
-    kl_R = temperature**2 * (jnp.exp(log_t) * (log_t - log_s)).sum(axis)
+    kl_BxC = temperature**2 * (jnp.exp(log_t) * (log_t - log_s)).sum(axis)
     likeliest = [x >= x.max(axis, keepdims=True) for x in (student, teacher)]
-    agree_R = (likeliest[0] & likeliest[1]).any(axis)
-    sums = jnp.stack([(x * weights_R).sum(dtype=jnp.float32) for x in (kl_R, agree_R)])
-    return sums, temperature * (jnp.exp(log_s) - jnp.exp(log_t)) * jnp.expand_dims(weights_R, axis)
+    agree_BxC = (likeliest[0] & likeliest[1]).any(axis)
+    sums = jnp.stack([(x * weights_BxC).sum(dtype=jnp.float32) for x in (kl_BxC, agree_BxC)])
+    return sums, temperature * (jnp.exp(log_s) - jnp.exp(log_t)) * jnp.expand_dims(weights_BxC, axis)
 
 
 def _softmax(logits: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Array]:
