@@ -61,6 +61,8 @@ def digest_seconds(side, rounds):
 
 
 def main():
+    from jaxpt.runtime import allocator
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="RECIPE | key=value")
     parser.add_argument("--devices", type=int, default=2, help="of a CPU; replicas (2)")
@@ -68,6 +70,7 @@ def main():
     arguments = parser.parse_args()
     if jax.config.jax_platforms == "cpu":
         jax.config.update("jax_num_cpu_devices", arguments.devices)
+    allocator.keep_freed_memory()  # as `jaxpt train`
     recipe = next((word for word in arguments.words if "=" not in word), str(RECIPE))
     overrides = [recipe, *SMALL, *(word for word in arguments.words if "=" in word)]
     sides = {name: Side([*overrides, f"train.on_spike={name}"]) for name in ("keep", "rewind")}
