@@ -24,7 +24,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from jaxpt.models import exchange, grouped
@@ -147,9 +146,7 @@ def _whole(kernel: jax.Array, axes: tuple[str, ...], dimension: int) -> jax.Arra
 
 def _scattered(axes: tuple[str, ...], dimension: int, _: None, dy: jax.Array) -> tuple[jax.Array]:
     rows = jnp.moveaxis(dy, dimension, 0)
-    # libtpu scatters nothing along the axis that lies in lanes: one row after the other.
-    rows_RxC = with_layout_constraint(rows.reshape(len(rows), -1), Layout((0, 1)))
-    part = staged.reduce_scatter(rows_RxC, axes, 0)
+    part = staged.reduce_scatter(rows.reshape(len(rows), -1), axes, 0)
     return (jnp.moveaxis(part.reshape(-1, *rows.shape[1:]), 0, dimension),)
 
 

@@ -129,17 +129,20 @@ def reduce_scatter(x: jax.Array, axes: tuple[str, ...], dimension: int) -> jax.A
     """Sums over the devices of mesh axes, each of which keeps a part, inside a `jax.shard_map` over these.
 
     Args:
-      x: the device's term.
+      x: the device's term, a matrix.
       axes: mesh axes, the first one outermost.
       dimension: along which the sum is split.
 
     Returns:
       The device's part.
     """
-    if stages(axes) == 1:
+    if compiler.platform() != "tpu":
         return jax.lax.psum_scatter(x, axes, scatter_dimension=dimension, tiled=True)
     # libtpu scatters nothing along the axis that lies in lanes: so along rows, one row after the other.
     x_RxC = with_layout_constraint(x.T if dimension else x, Layout((0, 1)))
+    if stages(axes) == 1:
+        x_RxC = jax.lax.psum_scatter(x_RxC, axes, scatter_dimension=0, tiled=True)
+        return x_RxC.T if dimension else x_RxC
     columns = x_RxC.shape[1]
     pieces = next(n for n in range(math.ceil(columns / LARGEST_PIECE), columns + 1) if columns % n == 0)
     parts = jnp.split(x_RxC, pieces, 1)
