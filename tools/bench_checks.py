@@ -16,9 +16,14 @@ from pathlib import Path
 
 import jax
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tools/bench")]
-RECIPE = ROOT / "configs/pretrain/gpt2_124m.yaml"
+from jaxpt import config as configs
+from jaxpt.runtime import allocator
+from jaxpt.train import corruption, state, step
+
+sys.path.insert(0, str(Path(__file__).parent / "bench"))
+from cases import random_batch
+
+RECIPE = Path(__file__).parents[1] / "configs/pretrain/gpt2_124m.yaml"
 SMALL = ("data.batch_size=4", "data.length=256", "train.grad_accum_steps=1", "mesh={data: -1, fsdp: 1}")
 """What fits a CPU."""
 
@@ -26,13 +31,8 @@ SMALL = ("data.batch_size=4", "data.length=256", "train.grad_accum_steps=1", "me
 class Side:
     """A program of the step with its own state."""
 
-    def __init__(self, overrides):
-        from cases import random_batch
-
-        from jaxpt import config as configs
-        from jaxpt.train import state, step
-
-        self.setup = state.setup(config := configs.load(overrides[0], overrides[1:]))
+    def __init__(self, recipe, overrides):
+        self.setup = state.setup(config := configs.load(recipe, overrides))
         shapes = step.batch_shapes(self.setup, config.objective)
         self._update = step.traced(self.setup, config.objective).lower().compile()
         self.batch = step.put(random_batch(shapes, config.model.vocab_size), self.setup)
@@ -48,8 +48,6 @@ class Side:
 
 def digest_seconds(side, rounds):
     """The seconds of comparing the replicas, once for each round."""
-    from jaxpt.train import corruption
-
     with side.setup.use():
         digests = corruption.make_local_digests(side.setup).lower(side.setup.placed_shapes()).compile()
     seconds = []
@@ -61,8 +59,6 @@ def digest_seconds(side, rounds):
 
 
 def main():
-    from jaxpt.runtime import allocator
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="RECIPE | key=value")
     parser.add_argument("--devices", type=int, default=2, help="of a CPU; replicas (2)")
@@ -72,8 +68,8 @@ def main():
         jax.config.update("jax_num_cpu_devices", arguments.devices)
     allocator.keep_freed_memory()  # as `jaxpt train`
     recipe = next((word for word in arguments.words if "=" not in word), str(RECIPE))
-    overrides = [recipe, *SMALL, *(word for word in arguments.words if "=" in word)]
-    sides = {name: Side([*overrides, f"train.on_spike={name}"]) for name in ("keep", "rewind")}
+    overrides = [*SMALL, *(word for word in arguments.words if "=" in word)]
+    sides = {name: Side(recipe, [*overrides, f"train.on_spike={name}"]) for name in ("keep", "rewind")}
     for side in sides.values():
         side.step()
     differences, steps = [], []
@@ -82,14 +78,14 @@ def main():
         seconds = {name: sides[name].step() for name in order}
         steps.append(seconds["keep"])
         differences.append(seconds["rewind"] - seconds["keep"])
-    step = statistics.median(steps)
+    typical = statistics.median(steps)
     low, median, high = statistics.quantiles(differences, n=4)
     every = sides["keep"].setup.config.train.check_replicas_every
     digest = statistics.median(digest_seconds(sides["rewind"], 5))
     devices, parameters = jax.devices(), sides["keep"].setup.network.count_params()
-    print(f"{len(devices)} × {devices[0].device_kind}, {parameters:,} parameters; a step {step:.3f} s")
-    print(f"on_spike=rewind {median / step:+.2%} (quartiles {low / step:+.2%}, {high / step:+.2%})")
-    print(f"replicas compared in {digest:.3f} s, every {every} steps: {digest / every / step:.2%} of a step")
+    print(f"{len(devices)} × {devices[0].device_kind}, {parameters:,} parameters; a step {typical:.3f} s")
+    print(f"on_spike=rewind {median / typical:+.2%} (quartiles {low / typical:+.2%}, {high / typical:+.2%})")
+    print(f"replicas compared in {digest:.3f} s, every {every} steps: {digest / every / typical:.2%} of a step")
 
 
 if __name__ == "__main__":
