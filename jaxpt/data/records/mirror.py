@@ -2,7 +2,7 @@
 
 One request a shard, none a record. A copy is checked against the manifest before it gets its name; a server that does
 not answer, or gives other bytes, is asked again, then named. Tested against a server that is slow, lies and breaks off;
-what TensorFlow opens (`gs://…`) has its time-outs and is not tested against a real bucket.
+what TensorFlow opens (`gs://…`) has its time-outs.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources import readers
 from jaxpt.data.tables import Offset
 from jaxpt.data.tables.files import open_file
+from jaxpt.data.tables.files import size as size_of
 from jaxpt.errors import UserError
 
 Text = str | np.ndarray  # a text, or the token ids that a registered Task gives
@@ -238,22 +239,33 @@ def held_out(text: Text, fraction: float) -> bool:
 
 def fingerprints(paths: list[str]) -> dict[str, dict[str, Any]]:
     """What identifies each file, wherever it lies: its name and content; size and time where that would take long."""
-    stats = {p: tf.io.gfile.stat(p) for p in paths if tf.io.gfile.exists(p)}
-    by_content = sum(s.length for s in stats.values()) <= _HASHED_BYTES
+    stats = {path: _stat(path) for path in paths}
+    by_content = sum(size for size, _ in filter(None, stats.values())) <= _HASHED_BYTES
     out: dict[str, dict[str, Any]] = {}
     for path in paths:
-        if path not in stats:  # a TFDS name, or the built-in corpus
+        if (stat := stats[path]) is None:  # a TFDS name, or the built-in corpus
             out[path] = {"name": path}
             if path == "builtin":
                 out[path] |= {"python": platform.python_version(), "blake2b": builtin.VERSION}
             continue
-        out[path] = {"name": path.rpartition("/")[2], "size": stats[path].length}
+        archive, is_member, member = path.partition(".zip!")
+        out[path] = {"name": archive.rpartition("/")[2] + is_member + member, "size": stat[0]}
         if by_content:
             with open_file(path, unpack=False) as file:
                 out[path]["blake2b"] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
         else:
-            out[path]["mtime_nsec"] = stats[path].mtime_nsec
+            out[path]["mtime_nsec"] = stat[1]
     return out
+
+
+def _stat(path: str) -> tuple[int, int] | None:
+    """(bytes of a file, time of its last change in ns: of a file in a .zip, the .zip's); None of what is no file."""
+    archive, is_member, _ = path.partition(".zip!")
+    file = f"{archive}.zip" if is_member else path
+    if not tf.io.gfile.exists(file):
+        return None
+    stat = tf.io.gfile.stat(file)
+    return (size_of(path) if is_member else stat.length), stat.mtime_nsec
 
 
 def languages_of(sources: Sequence[Source]) -> list[str]:

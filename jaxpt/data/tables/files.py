@@ -158,7 +158,7 @@ def _suffix(path: str) -> str:
 def _members(path: str, key: str) -> list[str]:
     """The files in a .zip, as `X.zip!name`, in alphabetical order."""
     try:
-        with zipfile.ZipFile(path) as packed:
+        with _zip(path) as packed:
             names = sorted(name for name in packed.namelist() if not name.endswith("/") and not _HIDDEN.search(name))
     except (zipfile.BadZipFile, OSError) as error:
         raise UserError(f"{key}: {path}: no whole zip file ({error}); fetch it again") from None
@@ -175,19 +175,24 @@ def open_file(path: str, unpack: bool = True) -> IO[bytes]:
     """
     packed, is_member, name = path.partition(".zip!")
     if is_member:
-        with zipfile.ZipFile(f"{packed}.zip") as folder:
+        with _zip(f"{packed}.zip") as folder:
             return folder.open(name)  # unpacked as it is read; the file stays open with it
     if "://" not in path and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UserError(f"{path}: is a pipe or a device, expected a file")
-    file = io.BufferedReader(_Remote(path), 1 << 20) if "://" in path else open(path, "rb")  # noqa: SIM115
+    file = _remote(path) if "://" in path else open(path, "rb")  # noqa: SIM115
     return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
+
+
+def _zip(path: str) -> zipfile.ZipFile:
+    """Opens a local or remote .zip."""
+    return zipfile.ZipFile(_remote(path) if "://" in path else path)
 
 
 def size(path: str) -> int:
     """Bytes of text in a file, about."""
     packed, is_member, name = path.partition(".zip!")
     if is_member:
-        with zipfile.ZipFile(f"{packed}.zip") as folder:
+        with _zip(f"{packed}.zip") as folder:
             return folder.getinfo(name).file_size
     num_bytes = _gfile().stat(path).length if "://" in path else os.path.getsize(path)
     return num_bytes * _GZIP_RATIO if path.endswith(".gz") else num_bytes
@@ -289,7 +294,11 @@ class _Remote(io.RawIOBase):
         except tensorflow().errors.NotFoundError:
             raise FileNotFoundError from None
         except tensorflow().errors.OpError as error:
-            raise OSError(error.message) from None
+            raise OSError(remote.reason(error)) from None
+
+
+def _remote(path: str) -> IO[bytes]:
+    return io.BufferedReader(_Remote(path), 1 << 20)
 
 
 def _gfile() -> ModuleType:

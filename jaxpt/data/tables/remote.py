@@ -40,16 +40,20 @@ def check(path: str, key: str) -> None:
 
 @contextlib.contextmanager
 def errors(path: str, key: str) -> Iterator[None]:
-    """TensorFlow's errors become one line: who may not read a bucket is told how to log in."""
+    """TensorFlow's errors become one line."""
     try:
         yield
     except (UserError, OSError):
         raise
     except Exception as error:  # tf.errors.OpError; TensorFlow need not be imported here
-        text = printable(str(getattr(error, "message", None) or error).partition("\n")[0], 200)
-        login = any(code in text for code in ("401", "403", "ermission", "redential"))
-        more = "; to log in: gcloud auth application-default login" if login else ""
-        raise UserError(f"{key}: {path}: cannot be read ({text}){more}") from None
+        raise UserError(f"{key}: {path}: cannot be read ({reason(error)})") from None
+
+
+def reason(error: Exception) -> str:
+    """An error of TensorFlow in one line; who may not read a bucket is told how to log in."""
+    text = printable(str(getattr(error, "message", None) or error).partition("\n")[0], 200)
+    login = any(code in text for code in ("401", "403", "ermission", "redential"))
+    return text + "; to log in: gcloud auth application-default login" * login
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from jaxpt.data.records import cache, mirror
 from jaxpt.data.records.store import shard_name
 from jaxpt.errors import UserError
 from jaxpt.runtime.progress import Progress
+from tests import buckets
 from tests.data.records.test_cache import SHARDS, Numbers, content, make
 
 
@@ -117,6 +118,10 @@ def test_a_shard_that_is_not_there_is_named(server, whole, tmp_path):
         copied(tmp_path / "numbers", url)
 
 
-def test_other_file_systems_go_through_tensorflow(whole, tmp_path):
+def test_other_file_systems_go_through_tensorflow(whole, tmp_path, monkeypatch):
     copied(tmp_path / "numbers", f"file://{Path(whole).parent}")
     assert content(tmp_path / "numbers") == content(whole)
+    put(whole, tmp_path / "bucket")
+    with buckets.reached(tmp_path / "bucket", tmp_path, monkeypatch) as bucket:
+        copied(tmp_path / "again" / "numbers", f"gs://{bucket.name}")
+    assert content(tmp_path / "again" / "numbers") == content(whole)

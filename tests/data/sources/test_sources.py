@@ -1,11 +1,13 @@
 import gzip
 import json
+import zipfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from jaxpt.config import DataConfig
+from jaxpt.data.fingerprint import changes
 from jaxpt.data.sources import base as sources
 from jaxpt.data.sources import readers
 from jaxpt.data.sources.base import held_out
@@ -306,6 +308,27 @@ def test_fingerprint_follows_content_not_place(tmp_path, text):
     assert open_source(config(moved, validation_fraction=0.3)).fingerprint() != before
     write(moved, [*LINES, "one more"])
     assert open_source(config(moved)).fingerprint() != before
+
+
+def test_fingerprint_of_a_file_in_a_zip(tmp_path, monkeypatch):
+    """Another content under the same name is other data: prepared records of the old one are not taken for it."""
+
+    def fingerprint_of(folder, lines):
+        folder.mkdir(exist_ok=True)
+        with zipfile.ZipFile(folder / "a.zip", "w") as packed:
+            packed.writestr("in/a.txt", "".join(f"{line}\n" for line in lines))
+        return open_source(config(str(folder / "a.zip"))).fingerprint()
+
+    for large in (False, True):
+        if large:
+            monkeypatch.setattr(sources, "_HASHED_BYTES", 0)
+        before = fingerprint_of(tmp_path / "here", LINES)
+        assert before["files"]["train"][0].keys() == {"name", "size", "mtime_nsec" if large else "blake2b"}
+        assert large or fingerprint_of(tmp_path / "there", LINES) == before
+        assert fingerprint_of(tmp_path / "here", ["Other", *LINES[1:]]) != before
+    old = before | {"files": {split: [{"name": f"{tmp_path}/here/a.zip!in/a.txt"}] for split in before["files"]}}
+    assert not changes({"source": old}, {"source": before})
+    assert changes({"source": old}, {"source": fingerprint_of(tmp_path / "here", LINES) | {"held_out": 0.5}})
 
 
 # ---- shards ---------------------------------------------------------------------------------------------------------
