@@ -127,6 +127,8 @@ def changes(was: Any, now: Any) -> dict[str, tuple[Any, Any]]:
             for each in (old, new):
                 for key in [key for key in each if key.startswith(of_file)]:
                     del each[key]
+    for key in [key for key in new if ".contents." in key and key not in old]:
+        del new[key]  # older runs know a Task by its name and code alone, without the files that it reads
     pairs = {key: tuple(each.get(key, LATER.get(key.rpartition(".")[2])) for each in (old, new)) for key in old | new}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 

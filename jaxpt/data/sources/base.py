@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -85,13 +86,14 @@ class Source:
         cut: Cutter = lambda path, every: [(Offset(), 0)],
         size: Callable[[str], int] = lambda path: 0,
         identity: Mapping[str, Any] | None = None,
+        below: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """A corpus of `files` by split, of which `read` gives (number, text) from a mark on.
 
         `fraction` is held out by hash; `cut` gives (mark, bytes) of a file's pieces, `size` a file's bytes of text;
-        `identity` says what else determines the documents.
+        `identity` says what else determines the documents, `below` which files hold them where `files` are none.
         """
-        self._identity = dict(identity or {})
+        self._identity, self._below = dict(identity or {}), dict(below or {})
         self._files, self._read, self._fraction, self._cut, self._size = files, read, fraction, cut, size
         self.tokenized, self.language, self.fields, self.sentences = tokenized, None, None, "rule"
         self.found: tuple[str, ...] = ()
@@ -216,10 +218,12 @@ class Source:
         """What determines the documents: each file's name and content (or size and time), and what is held out."""
         paths = {split: list(paths) for split, paths in self._files.items()}
         known = fingerprints(sorted({p for ps in paths.values() for p in ps}))
+        contents = {split: _digest(fingerprints(list(ps))) for split, ps in self._below.items()}
         return {
             "files": {split: [known[p] for p in ps] for split, ps in paths.items()},
             "held_out": self._fraction,
             **self._identity,
+            **({"contents": contents} if contents else {}),
         }
 
 
@@ -256,6 +260,11 @@ def fingerprints(paths: list[str]) -> dict[str, dict[str, Any]]:
         else:
             out[path]["mtime_nsec"] = stat[1]
     return out
+
+
+def _digest(known: dict[str, dict[str, Any]]) -> str:
+    """Of the fingerprints of several files."""
+    return hashlib.blake2b(json.dumps([*known.values()]).encode(), digest_size=10).hexdigest()
 
 
 def _stat(path: str) -> tuple[int, int] | None:

@@ -25,7 +25,7 @@ from jaxpt.config import DataConfig
 from jaxpt.data._tf import from_generator, seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources.base import Piece, Pieces, Source
-from jaxpt.data.sources.foreign import find_task, module_digest
+from jaxpt.data.sources.foreign import files_of, find_task, module_digest
 from jaxpt.data.tables import Offset
 from jaxpt.data.tables.tfds import first_line
 from jaxpt.data.tokenizers.base import Tokenizer
@@ -73,7 +73,8 @@ class Examples(Source):
             "modules": {module: module_digest(module) for module in data.modules},
             "cache": _cache_digest(self._cache, set(self._splits.values())) if self._cache else None,
         }
-        super().__init__(files, self._no_documents, fraction, tokenized=True, identity=identity)
+        below = {} if self._cache else files_of(self._task.source, self._splits.values())
+        super().__init__(files, self._no_documents, fraction, tokenized=True, identity=identity, below=below)
 
     @property
     def tier(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,14 @@ def task_documents(data: DataConfig) -> dict[str, Any]:
 
     fraction = None if held else data.validation_fraction
     identity = {"modules": {module: module_digest(module) for module in data.modules}}
-    return {"files": files, "read": read, "fraction": fraction, "tokenized": tokenized, "identity": identity}
+    below = files_of(task.source, {"train", held or "train"})
+    return {"files": files, "read": read, "fraction": fraction, "tokenized": tokenized, "identity": identity,
+            "below": below}  # fmt: skip
+
+
+def files_of(source: seqio.DataSource, splits: Iterable[str]) -> dict[str, list[str]]:
+    """{split: the files that a source reads}; empty for a source that reads none, or that has versions."""
+    return {s: source.list_shards(s) for s in sorted(splits)} if isinstance(source, seqio.FileDataSource) else {}
 
 
 def find_task(data: DataConfig) -> tuple[seqio.Task, str | None]:

@@ -7,6 +7,7 @@ import pytest
 
 from jaxpt.config import DataConfig
 from jaxpt.data._tf import seqio, tf
+from jaxpt.data.fingerprint import changes
 from jaxpt.data.sources.opening import open_source
 from jaxpt.errors import UserError
 
@@ -128,3 +129,34 @@ def test_tfds_reads_a_prepared_directory(tfds_directory):
     ):
         with pytest.raises(UserError, match=words):
             open_source(config(**{**settings, **wrong}))
+
+
+def as_text(ds):
+    return ds.map(lambda line: {"text": line})
+
+
+def test_files_of_a_task(tmp_path):
+    """A Task over files has all their lines. Another content is other data, another place is not."""
+    feature = {"targets": seqio.Feature(Numbers(200), add_eos=False)}
+
+    def corpus_in(folder, texts):
+        folder.mkdir(exist_ok=True)
+        for n in range(3):
+            (folder / f"{n}.txt").write_text("".join(f"{text}\n" for text in texts[n::3]))
+        lines = seqio.TextLineDataSource({"train": f"{folder}/*.txt"})
+        steps = [as_text, seqio.CacheDatasetPlaceholder(), numbers]
+        seqio.TaskRegistry.add("fruit_files", lines, output_features=feature, preprocessors=steps)
+        try:
+            corpus = open_source(config("fruit_files"))
+            texts = [text for split in ("train", "validation") for *_, text in corpus.documents(split)]
+            return sorted(texts), corpus.fingerprint()
+        finally:
+            seqio.TaskRegistry.remove("fruit_files")
+
+    texts, before = corpus_in(tmp_path / "here", TEXTS)
+    assert texts == sorted(TEXTS)
+    assert corpus_in(tmp_path / "there", TEXTS)[1] == before
+    after = corpus_in(tmp_path / "here", ["plums", *TEXTS[1:]])[1]
+    assert [*changes({"source": before}, {"source": after})] == ["source.contents.train"]
+    older = {key: value for key, value in before.items() if key != "contents"}
+    assert not changes({"source": older}, {"source": after})  # as before files were looked at
