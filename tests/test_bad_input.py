@@ -129,6 +129,8 @@ def test_a_bucket_or_a_home_is_no_directory(attempt, tmp_path, monkeypatch, key)
     monkeypatch.chdir(tmp_path)
     assert_refused(attempt(f"{key}=gs://bucket/run"), tmp_path, f"{key}: gs://bucket/run", "mounted")
     assert_refused(attempt(f"{key}=~/run"), tmp_path, "~ is expanded by shells alone")
+    cache = "data.cache_dir=gs://bucket/cache"
+    assert_refused(attempt(cache), tmp_path, "data.cache_dir: gs://bucket/cache: is an address")
     assert not (tmp_path / "gs:").exists() and not (tmp_path / "~").exists()
 
 

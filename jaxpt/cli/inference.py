@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from jaxpt.cli.parsing import Argument, Command, arg, flag, overrides
-from jaxpt.cli.types import count, index, numbers, words
+from jaxpt.cli.types import count, index, numbers, output, words
 from jaxpt.decode.options import Options
 
 _MODEL = arg("path", "RUN_DIR|HF_DIR", "a run, RUN_DIR/checkpoints/STEP, or a model")
@@ -32,7 +32,8 @@ _TASKS = (
     arg("--limit", "N", "the first N examples of each task; of pairs, of each group", type=count),
     arg("--data", "DIR", "where the tasks' files are"),
     arg("--out", "DIR",
-        "where results go (PATH/harness; of RUN_DIR/checkpoints/STEP RUN_DIR/harness/STEP); re-run to resume"),
+        "where results go (PATH/harness; of RUN_DIR/checkpoints/STEP RUN_DIR/harness/STEP); re-run to resume",
+        type=output),
     arg("--corpus", "FILE", "text of the n-gram baseline: .txt, or .jsonl with a field text"),
     arg("--form", None, "encoder-decoders: the target, or a missing span (as pretrained)", choices=("plain", "span")),
     arg("--unit", None, "encoders: mask one token, or the later ones of its word too (piece)",
@@ -47,7 +48,7 @@ COMMANDS: dict[str, Command] = {
         _MODEL,
         arg("--prompt", "TEXT", "a prompt; without one, the lines of stdin", action="append", dest="prompts"),
         arg("--file", "F", "prompts: .jsonl, .tsv, …, or .txt with a prompt a line; also .gz"),
-        arg("--out", "G", "the .jsonl with the rows of F and what was generated"),
+        arg("--out", "G", "the .jsonl with the rows of F and what was generated", type=output),
         arg("--field", "NAME", "field of F with the prompt (prompt)"),
         *_options(),
         flag("--stream", "show text while it is generated"),
@@ -67,7 +68,8 @@ COMMANDS: dict[str, Command] = {
         arg("file", "FILE", "rows as in training, without labels; - or none: a text a line on stdin", nargs="?"),
         arg("--text", "TEXT", "a text instead of FILE; several: --text A --text B", action="append", dest="texts"),
         arg("--out", "P.csv",
-            "the file to write: .csv, .tsv, .parquet or .jsonl, the columns of FILE first (JSON lines on stdout)"),
+            "the file to write: .csv, .tsv, .parquet or .jsonl, the columns of FILE first (JSON lines on stdout)",
+            type=output),
         arg("--top-k", "K", "the likeliest labels to write with their probabilities (3)", type=count),
         flag("--glue", "write GLUE's submission: --out DIR, or FILE.tsv"),
         arg("--average", "RUN_DIR", "another run of the task: the mean of both's probabilities; several: again",
@@ -95,7 +97,7 @@ COMMANDS: dict[str, Command] = {
         "jaxpt.inference.embed_file:embed_file", "write the vectors of texts, words or tokens as Parquet", (
         _MODEL,
         arg("file", "FILE", ".txt with a text a line, .jsonl, .tsv, .conllu, …; also .gz"),
-        arg("--out", "F.parquet", "the file to write", required=True),
+        arg("--out", "F.parquet", "the file to write", required=True, type=output),
         arg("--field", "NAME", "column of FILE with the text, or a list of words (text)"),
         arg("--layer", "N",
             "0: embeddings, 1 … N: layers, -1: the last (-1); several: 0,6,12; all; mix: mean of all"),
@@ -118,8 +120,8 @@ COMMANDS: dict[str, Command] = {
         arg("--layer", "N", "0: embeddings, 1 … N: layers, -1: the last (-1); mix: mean of all; labels alone: all"),
         arg("-k", "K", "number of neighbours (10); labels alone: that vote (3)", type=count),
         arg("--limit", "N", "uses that are looked at (10,000)", type=count),
-        arg("--html", "F.html", "write a page with a picture of the vectors and the uses"),
-        arg("--png", "F.png", "write the picture"),
+        arg("--html", "F.html", "write a page with a picture of the vectors and the uses", type=output),
+        arg("--png", "F.png", "write the picture", type=output),
     ), (
         "runs/bert_tiny 'the *bank* of the river' --corpus texts.txt",
         "runs/bert_tiny 'we play here' --word play --corpus wiki.jsonl.gz --html play.html",

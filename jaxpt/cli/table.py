@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jaxpt.cli import inference
 from jaxpt.cli.parsing import PATH, RECIPE, Command, arg, flag, overrides
-from jaxpt.cli.types import count, index, nonnegative, positive, share
+from jaxpt.cli.types import count, index, nonnegative, output, positive, share
 
 _JSON = flag("--json", "print JSON", dest="as_json")
 _OBJECT = flag("--json", "print one JSON object", dest="as_json")
@@ -42,7 +42,7 @@ COMMANDS: dict[str, Command] = {
         arg("--at", "INDEX", "index of the first example (0)", type=index),
         arg("--split", None, "split (train)", choices=("train", "validation")),
         arg("--phase", "N", "phase of the recipe, from 1 (1)", type=count),
-        arg("--html", "FILE", "write an HTML page instead of printing"),
+        arg("--html", "FILE", "write an HTML page instead of printing", type=output),
     ), (
         "configs/smoke/bert_tiny.yaml",
         "configs/smoke/t5_tiny.yaml -n 3 --at 1000 --html batches.html",
@@ -60,7 +60,7 @@ COMMANDS: dict[str, Command] = {
     "baseline": Command("jaxpt.report.simple_models:baseline", "train simple models of a task (TF-IDF, …) in seconds", (
         *PATH,
         arg("--models", "A,B", "only these (all): words_svm, both_logistic, affixes_logistic, …"),
-        arg("--out", "F.json", "write the scores as JSON"),
+        arg("--out", "F.json", "write the scores as JSON", type=output),
         flag("--save", "write receipt and predictions of the best one into run_dir, as a fine-tuning leaves them"),
     ), (
         "configs/finetune/bert/cola.yaml data.path=train.tsv data.validation_path=dev.tsv",
@@ -96,7 +96,7 @@ COMMANDS: dict[str, Command] = {
         *RECIPE,
         arg("--batches", "STEPS",
             "write the batches of so many steps, to train from them where TensorFlow is not installed", type=count),
-        arg("--out", "DIR", "where the batches go: a new directory"),
+        arg("--out", "DIR", "where the batches go: a new directory", type=output),
         arg("--workers", "N", "number of processes (one per core)", type=count),
         arg("--beam", "OPTIONS", "prepare them with Apache Beam: '--runner=DataflowRunner …'"),
         flag("--verify", "compare the checksums of all files, however large"),
@@ -149,8 +149,8 @@ COMMANDS: dict[str, Command] = {
     ), ("runs/bert_tiny runs/mine",)),
     "report": Command("jaxpt.report.page.command:report", "write an HTML page about runs and studies", (
         arg("paths", "RUN_DIR|STUDY", "runs; studies' directories or files", nargs="+"),
-        arg("--out", "FILE", "the page (report.html in the first study, else run)"),
-        arg("--picture", "FILE", "also draw the curves into this .png or .svg"),
+        arg("--out", "FILE", "the page (report.html in the first study, else run)", type=output),
+        arg("--picture", "FILE", "also draw the curves into this .png or .svg", type=output),
         arg("--watts", "W", "power of a chip, or of a machine with CPUs alone", type=nonnegative),
         arg("--price", "DOLLARS", "price of an hour of the same", type=nonnegative),
         arg("--carbon", "KG", "CO₂ per kilowatt-hour (0.4)", type=nonnegative),
@@ -166,7 +166,7 @@ COMMANDS: dict[str, Command] = {
     ), ("", "squad")),
     "import": Command("jaxpt.cli.commands:import_model", "convert a Hugging Face directory to a run directory", (
         arg("source", "HF_DIR", "config.json with weights; OWNER/NAME on the hub; T5X; a llama2.c .bin; word vectors"),
-        arg("out", "OUT", "the run directory to create"),
+        arg("out", "OUT", "the run directory to create", type=output),
         flag("--partial", "load matching tensors, initialise missing ones"),
         arg("--ignore", "KEY", "ignore an unknown key of config.json", action="append"),
         arg("--tokenizer", "PATH", "the vocabulary, if it is not in HF_DIR"),
@@ -184,7 +184,8 @@ COMMANDS: dict[str, Command] = {
     ), "OUT: config.yaml, checkpoints/0, tokenizer/"),
     "export": Command("jaxpt.cli.commands:export", "convert a run to a Hugging Face directory", (
         arg("run", "RUN_DIR", "a run, or RUN_DIR/checkpoints/STEP"),
-        arg("out", "OUT", "the directory to create; of word vectors a file .txt, .vec, .glove or .bin, also .gz"),
+        arg("out", "OUT", "the directory to create; of word vectors a file .txt, .vec, .glove or .bin, also .gz",
+            type=output),
         arg("--dtype", None, "dtype of the tensors (checkpoint's)", choices=("float32", "bfloat16", "float16")),
         flag("--adapter", "only the low-rank adapter, in peft's layout"),
         flag("--every", "each checkpoint, with the facts of its training state, as OUT/stepN"),
@@ -198,13 +199,13 @@ COMMANDS: dict[str, Command] = {
         "runs/skip_gram_tiny out/vectors.bin                # word2vec's binary form",
     ), "OUT: config.json, model.safetensors, and the tokenizer's files"),
     "tokenizer train": Command("jaxpt.report.tokenizers:train", "train a vocabulary on a recipe's training split", (
-        *RECIPE, arg("--out", "DIR", "directory to write the vocabulary to", required=True),
+        *RECIPE, arg("--out", "DIR", "directory to write the vocabulary to", required=True, type=output),
     ), (
         "configs/smoke/bert_tiny.yaml --out vocabularies/tiny",
         "configs/smoke/bert_tiny.yaml data.tokenizer.vocab_size=8000 --out words/8k",
     ), "DIR: the vocabulary's files, for data.tokenizer.path"),
     "tokenizer extend": Command("jaxpt.report.tokenizers:extend", "extend a byte-level BPE by pieces of other text", (
-        *RECIPE, arg("--out", "DIR", "directory to write the vocabulary to", required=True),
+        *RECIPE, arg("--out", "DIR", "directory to write the vocabulary to", required=True, type=output),
         arg("--tokens", "N", "how many pieces are added", type=count, required=True),
     ), (
         "configs/pretrain/continue_olmo2_1b.yaml --tokens 2000 --out words/law data.path=law.jsonl data.mixture=[]",

@@ -7,6 +7,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from jaxpt.errors import UserError
+from jaxpt.runtime import disk
+
+
+def output(text: str) -> str:
+    """A file or directory to be written."""
+    try:
+        disk.check_mounted(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
 
 def _checked(convert: Callable[[str], Any], is_right: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
     def parse(text: str) -> Any:

@@ -101,6 +101,7 @@ def _check_cache(root: Path) -> None:
 def cache_root(config: Config) -> Path:
     """Where prepared data is kept: `data.cache_dir`, else `$XDG_CACHE_HOME/jaxpt`, else `~/.cache/jaxpt`."""
     if config.data.cache_dir:
+        disk.check_mounted(config.data.cache_dir, "data.cache_dir: ")
         return disk.expanded(Path(config.data.cache_dir), "data.cache_dir")
     return disk.cache_home() / "jaxpt"
 

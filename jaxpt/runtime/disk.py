@@ -88,6 +88,20 @@ def check_path(path: str | os.PathLike[str]) -> None:
         raise UserError(f"{text}: Orbax takes /{parts[1]}/… for {parts[1]}://…; choose another directory")
 
 
+def check_mounted(path: str | os.PathLike[str], where: str = "") -> None:
+    """Refuses the address of a bucket, for which a directory of that name would be made here.
+
+    Args:
+      path: what is to be written; of `gs://` pathlib makes `gs:/`.
+      where: the setting that has it, for the message.
+
+    Raises:
+      UserError: it is an address.
+    """
+    if re.match("[a-z][a-z0-9+.-]*:/", os.fspath(path)):
+        raise UserError(f"{where}{path}: is an address; files are written to mounted file systems alone")
+
+
 def read_json(path: Path, limit: int = 1 << 27) -> Any:
     """The value of a JSON file.
 
@@ -192,7 +206,11 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
     Yields:
       The file, to be written and read.
+
+    Raises:
+      UserError: see `check_mounted`.
     """
+    check_mounted(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with signals.on_leave(lambda _: temporary.unlink(missing_ok=True)), writing(path):
@@ -218,7 +236,9 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
     Raises:
       FileExistsError: a directory that is not empty has the name at the end of the block.
+      UserError: see `check_mounted`.
     """
+    check_mounted(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         with contextlib.suppress(FileNotFoundError):  # another process removes it

@@ -33,6 +33,18 @@ def test_a_file_of_the_largest_size_is_read_and_a_byte_more_is_not(tmp_path):
         disk.read_json(path, limit=5)
 
 
+def test_an_address_is_no_directory_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("gs://bucket/a"), "s3://bucket/a"):
+        with pytest.raises(UserError, match="is an address; files are written to mounted"):
+            disk.check_mounted(path)
+    for write in (disk.whole_file, disk.whole_directory):
+        with pytest.raises(UserError, match=r"^gs:/bucket/a: is an address"), write(Path("gs://bucket/a")):
+            pass
+    assert not list(tmp_path.iterdir())
+    disk.write_text(tmp_path / "a: b", "")  # a name is not one
+
+
 def test_a_full_disk_is_told_from_other_errors():
     assert disk.full(OSError(errno.ENOSPC, "no space")) == disk.full(ValueError("[OS error 28: ENOSPC]"))
     assert disk.full(PermissionError(errno.EACCES, "no")) is None
