@@ -59,9 +59,10 @@ def study(
       The exit code: 0 if all rows are finished, 1 if a row failed, 128 + signal number if stopped by a signal.
 
     Raises:
-      UserError: the study file is invalid, or another process runs the study.
+      UserError: the study file is invalid, its run_dir is an address, or another process runs the study.
     """
     plan = load_study(path, overrides)
+    disk.check_mounted(plan.run_dir, f"{path}: run_dir: ")
     directory = Path(plan.run_dir)
     if table:
         with plugins.unread():
