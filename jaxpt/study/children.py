@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from jaxpt.errors import UserError
 from jaxpt.runtime import signals
 from jaxpt.study import finetunings
-from jaxpt.train.display import say
+from jaxpt.train.display import console
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
 """What limits a process to some of the machine's devices."""
@@ -167,7 +167,7 @@ def run(command: Sequence[str], name: str, child: Children, environment: Mapping
     ) as trainer:
         child.set(trainer.pid)
         for line in trainer.stdout:
-            say(f"[{name}] {line.rstrip()}")
+            console.print(f"[{name}] {line.rstrip()}", markup=False)  # the trainer has broken its long lines
             last = line.strip() or last
         child.set(None)
     if signals.received() is not None:
