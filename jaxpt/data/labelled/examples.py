@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from jaxpt.config import Config, DataConfig
 from jaxpt.data import tables
 from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.tables import HeldOut
+from jaxpt.data.tables.files import size
 from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.data.tokenizers.base import Tokenizer
 
@@ -66,12 +68,65 @@ def split_rows(config: Config, split: str) -> list[LocatedRow]:
     """
     data, task = config.data, config.task
     split_files = files(data, split) if split != "train" else []
+    of_files = read(task, split_files)
     if split_files and not (split == "test" and data.test_fraction):
-        return read(task, split_files)
-    rows = read(task, [*split_files, *files(data, "train")])
-    of_path = [row for row in rows if row.origin[0] >= len(split_files)]
-    chosen = choose(data, task, of_path)
-    return rows[: len(rows) - len(of_path)] + [row for row in of_path if chosen.split(task, row) == split]
+        return of_files
+    of_path = list(divided(data, task).splits.get(split, []))
+    if split_files:  # their rows come first
+        of_path = [row._replace(origin=(row.origin[0] + len(split_files), row.origin[1])) for row in of_path]
+    return of_files + of_path
+
+
+class Divided(NamedTuple):
+    """The rows of the training files, each in its split."""
+
+    chosen: Chosen
+    splits: dict[str | None, list[LocatedRow]]
+    """None: rows that are left out."""
+    size: int
+    """Bytes of text."""
+
+
+KEPT_BYTES = 16 << 20
+"""Text up to which the rows of training files are kept. A run asks for its splits a dozen times (records, evaluators,
+simple models), and the next run of a study for the same; 16 MB of short texts take about 200 MB of memory."""
+_kept: dict[Any, Divided] = {}
+
+
+def divided(data: DataConfig, task: Task) -> Divided:
+    """The rows of the training files by split; of small files those that were read last, while they have not changed.
+
+    Args:
+      data: of the recipe.
+      task: its task.
+
+    Raises:
+      UserError: names the row that is not as it should be.
+    """
+    train_files = files(data, "train")
+    states = [_state(file) for file in train_files]
+    key = type(task), repr((data, task, states))
+    if key in _kept:
+        return _kept[key]
+    rows = read(task, train_files)
+    is_known = None not in states
+    found = Divided(choose(data, task, rows), {}, sum(size(file.path) for file in train_files) if is_known else 0)
+    for row in rows:
+        found.splits.setdefault(found.chosen.split(task, row), []).append(row)
+    if is_known and found.size <= KEPT_BYTES:
+        if sum(kept.size for kept in _kept.values()) + found.size > KEPT_BYTES:
+            _kept.clear()
+        _kept[key] = found
+    return found
+
+
+def _state(file: RowFile) -> tuple[int, ...] | None:
+    """What changes when a file does; None where that is not known."""
+    if file.split is not None or "://" in file.path:
+        return None
+    archive, is_member, _ = file.path.partition(".zip!")
+    stat = os.stat(f"{archive}.zip" if is_member else file.path)
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 class Chosen(NamedTuple):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jaxpt.config import DataConfig
-from jaxpt.data.labelled.examples import choose, read
+from jaxpt.data.labelled.examples import divided
 from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources.base import Piece, Pieces, Source
@@ -58,7 +58,7 @@ class Rows(Source):
         super().__init__(paths, self._documents, None)
         self.found = tuple(lines)
         if not held or data.train_rows is not None or data.test_fraction is not None:
-            self._chosen = choose(data, task, read(task, train))
+            self._chosen = divided(data, task).chosen
             self._identity["split"] = repr(self._chosen)
         if data.source == "hf":
             self._identity["hf"] = {

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from jaxpt import config as configs
+from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.examples import choose, split_rows
 from jaxpt.data.sources.rows import Rows
 from jaxpt.errors import UserError
@@ -62,6 +63,22 @@ def test_a_part_of_the_training_rows_is_for_the_test(tmp_path, validation):
     assert texts(config(tmp_path, validation, test_fraction=0.2), "test") == texts(own, "test")[1:]
     source = Rows(own.data, own.task)
     assert [json.loads(text)["text"] for *_, text in source.documents("train")] == texts(own, "train")
+
+
+def test_rows_are_read_once_while_their_file_does_not_change(tmp_path, monkeypatch):
+    one = config(tmp_path)
+    first = split_rows(one, "train")
+    assert all(a is b for a, b in zip(first, split_rows(one, "train"), strict=True))
+    first.clear()  # a list of the caller's own
+    assert len(split_rows(one, "train")) == 360
+    assert len(split_rows(config(tmp_path, validation_fraction=0.5), "train")) == 200
+    with (tmp_path / "train.tsv").open("a") as file:
+        file.write("one more\tham\n")
+    assert len(split_rows(one, "train")) + len(split_rows(one, "validation")) == 401
+    monkeypatch.setattr(examples, "KEPT_BYTES", 100)
+    large = config(tmp_path, validation_fraction=0.25)
+    rows = split_rows(large, "validation"), split_rows(large, "validation")
+    assert rows[0] == rows[1] and rows[0][0] is not rows[1][0]
 
 
 def test_what_is_prepared_keeps_its_identity_where_nothing_is_for_the_test(tmp_path):
