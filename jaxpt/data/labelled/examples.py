@@ -10,7 +10,7 @@ from jaxpt.config import Config, DataConfig
 from jaxpt.data import tables
 from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.tables import HeldOut
-from jaxpt.data.tables.files import size
+from jaxpt.data.tables.files import packed_in, size
 from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.data.tokenizers.base import Tokenizer
 
@@ -124,8 +124,7 @@ def _state(file: RowFile) -> tuple[int, ...] | None:
     """What changes when a file does; None where that is not known."""
     if file.split is not None or "://" in file.path:
         return None
-    archive, is_member, _ = file.path.partition(".zip!")
-    stat = os.stat(f"{archive}.zip" if is_member else file.path)
+    stat = os.stat(packed_in(file.path))
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 

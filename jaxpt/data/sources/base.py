@@ -27,7 +27,7 @@ from jaxpt.data._tf import from_generator, tf
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources import readers
 from jaxpt.data.tables import Offset
-from jaxpt.data.tables.files import open_file
+from jaxpt.data.tables.files import open_file, packed_in
 from jaxpt.data.tables.files import size as size_of
 from jaxpt.errors import UserError
 
@@ -269,12 +269,11 @@ def _digest(known: dict[str, dict[str, Any]]) -> str:
 
 def _stat(path: str) -> tuple[int, int] | None:
     """(bytes of a file, time of its last change in ns: of a file in a .zip, the .zip's); None of what is no file."""
-    archive, is_member, _ = path.partition(".zip!")
-    file = f"{archive}.zip" if is_member else path
+    file = packed_in(path)
     if not tf.io.gfile.exists(file):
         return None
     stat = tf.io.gfile.stat(file)
-    return (size_of(path) if is_member else stat.length), stat.mtime_nsec
+    return (size_of(path) if file != path else stat.length), stat.mtime_nsec
 
 
 def languages_of(sources: Sequence[Source]) -> list[str]:

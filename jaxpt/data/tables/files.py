@@ -183,6 +183,17 @@ def open_file(path: str, unpack: bool = True) -> IO[bytes]:
     return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
 
 
+def packed_in(path: str) -> str:
+    """The file itself, of `X.zip!name` the .zip.
+
+    Example:
+      >>> packed_in("a/X.zip!in/b.txt"), packed_in("a/b.txt")
+      ('a/X.zip', 'a/b.txt')
+    """
+    packed, is_member, _ = path.partition(".zip!")
+    return f"{packed}.zip" if is_member else path
+
+
 def _zip(path: str) -> zipfile.ZipFile:
     """Opens a local or remote .zip."""
     return zipfile.ZipFile(_remote(path) if "://" in path else path)
