@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxpt.models import exchange, grouped
+from jaxpt.models import exchange, grouped, threefry
 from jaxpt.models.layers import ACTIVATIONS, Activation, dividing_axes, from_inputs, mesh_axes
 from jaxpt.parallel import staged
 
@@ -65,7 +65,7 @@ def experts(
     """
     keep_BxLxkxF = None
     if dropout_key is not None and dropout > 0:  # drawn for all devices: it depends on no mesh
-        keep_BxLxkxF = jax.random.bernoulli(dropout_key, 1 - dropout, (*ids_BxLxk.shape, kernels["up"].shape[2]))
+        keep_BxLxkxF = threefry.bernoulli(dropout_key, 1 - dropout, (*ids_BxLxk.shape, kernels["up"].shape[2]))
         keep_BxLxkxF = keep_BxLxkxF.astype(x_BxLxD.dtype) / (1 - dropout)
     run = functools.partial(_run, activation=activation, implementation=implementation)
     rows, length = dividing_axes("batch", x_BxLxD.shape[0]), dividing_axes("length", x_BxLxD.shape[1])

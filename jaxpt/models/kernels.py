@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxpt.models import pallas_common, softmax
+from jaxpt.models import pallas_common, softmax, threefry
 from jaxpt.models.layers import mesh_axes
 from jaxpt.models.mask import Mask
 from jaxpt.models.position_terms import PositionTerms
@@ -86,10 +86,10 @@ def _kept(key: jax.Array, rate: float, shape: tuple[int, ...], first: jax.Array 
     With `first`, each query draws separately by its index, so chunking and sharding do not change the result.
     """
     if first is None:
-        return jax.random.bernoulli(key, rate, shape)
+        return threefry.bernoulli(key, rate, shape)
     B, H, L, S = shape
     keys_L = jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(L))
-    return jax.vmap(lambda key: jax.random.bernoulli(key, rate, (B, H, S)), out_axes=2)(keys_L)
+    return jax.vmap(lambda key: threefry.bernoulli(key, rate, (B, H, S)), out_axes=2)(keys_L)
 
 
 def chunked(inputs: Inputs, chunk: int | None = None) -> jax.Array:

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxpt.models import split
+from jaxpt.models import split, threefry
 from jaxpt.parallel import compiler, staged
 
 PARAMETER_AXES = (
@@ -241,7 +241,7 @@ class Dropout(nn.Module):
         if self.rate == 1:  # 0 / 0 has no gradient
             return jnp.zeros_like(x)
         shape = tuple(1 if axis in self.broadcast_dims else size for axis, size in enumerate(x.shape))
-        keep_mask = jax.random.bernoulli(self.make_rng("dropout"), 1.0 - self.rate, shape)
+        keep_mask = threefry.bernoulli(self.make_rng("dropout"), 1.0 - self.rate, shape)
         keep_mask = jnp.broadcast_to(keep_mask, x.shape) if self.broadcast_dims else keep_mask
         return jax.lax.select(keep_mask, x / (1.0 - self.rate), jnp.zeros_like(x))
 
