@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MOST = 12
 """Classes of a matrix that is shown; of more classes the most frequent mistakes are."""
+WIDTH = 100
+"""Columns of a matrix that is shown: a line of one with long names would be broken into several."""
 
 
 def negative_log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -29,7 +31,7 @@ def negative_log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def confusions(predictions: Sequence[int], targets: Sequence[int], names: Sequence[str]) -> list[str]:
-    """The confusion matrix; of more than `MOST` classes the most frequent mistakes alone.
+    """The confusion matrix; of more than `MOST` classes, or wider than `WIDTH`, the most frequent mistakes alone.
 
     Args:
       predictions: class ids [N]; −1 is none.
@@ -45,8 +47,8 @@ def confusions(predictions: Sequence[int], targets: Sequence[int], names: Sequen
       ['most frequent mistakes of 3, target → predicted:', '       2  a → b', '       1  f → (none)']
     """
     counts = confusion_matrix(predictions, targets, range(len(names)))
-    if len(names) <= MOST:
-        return table(counts, names)
+    if len(names) <= MOST and len((lines := table(counts, names))[0]) <= WIDTH:
+        return lines
     named = [*names, "(none)"]
     wrong = [(-int(counts[t, p]), t, p) for t, p in zip(*counts.nonzero()) if t != p]
     head = f"most frequent mistakes of {-sum(count for count, *_ in wrong):,}, target → predicted:"

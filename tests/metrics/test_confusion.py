@@ -29,6 +29,15 @@ def test_few_classes_are_a_matrix_and_many_the_most_frequent_mistakes():
     assert counts == sorted((wrong - np.diag(np.diag(wrong))).ravel())[: -MOST - 1 : -1]
 
 
+def test_a_matrix_wider_than_a_line_is_not_shown():
+    names = ["transfer not received by recipient", "top up limits", "card payment wrong exchange rate"]
+    assert confusions([0, 1, 2], [0, 1, 1], [name[:20] for name in names])[0].startswith("target ↓")
+    assert confusions([0, 1, 2], [0, 1, 1], names) == [
+        "most frequent mistakes of 1, target → predicted:",
+        "       1  top up limits → card payment wrong exchange rate",
+    ]
+
+
 def test_several_labels():
     targets, predictions = RNG.integers(0, 2, (2, 40, 4))
     matrices = sklearn.metrics.multilabel_confusion_matrix(targets, predictions)
