@@ -264,7 +264,7 @@ def test_every_recipe_and_objective_is_in_the_table():
     for path in (ROOT / "configs").glob("*/*.yaml"):
         if path.parent.name in ("pretrain", "smoke"):
             assert f"`{path.stem}`" in table
-            assert path.parent.name == "pretrain" or _margin(path), f"{path}: wants `# Expected: … nats …; … entropy …`"
+            assert path.parent.name == "pretrain" or _margin(path), f"{path}: wants `# Expected: … nats …; … has …`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

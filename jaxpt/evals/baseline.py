@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from jaxpt.data.base import Data
 
 Batch = dict[str, np.ndarray]
+COUNTED, COUNTED_BATCHES = 500_000, 500
+"""Targets of the training split that are counted for a unigram baseline: those of its first batches, up to these."""
 
 
 class Baseline(Evaluator):
@@ -50,25 +54,33 @@ def baseline(config: Config, data: Data) -> float:
 
     Args:
       config: the run's configuration in its current phase.
-      data: training examples (for counts of bigrams or trigrams) and validation examples.
+      data: training examples, for counts, and validation examples.
 
     Returns:
       The baseline's loss at the positions that `Baseline.target_name` names.
     """
     expected = config.objective.baseline
-    if expected.name in ("bigram", "trigram"):
-        if data.bigram_loss is not None:
-            return data.bigram_loss
-        train, size = data.train.epoch(config.data.batch_size), data.vocabulary.size
-        if expected.name == "bigram":
-            return bigram(size, train, batches(config, data))
-        return trigram(size, train, batches(config, data), config.objective.carries)
     if expected.loss is not None:
         return expected.loss(batches(config, data))
-    targets_name = "masked_targets" if config.objective.family == "encoder" else "decoder_target_tokens"
-    pairs = [(b[targets_name], b["eval_mask"]) for b in batches(config, data)]
-    targets, weights = (np.concatenate(x) for x in zip(*pairs))
-    return unigram(targets, weights)
+    family, size = config.objective.family, data.vocabulary.size
+    if expected.name == "unigram":
+        held_out = np.concatenate([_targets(family, batch, batch["eval_mask"]) for batch in batches(config, data)])
+        with contextlib.closing(data.train.batches()) as train:
+            first = itertools.islice(train, COUNTED_BATCHES)
+            counted = (_targets(family, batch, expected.eval_mask(batch, data.vocabulary)) for batch in first)
+            return unigram(size, counted, held_out)
+    if data.bigram_loss is not None:
+        return data.bigram_loss
+    train = data.train.epoch(config.data.batch_size)
+    if expected.name == "bigram":
+        return bigram(size, train, batches(config, data))
+    return trigram(size, train, batches(config, data), config.objective.carries)
+
+
+def _targets(family: str, batch: Batch, weights: np.ndarray) -> np.ndarray:
+    """The batch's targets at the positions that are compared."""
+    of_family = "masked_targets" if family == "encoder" else "decoder_target_tokens"
+    return batch["forward_target_tokens" if "forward_target_tokens" in batch else of_family][weights > 0]
 
 
 def verdict(expected: base.Baseline, target_loss: float, trivial: float) -> str:
@@ -80,25 +92,32 @@ def verdict(expected: base.Baseline, target_loss: float, trivial: float) -> str:
     )
 
 
-def unigram(targets: np.ndarray, weights: np.ndarray) -> float:
-    """Entropy of the targets' distribution: the minimum loss of a model that ignores its input.
+def unigram(vocab_size: int, train: Iterable[np.ndarray], held_out: np.ndarray) -> float:
+    """Held-out loss of a model that ignores its input: the frequencies of the training split's targets.
 
-    H = −Σ_v p(v) ln p(v), with p the relative frequency among targets of positive weight.
+        −mean ln p(v),  p(v) = (c(v) + 1) / (N + V)
+
+    The entropy of the held-out targets themselves would be far lower where they are few: of 1,000 it is below ln 1,000,
+    whatever the vocabulary.
 
     Args:
-      targets: ids, any shape.
-      weights: shape of `targets`; positions of weight 0 are ignored.
+      vocab_size: V.
+      train: ids of targets, in pieces; no more are read when there are `COUNTED` of them.
+      held_out: ids of targets.
 
     Returns:
       Nats per token.
 
     Example:
-      >>> round(unigram(np.array([5, 5, 7, 7, 0]), np.array([1, 1, 1, 1, 0])), 4)
-      0.6931
+      >>> round(unigram(4, [np.array([1, 1, 1]), np.array([2])], np.array([1, 2])), 4)  # −ln 4/8, −ln 2/8
+      1.0397
     """
-    _, counts = np.unique(targets[weights > 0], return_counts=True)
-    p = counts / max(counts.sum(), 1)
-    return float(-(p * np.log(p)).sum())
+    counts = np.ones(vocab_size)
+    for piece in train:
+        counts += np.bincount(piece, minlength=vocab_size)
+        if counts.sum() >= COUNTED + vocab_size:
+            break
+    return float(-np.log(counts / counts.sum())[held_out].mean())
 
 
 class Bigram:

@@ -1,3 +1,4 @@
+import itertools
 import types
 
 import numpy as np
@@ -9,12 +10,46 @@ from jaxpt.objectives.base import Baseline
 
 def test_unigram_of_a_uniform_choice_is_log_of_their_number():
     targets = np.arange(16).repeat(3)
-    assert baseline.unigram(targets, np.ones_like(targets)) == pytest.approx(np.log(16))
+    assert baseline.unigram(16, [targets], targets[:5]) == pytest.approx(np.log(16))
 
 
-def test_unigram_ignores_positions_without_weight():
-    targets = np.array([1, 1, 2, 3])
-    assert baseline.unigram(targets, np.array([1, 1, 0, 0])) == 0
+def test_unigram_is_of_the_training_targets_frequencies_however_few_are_held_out():
+    """The entropy of 1,000 held-out targets is at most ln 1,000, below that of the words that they are drawn from."""
+    p = 1 / np.arange(1, 5001)
+    p /= p.sum()
+    rng = np.random.default_rng(0)
+    train, held_out = (rng.choice(5000, count, p=p) for count in (400_000, 1_000))
+    entropy = -(p * np.log(p)).sum()
+    assert baseline.unigram(5000, np.split(train, 8), held_out) == pytest.approx(entropy, abs=0.2)
+    _, counts = np.unique(held_out, return_counts=True)
+    assert np.log(len(held_out)) - (counts * np.log(counts)).sum() / len(held_out) < entropy - 0.5
+
+
+def test_unigram_reads_no_more_than_it_counts():
+    def pieces():
+        yield np.zeros(baseline.COUNTED, int)
+        raise AssertionError("read on")
+
+    assert baseline.unigram(2, pieces(), np.array([0])) == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ["encoder", "decoder"])
+def test_unigram_leaves_out_positions_without_weight(family):
+    name = "masked_targets" if family == "encoder" else "decoder_target_tokens"
+    trivial = Baseline("unigram", "targets", eval_mask=lambda batch, vocabulary: batch["w"])
+    train = ({name: np.array([[1, 2, 3]]), "w": np.array([[1, 1, 0]])} for _ in itertools.count())
+    held_out = [{name: np.array([[2, 0]]), "w": np.array([[1.0, 0.0]])}]
+    config = types.SimpleNamespace(
+        objective=types.SimpleNamespace(baseline=trivial, family=family), data=types.SimpleNamespace(batch_size=1),
+        train=types.SimpleNamespace(eval_examples=None),
+    )  # fmt: skip
+    stream = types.SimpleNamespace(epoch=lambda *args, **kwargs: iter(held_out))
+    data = types.SimpleNamespace(
+        validation=types.SimpleNamespace(each=lambda: {"one": stream}), vocabulary=types.SimpleNamespace(size=4),
+        train=types.SimpleNamespace(batches=lambda: train),
+    )  # fmt: skip
+    n = baseline.COUNTED_BATCHES
+    assert baseline.baseline(config, data) == pytest.approx(-np.log((n + 1) / (2 * n + 4)))
 
 
 def batch(tokens):
@@ -65,4 +100,4 @@ def test_an_objective_may_have_a_baseline_of_its_own():
 def test_bigram_learns_an_order_that_unigrams_cannot():
     cycle = np.tile([1, 2, 3, 4], 200)
     loss = baseline.bigram(5, [batch(cycle)], [batch(cycle[:101])])
-    assert loss < 0.05 < baseline.unigram(cycle, np.ones_like(cycle))
+    assert loss < 0.05 < baseline.unigram(5, [cycle], cycle)
