@@ -62,12 +62,14 @@ def baseline(config: Config, data: Data) -> float:
     expected = config.objective.baseline
     if expected.loss is not None:
         return expected.loss(batches(config, data))
-    family, size = config.objective.family, data.vocabulary.size
+    size = data.vocabulary.size
     if expected.name == "unigram":
-        held_out = np.concatenate([_targets(family, batch, batch["eval_mask"]) for batch in batches(config, data)])
+        of_family = "masked_targets" if config.objective.family == "encoder" else "decoder_target_tokens"
+        name = expected.feature or of_family
+        held_out = np.concatenate([batch[name][batch["eval_mask"] > 0] for batch in batches(config, data)])
         with contextlib.closing(data.train.batches()) as train:
             first = itertools.islice(train, COUNTED_BATCHES)
-            counted = (_targets(family, batch, expected.eval_mask(batch, data.vocabulary)) for batch in first)
+            counted = (batch[name][expected.eval_mask(batch, data.vocabulary) > 0] for batch in first)
             return unigram(size, counted, held_out)
     if data.bigram_loss is not None:
         return data.bigram_loss
@@ -75,12 +77,6 @@ def baseline(config: Config, data: Data) -> float:
     if expected.name == "bigram":
         return bigram(size, train, batches(config, data))
     return trigram(size, train, batches(config, data), config.objective.carries)
-
-
-def _targets(family: str, batch: Batch, weights: np.ndarray) -> np.ndarray:
-    """The batch's targets at the positions that are compared."""
-    of_family = "masked_targets" if family == "encoder" else "decoder_target_tokens"
-    return batch["forward_target_tokens" if "forward_target_tokens" in batch else of_family][weights > 0]
 
 
 def verdict(expected: base.Baseline, target_loss: float, trivial: float) -> str:
@@ -117,7 +113,7 @@ def unigram(vocab_size: int, train: Iterable[np.ndarray], held_out: np.ndarray) 
         counts += np.bincount(piece, minlength=vocab_size)
         if counts.sum() >= COUNTED + vocab_size:
             break
-    return float(-np.log(counts / counts.sum())[held_out].mean())
+    return float(-np.log(counts / counts.sum())[held_out].sum() / max(held_out.size, 1))
 
 
 class Bigram:

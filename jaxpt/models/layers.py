@@ -198,7 +198,7 @@ def _rows(x: jax.Array) -> jax.Array:
     """[..., D] → [rows, D] on a CPU, where the length is not sharded; elsewhere `x`.
 
     A kernel's gradient is a sum over the rows. Where they are two axes XLA's CPU compiler writes a transposed copy of
-    the output's gradient for it: a step of BERT-base (16 × 128 tokens, AMD EPYC, 2 cores) took 7.81 s, now 7.54,
+    the output's gradient for it: a step of BERT-base (16 × 128 tokens, AMD EPYC, 2 cores) took 7.81 s, now 7.28,
     GPT-2 124M (4 × 256) 5.72, now 5.34. Compilers for TPUs and GPUs make no copy.
     """
     is_cut = mesh_axes("length") or mesh_axes("residual_length")

@@ -69,6 +69,9 @@ class Baseline:
     """Batches of the validation split, with `eval_mask` → nats per target; None for unigram, bigram and trigram."""
     report_lines: Callable[[Mapping[str, float]], list[str]] = lambda means: []
     """{metric: mean over the validation split} → report lines for loss parts that have another trivial predictor."""
+    feature: str | None = None
+    """The feature with the targets that a unigram counts; None: `masked_targets` of an encoder, else
+    `decoder_target_tokens`."""
 
     def __post_init__(self) -> None:
         if self.loss is None and self.name not in ("unigram", "bigram", "trigram"):

@@ -128,7 +128,8 @@ class BidirectionalLM(Objective):
 
     @property
     def baseline(self) -> Baseline:
-        return Baseline("unigram", "words in both directions", lambda batch, vocabulary: batch["target_weights"])
+        mask = "words in both directions", lambda batch, vocabulary: batch["target_weights"]
+        return Baseline("unigram", *mask, feature="forward_target_tokens")
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         for name in ("bos", "eos", "unk"):

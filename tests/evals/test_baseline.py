@@ -33,10 +33,12 @@ def test_unigram_reads_no_more_than_it_counts():
     assert baseline.unigram(2, pieces(), np.array([0])) == pytest.approx(0, abs=1e-5)
 
 
-@pytest.mark.parametrize("family", ["encoder", "decoder"])
-def test_unigram_leaves_out_positions_without_weight(family):
-    name = "masked_targets" if family == "encoder" else "decoder_target_tokens"
-    trivial = Baseline("unigram", "targets", eval_mask=lambda batch, vocabulary: batch["w"])
+@pytest.mark.parametrize(
+    ("family", "feature"), [("encoder", None), ("decoder", None), ("decoder", "forward_target_tokens")]
+)
+def test_unigram_leaves_out_positions_without_weight(family, feature):
+    name = feature or ("masked_targets" if family == "encoder" else "decoder_target_tokens")
+    trivial = Baseline("unigram", "targets", eval_mask=lambda batch, vocabulary: batch["w"], feature=feature)
     train = ({name: np.array([[1, 2, 3]]), "w": np.array([[1, 1, 0]])} for _ in itertools.count())
     held_out = [{name: np.array([[2, 0]]), "w": np.array([[1.0, 0.0]])}]
     config = types.SimpleNamespace(
