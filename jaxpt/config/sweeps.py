@@ -19,8 +19,10 @@ Point = tuple[tuple[str, str], ...]
 
 def _grid(grid: Any) -> Any:
     """A mapping of keys to lists as pairs of a key and its values as JSON."""
-    if not isinstance(grid, dict):
+    if isinstance(grid, tuple):
         return grid
+    if not isinstance(grid, dict):
+        raise ValueError("wants keys with lists of values, such as {optimizer.learning_rate: [1.0e-3, 3.0e-4]}")
     pairs = list(leaves(grid))
     for key, values in pairs:
         if not isinstance(values, list) or not values:

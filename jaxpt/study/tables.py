@@ -149,7 +149,7 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
     if receipt:
         known |= {"parameters": receipt["parameters"], "wall_seconds": receipt["wall_seconds"]}
         siblings = json.dumps([row.row, row.point]) if isinstance(row, SweptRow) else None
-        known |= {"task": _letter(config, receipt, tasks, siblings)}
+        known |= {"task": letter_of(config, receipt, tasks, siblings)}
     if receipt and receipt["finished"]:
         means, trivial = receipt.get("validation", {}), receipt.get("baseline")  # what of them the recipe's `evals` has
         reached = means.get("target_loss")
@@ -177,7 +177,7 @@ def describe(objective: Objective) -> str:
     return f"{objective.kind} ({', '.join(changed)})" if changed else objective.kind
 
 
-def _letter(config: Config, receipt: Mapping[str, Any], tasks: dict[str, str], siblings: str | None) -> str:
+def letter_of(config: Config, receipt: Mapping[str, Any], tasks: dict[str, str], siblings: str | None) -> str:
     """The same letter for rows with the same targets, inputs and validation text, whatever their seeds.
 
     Args:

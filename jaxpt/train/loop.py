@@ -49,7 +49,7 @@ from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.display import Display, console, say, warn
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics
-from jaxpt.train.phase import Phase, enter
+from jaxpt.train.phase import Phase, Started, enter, start_programs
 from jaxpt.train.run_dir import make, moved, quarantine, removed_on_failure, settings
 from jaxpt.train.state import Setup, State
 from jaxpt.train.timings import Timings
@@ -101,7 +101,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
     epoch = time.time() - (time.monotonic() - begun)  # that clock may be set while the run is under way
     timings.mark("Python, the recipe, imports of JAX and Orbax")
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
-    starts = configs.phase_starts(config)
+    steps, starts = config.train.steps, configs.phase_starts(config)
     say("\n".join(configs.phase_lines(config)))
     compiler.enable_compilation_cache()
     teachers.find_all(config)
@@ -123,6 +123,9 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         local = local_checkpoints.open_for(config.checkpoint, checkpoints.directory, largest, warn)
         if local is not None:
             stack.callback(local.close)
+        # That of the newest checkpoint, or the first: its programs are compiled while the state is made or read.
+        expected = max(checkpoints.finished_steps(), default=0)
+        started = start_programs(config, setup, configs.phase_of(config, expected + 1)) if expected < steps else None
         current, meta = initial.begin(setup, checkpoints, run_dir, local)
         done = int(current.step)
         timings.mark("weights and optimizer state")
@@ -136,9 +139,9 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
         run = Run(
             config, setup, run_dir, checkpoints, local, starts, begun, evaluation.Patience(config, meta), timings,
-            rewinds.Rewinds(config, meta), clock, end_watch, end_copies,
+            rewinds.Rewinds(config, meta), clock, end_watch, end_copies, started,
         )  # fmt: skip
-        if done >= config.train.steps or run.patience.is_over:
+        if done >= steps or run.patience.is_over:
             more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
             say(f"{run_dir} is finished at step {done}; `{more}` continues it")
             run.phase = enter(config, setup, configs.phase_of(config, done), None, meta, timings, trains=False)
@@ -180,6 +183,8 @@ class Run:
     """Ends the watchdog."""
     end_copies: Callable[[], None]
     """Copies what `checkpoint.copy_to` lacks."""
+    started: Started | None = None
+    """The phase whose programs are being compiled since before there was a state."""
     phase: Phase | None = None
     save_clock: saving.SaveClock | None = None
     """Of the current phase."""
@@ -215,8 +220,11 @@ class Run:
                 _, (start, end) = stages[stage]
                 if self.phase is None or self.phase.index != stage:
                     saved = meta if done == first else None
+                    started, self.started = self.started, None  # or its programs would outlive the phase
                     with self.clock.during("start"):
-                        self.phase = enter(self.config, self.setup, stage, self.phase, saved, self.timings)
+                        self.phase = enter(
+                            self.config, self.setup, stage, self.phase, saved, self.timings, started=started
+                        )
                     if self.begins:
                         current = vocabularies.with_constants(self.phase.setup, current, self.phase.data.tokenizer)
                 if done == start:

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -89,6 +89,32 @@ class Phase:
         return compiled_programs
 
 
+class Started(NamedTuple):
+    """A phase whose programs another thread compiles."""
+
+    index: int
+    setup: Setup
+    """In this phase."""
+    programs: Callable[[], programs.Programs]
+    """Waits for them."""
+
+
+def start_programs(config: Config, setup: Setup, index: int) -> Started:
+    """Starts to compile the programs of a phase: they need neither its data nor the state.
+
+    Args:
+      config, setup: of the whole run.
+      index: number of the phase among `phase_starts`.
+
+    Raises:
+      UserError: this phase or a later one does not fit: before the first one starts.
+    """
+    later = configs.phase_configs(config)[index:]
+    setup = setup.for_phase(later[0], index)
+    _check_steps(setup, later, index)
+    return Started(index, setup, programs.start(setup, index))
+
+
 def enter(
     config: Config,
     setup: Setup,
@@ -97,6 +123,7 @@ def enter(
     meta: dict[str, Any] | None,
     timings: Timings,
     trains: bool = True,
+    started: Started | None = None,
 ) -> Phase:
     """Prepares a phase; its programs are compiled meanwhile, in another thread.
 
@@ -107,15 +134,20 @@ def enter(
       meta: what was saved beside the checkpoint that the run resumes from.
       timings: the clock of the process's start.
       trains: False if no steps are left.
+      started: what was started before; if it is another phase's, this one is compiled from now on.
 
     Raises:
-      UserError: the data are not those of the checkpoint, or a later phase does not fit: before the first one starts.
+      UserError: as `start_programs`, or the data are not those of the checkpoint.
     """
     stages, run_dir = configs.train_stages(config), Path(config.run_dir)
     later = configs.phase_configs(config)[index:]
-    setup = setup.for_phase(later[0], index)
-    _check_steps(setup, later, index)
-    built = programs.start(setup, index) if trains else None
+    if trains:
+        if started is None or started.index != index:
+            started = start_programs(config, setup, index)
+        setup, built = started.setup, started.programs
+    else:
+        setup, built = setup.for_phase(later[0], index), None
+        _check_steps(setup, later, index)
     saved = meta if meta is not None and meta["phase"] == index else None
     if previous is not None and stages[previous.index].phase == stages[index].phase:
         data, evaluators = previous.data, previous.evaluators

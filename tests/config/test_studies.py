@@ -188,6 +188,8 @@ def test_grid_and_seeds_are_set_from_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("top", "words", "message"),
     [
+        ({"grid": "train.steps"}, [], "grid: wants keys with lists of values, such as {opt"),
+        ({"grid": [3]}, [], "grid: wants keys with lists of values"),
         ({"grid": {"train.steps": 3}}, [], "grid: train.steps wants a list of values, got 3"),
         ({"grid": {"train.steps": [3, 3]}}, [], "grid: train.steps: a value stands there twice: [3, 3]"),
         ({"grid": {"seed": [3]}}, [], "grid: seed: the study has seeds; give the seeds there alone"),

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -57,6 +58,17 @@ while True:
     )
     assert (code, err) == (128 + number, f"jaxpt: stopped by {number.name}; re-run the same command to resume\n")
     assert seconds < 2
+
+
+def test_nothing_watches_after_the_block():
+    """Neither a thread, nor a handler, nor a file that is open."""
+    handlers, files = [signal.getsignal(number) for number in signals.NUMBERS], os.listdir("/proc/self/fd")
+    with signals.watch():
+        watchers = [thread for thread in threading.enumerate() if thread.name == "jaxpt-signals"]
+        assert len(watchers) == 1 and [signal.getsignal(number) for number in signals.NUMBERS] != handlers
+    assert not watchers[0].is_alive()
+    assert [signal.getsignal(number) for number in signals.NUMBERS] == handlers
+    assert os.listdir("/proc/self/fd") == files
 
 
 def test_a_signal_comes_while_the_main_thread_is_in_c():

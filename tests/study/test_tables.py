@@ -120,6 +120,22 @@ def test_picture(plan):
     assert not list(directory.glob(".*tmp")) + list(directory.glob("*.tmp"))
 
 
+def test_tasks_beyond_the_alphabet_have_numbers(plan):
+    """Each run has its letter again when the table is written once more, and seeds of one row share theirs."""
+    directory = Path(plan.run_dir) / "bert"
+    config, receipt = configs.load(directory), json.loads((directory / "run.json").read_text())
+
+    def letters(known):
+        data = receipt["data"]["fingerprint"]
+        others = [{"data": {"fingerprint": data | {"length": length}}} for length in range(28)]
+        return [tables.letter_of(config, other, known, None) for other in others]
+
+    known = {}
+    assert letters(known) == letters(known) == [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", "26", "27"]
+    seeds = [{"data": {"fingerprint": receipt["data"]["fingerprint"] | {"length": length}}} for length in (99, 98)]
+    assert {tables.letter_of(config, seed, known, "row") for seed in seeds} == {"28"}
+
+
 def test_examples_in_docstrings():
     failed, tried = doctest.testmod(tables)
     assert tried and not failed
