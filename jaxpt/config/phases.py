@@ -108,7 +108,8 @@ def phase_of(config: Config, step: int) -> int:
 
     Example: with `phases: [{steps: 90}, {set: …}]`, step 90 is of phase 0 and step 91 of phase 1.
     """
-    return max(bisect.bisect_left(phase_starts(config), step) - 1, 0)
+    starts = [stage.start for stage in train_stages(config)]  # of a run that was made shorter, too
+    return max(bisect.bisect_left(starts, step) - 1, 0)
 
 
 def at_phase(config: Config, index: int) -> Config:

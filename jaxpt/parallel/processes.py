@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import glob
 import importlib.util
@@ -28,6 +29,8 @@ from jaxpt.runtime import stamp
 if TYPE_CHECKING:
     from jaxpt.config import DistributedConfig
 
+uses: collections.Counter[str] = collections.Counter()
+"""How often a point was come to: keys of the coordinator stay, a second run in these processes needs its own."""
 _RETRY_SECONDS = 0.2
 """Time until the others are looked for again."""
 _MAX_MILLISECONDS = 7 * 24 * 3600 * 1000
@@ -97,7 +100,8 @@ def barrier(point: str, patience: float, report: Callable[[str], None] = lambda 
     """
     if jax.process_count() == 1:
         return
-    client, prefix = private.coordination().client, f"jaxpt/met/{point}/"
+    uses[f"met/{point}"] += 1
+    client, prefix = private.coordination().client, f"jaxpt/met/{point}/{uses[f'met/{point}']}/"
     client.key_value_set(f"{prefix}{jax.process_index()}", "here", allow_overwrite=True)
     begun = last_report = time.monotonic()
     while len(came := client.key_value_dir_get(prefix)) < jax.process_count():
@@ -156,7 +160,9 @@ def first_host_first(
     if jax.process_count() == 1:
         yield []
         return
-    client, prefix, process = private.coordination().client, f"jaxpt/shared/{point}", jax.process_index()
+    uses[f"shared/{point}"] += 1
+    prefix = f"jaxpt/shared/{point}/{uses[f'shared/{point}']}"
+    client, process = private.coordination().client, jax.process_index()
     token = _write_token(directory) if process == 0 else None
     if process == 0:
         client.key_value_set(f"{prefix}/token", str(token.name if token else ""))

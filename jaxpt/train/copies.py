@@ -163,13 +163,19 @@ class Copier(threading.Thread):
 
     def copy(self) -> None:
         """Copies what is not there yet."""
+        failure = None
         try:
-            for step in steps(self._run_dir):
-                target = self._copy / "checkpoints" / str(step)
-                with contextlib.suppress(FileNotFoundError):  # the run removed it meanwhile
+            for step in reversed(steps(self._run_dir)):  # the oldest are the next that the run removes
+                source, target = (place / "checkpoints" / str(step) for place in (self._run_dir, self._copy))
+                try:
                     if not target.exists():
                         self._copy_beside()
-                        copy_checkpoint(self._run_dir / "checkpoints" / str(step), target)
+                        copy_checkpoint(source, target)
+                except (OSError, UserError) as error:
+                    if source.is_dir():  # else the run removed it meanwhile
+                        failure = failure or error
+            if failure is not None:
+                raise failure
             self._remove_old()
             self._failed = ""
         except (OSError, UserError, shutil.Error) as error:
@@ -188,6 +194,9 @@ class Copier(threading.Thread):
     def _remove_old(self) -> None:
         """Only what is older than a whole one that both have."""
         local_steps, copied_steps = set(steps(self._run_dir)), steps(self._copy)
+        for cut_off in (self._copy / "checkpoints").glob("*.partial"):  # of what the run has removed since
+            if cut_off.stem.isdigit() and int(cut_off.stem) not in local_steps:
+                shutil.rmtree(cut_off)
         newest = max(local_steps & set(copied_steps), default=0)
         for step in copied_steps:
             if step < newest and step not in local_steps:

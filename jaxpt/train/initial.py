@@ -95,6 +95,14 @@ def begin(
         reader.close()
 
 
+def expected_step(config: Config, checkpoints: checkpoint.Checkpoints) -> int:
+    """The step that `begin` is about to go on from, unless a checkpoint is damaged or a host has a newer one."""
+    source, steps = config.init_from, checkpoints.finished_steps()
+    if steps or source is None or not source.state:
+        return max(steps, default=0)
+    return checkpoint.find(source.path, source.step)[1]
+
+
 def _resume(
     setup: Setup, checkpoints: checkpoint.Checkpoints, run_dir: Path, latest: int
 ) -> tuple[State, dict[str, Any] | None]:

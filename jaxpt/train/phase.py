@@ -105,13 +105,8 @@ def start_programs(config: Config, setup: Setup, index: int) -> Started:
     Args:
       config, setup: of the whole run.
       index: number of the phase among `phase_starts`.
-
-    Raises:
-      UserError: this phase or a later one does not fit: before the first one starts.
     """
-    later = configs.phase_configs(config)[index:]
-    setup = setup.for_phase(later[0], index)
-    _check_steps(setup, later, index)
+    setup = setup.for_phase(configs.at_phase(config, index), index)
     return Started(index, setup, programs.start(setup, index))
 
 
@@ -137,17 +132,14 @@ def enter(
       started: what was started before; if it is another phase's, this one is compiled from now on.
 
     Raises:
-      UserError: as `start_programs`, or the data are not those of the checkpoint.
+      UserError: the data are not those of the checkpoint, or a later phase does not fit: before the first one starts.
     """
     stages, run_dir = configs.train_stages(config), Path(config.run_dir)
-    later = configs.phase_configs(config)[index:]
-    if trains:
-        if started is None or started.index != index:
-            started = start_programs(config, setup, index)
-        setup, built = started.setup, started.programs
-    else:
-        setup, built = setup.for_phase(later[0], index), None
-        _check_steps(setup, later, index)
+    later = configs.phase_configs(config)[index:] or [configs.at_phase(config, index)]  # beyond a shortened run's end
+    _check_steps(setup, later, index)
+    if trains and (started is None or started.index != index):
+        started = start_programs(config, setup, index)
+    setup, built = (started.setup, started.programs) if trains else (setup.for_phase(later[0], index), None)
     saved = meta if meta is not None and meta["phase"] == index else None
     if previous is not None and stages[previous.index].phase == stages[index].phase:
         data, evaluators = previous.data, previous.evaluators

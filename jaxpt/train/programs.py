@@ -56,7 +56,7 @@ def start(setup: Setup, phase: int) -> Callable[[], Programs]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=work, name="jaxpt-compile", daemon=True).start()
+    threading.Thread(target=work, name="jaxpt-compile").start()
     return future.result
 
 

@@ -33,9 +33,10 @@ def applies(setup: Setup, objective: Objective) -> bool:
     """True if the optimizer of a run is one of rows.
 
     Raises:
-      UserError: the objective reads more than rows, or some parameters are trained in some phases alone.
+      UserError: the objective reads more than rows, some parameters are trained in some phases alone, or an option is
+        set that reads whole tables.
     """
-    optimizer = setup.config.optimizer
+    optimizer, train = setup.config.optimizer, setup.config.train
     if not isinstance(optimizer, RowOptimizer):
         return False
     if not isinstance(objective, RowObjective):
@@ -45,6 +46,9 @@ def applies(setup: Setup, objective: Objective) -> bool:
         )
     if not isinstance(setup.shapes.opt_state, tuple):
         raise UserError(f"optimizer.kind: {optimizer.kind}: trains the same parameters in all phases; see train.phases")
+    options = {"lora": train.lora is not None, "layer_norms": train.layer_norms, "on_spike": train.on_spike != "keep"}
+    if chosen := [name for name, is_set in options.items() if is_set]:
+        raise UserError(f"train.{chosen[0]}: reads whole tables; optimizer.kind: {optimizer.kind} does not have it")
     return True
 
 

@@ -18,7 +18,7 @@ import optax
 from flax import traverse_util
 
 from jaxpt.config import Config
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, listed
 from jaxpt.models import pipeline
 from jaxpt.models.moe import ROUTERS
 from jaxpt.models.network import Network
@@ -349,6 +349,10 @@ def check(config: Config, setup: Setup) -> None:
     """
     config.objective.check_family(config.model)
     config.model.check_length(config.data.length)
+    if lacking := config.objective.heads(config.model).keys() - setup.network.heads.keys():
+        raise UserError(
+            f"train.phases: the first phase has no {listed(sorted(lacking))}, which a later objective needs"
+        )
     _check_stages(config, setup)
     _check_experts(config)
     axes = {axis: setup.mesh.shape[axis] for axis in rules.BATCH if axis != "expert" or setup.mesh.shape[axis] > 1}

@@ -1,5 +1,7 @@
 """How the processes of a run find each other, and what is said when they do not. Real ones on loopback."""
 
+import collections
+
 import jax
 import pytest
 
@@ -82,16 +84,19 @@ def test_who_is_missing_at_a_point_of_the_run_is_named(monkeypatch):
     coordinator, said = Coordinator(), []
     monkeypatch.setattr(private.coordination(), "client", coordinator)
     monkeypatch.setattr(jax, "process_count", lambda: 4)
-    coordinator.key_value_set("jaxpt/met/phase 2/3", "here")
-    coordinator.key_value_set("jaxpt/met/phase 1/1", "here")
+    coordinator.key_value_set("jaxpt/met/phase 2/1/3", "here")
+    coordinator.key_value_set("jaxpt/met/phase 1/1/1", "here")
+    monkeypatch.setattr(processes, "uses", collections.Counter())
 
     def come(line):
         said.append(line)
-        for number in (1, 2):
-            coordinator.key_value_set(f"jaxpt/met/phase 2/{number}", "here")
+        for number in (1, 2, 3):
+            coordinator.key_value_set(f"jaxpt/met/phase 2/{len(said)}/{number}", "here")
 
     processes.barrier("phase 2", 0.3, come)
     assert said == ["waiting for process 1, 2 at phase 2, for 0 s now"]
+    processes.barrier("phase 2", 0.3, come)  # of a second run in the same processes
+    assert said[1:] == ["waiting for process 1, 2, 3 at phase 2, for 0 s now"]
 
 
 def test_one_process_alone_says_who_is_missing(monkeypatch):

@@ -39,7 +39,7 @@ def places(tmp_path):
     return run_dir, copy
 
 
-def test_a_copy_follows_the_run(places):
+def test_a_copy_follows_the_run(places, monkeypatch):
     run_dir, copy = places
     lines = []
     with copies.copying(run_dir, str(copy), lines.append) as finish:
@@ -53,10 +53,24 @@ def test_a_copy_follows_the_run(places):
     assert copies.steps(copy) == [20, 30] and lines == []
     assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == ["20", "30", "run_id"]
     assert (copy / "config.yaml").read_text() == "model: {}"
+    checkpoint(run_dir, 40)
+    checkpoint(run_dir, 50)
+    (copy / "checkpoints/10.partial").mkdir()  # of a step that the run has removed since
+    copied = copies.copy_checkpoint
+
+    def slow(source, target):
+        """The run goes on while the newest one is copied: it removes the oldest."""
+        copied(source, target)
+        shutil.rmtree(run_dir / "checkpoints/40", ignore_errors=True)
+
+    monkeypatch.setattr(copies, "copy_checkpoint", slow)
+    with copies.copying(run_dir, str(copy), lines.append):
+        pass
+    assert copies.steps(copy) == [20, 30, 50] and not [*copy.glob("checkpoints/*.partial")] and lines == []
     shutil.rmtree(run_dir / "checkpoints")  # nothing is removed from the copy of a run that lost all
     with copies.copying(run_dir, str(copy), lines.append):
         pass
-    assert copies.steps(copy) == [20, 30]
+    assert copies.steps(copy) == [20, 30, 50]
 
 
 def test_a_damaged_checkpoint_is_not_copied_over(places, monkeypatch):

@@ -120,6 +120,10 @@ def test_branching(workplace):
     assert run(workplace, "whole", source, "init_from.step=2", "init_from.state=true") == 0
     # The same state, data and settings from step 2 on: the same end.
     assert_bit_equal(*(final(workplace / name, 4) for name in ("first", "whole")))
+    # A phase that lies behind it does not have to fit the devices.
+    phases = "train.phases=[{steps: 2, set: {data.batch_size: 12}}, {}]"
+    options = (source, "init_from.step=2", "init_from.state=true", "train.steps=3", "evals=[]", phases)
+    assert run(workplace, "second_phase", *options) == 0
     assert run(workplace, "weights", source, "train.steps=1") == 0
     assert [r["step"] for r in records(workplace, "weights") if "train/loss" in r] == [1]
     # It starts from the averaged weights, and so with a lower loss than a fresh model.

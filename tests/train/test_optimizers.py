@@ -318,6 +318,8 @@ def test_parts_are_clipped_by_norms_of_their_own():
                 np.testing.assert_allclose(update, -x * 0.5 / norm, rtol=1e-5)
     axes = optimizers.state_axes(tx, jax.eval_shape(lambda: params), AXES)
     assert axes == jax.tree.map(lambda _: (), tx.init(params))
+    with pytest.raises(UserError, match=r"optimizer\.clip_separately: wants optimizer\.clip_norm"):
+        optimizers.make(_config("sgd", clip_separately=("encoder",)), optax.constant_schedule(1.0), AXES)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -219,6 +219,13 @@ def test_a_model_of_another_family_is_refused():
         step.check(config, state.setup(config, jax.devices()[:1]))
 
 
+def test_a_head_that_only_a_later_phase_has_is_refused():
+    first = families.config("bert", objective={"next_sentence": False})
+    later = families.config("bert")
+    with pytest.raises(UserError, match=r"train\.phases: the first phase lacks pooler, sentence_pair, which"):
+        step.check(later, state.setup(first, jax.devices()[:1]))
+
+
 def test_a_length_beyond_the_position_table_is_refused():
     config = families.config("bert", data={"length": 64})
     with pytest.raises(UserError, match=r"data\.length: 64 is beyond the position table .* 32 rows"):

@@ -78,6 +78,8 @@ def test_phases_are_cut_where_more_opens():
     ]  # fmt: skip
     assert [configs.at_phase(given, n).data.length for n in range(4)] == [16, 16, 32, 32]
     assert len(configs.phase_lines(given)) == 2
+    shorter = given.model_copy(update={"train": given.train.model_copy(update={"steps": 6})})
+    assert [configs.phase_of(shorter, n) for n in (1, 3, 4, 6, 8)] == [0, 0, 1, 2, 3], "also of a step beyond its end"
     assert configs.build(configs.dump(given)) == given
 
 

@@ -21,6 +21,7 @@ from flax import traverse_util
 from pydantic import NonNegativeFloat
 
 from jaxpt.config import Fraction, OptimizerConfig, PositiveFloat
+from jaxpt.errors import UserError
 from jaxpt.train import patterns
 from jaxpt.train.optimizers.groups import Group, grouped, scale_by_rates, step_router_biases
 from jaxpt.train.optimizers.logical import Axes, decay_mask, is_axes, per_layer, rank, state_axes
@@ -57,6 +58,8 @@ def make(
       [-0.5 -0.5 -0.5]
     """
     config.check(logical_axes)
+    if config.clip_separately and not config.clip_norm:
+        raise UserError("optimizer.clip_separately: wants optimizer.clip_norm")
     clip = _clip(config.clip_norm, config.clip_separately, logical_axes) if config.clip_norm else []
 
     def of_group(group: Group, logical_axes: Any) -> optax.GradientTransformation:
