@@ -156,7 +156,7 @@ class Decoder:
         ends_B = jnp.isin(choice.token_B, jnp.array(self.options.eos, jnp.int32)) | (length_B >= state.limit_B)
         logprobs = state.logprobs_BxT
         if logprobs is not None:
-            logprobs = jnp.where(is_next_BxT, choice.model_logprob_B[:, None], logprobs)
+            logprobs = jnp.where(is_next_BxT, choice.logprob_B[:, None], logprobs)
         return state.replace(history=history, done_B=state.done_B | ends_B, logprobs_BxT=logprobs)
 
 

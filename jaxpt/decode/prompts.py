@@ -150,7 +150,7 @@ def bos_of(tokenizer: Tokenizer, folder: Path) -> int | None:
     named = first[0].get("SpecialToken", {}).get("id") if first else None
     puts = settings.get("add_bos_token") if around is None else named is not None
     if not isinstance(puts, bool):
-        puts = not rust.is_file() and settings.get("tokenizer_class", "").removesuffix("Fast") in _BOS_CLASSES
+        puts = not rust.is_file() and (settings.get("tokenizer_class") or "").removesuffix("Fast") in _BOS_CLASSES
     bos = named or chat_template.special_tokens(folder, tokenizer).get("bos_token")
     return tokenizer.token_id(bos) if puts and bos else None
 

@@ -20,9 +20,7 @@ class Choice:
     token_B: jax.Array
     """int32."""
     logprob_B: jax.Array | None = None
-    """float32, among the processed logits: of the distribution that the token was drawn from."""
-    model_logprob_B: jax.Array | None = None
-    """float32, among the model's logits."""
+    """float32, among the model's logits, before `process`."""
 
 
 def row_keys(seed: jax.Array | int, row_B: jax.Array, sample_B: jax.Array) -> jax.Array:
@@ -69,8 +67,7 @@ def choose(logits_BxV: jax.Array, history: History, options: Options, keys_B: ja
     token_B = argmax(scores_BxV)
     if not options.scores:
         return Choice(token_B)
-    model_BxV = logits_BxV.astype(jnp.float32)
-    return Choice(token_B, logprob(processed_BxV, token_B), logprob(model_BxV, token_B))
+    return Choice(token_B, logprob(logits_BxV.astype(jnp.float32), token_B))
 
 
 def argmax(x_BxV: jax.Array) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxpt.decode.engine import Engine, Prompt
+from jaxpt.decode.engine import Engine, Prompt, Watch
 from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place
 from jaxpt.objectives.text_to_text import Decoding
@@ -41,7 +41,12 @@ class Generation:
             self._made().compile(prompts, options)
 
     def __call__(
-        self, params: Any, prompts: Sequence[Prompt], options: Options, stop: Callable[[], bool] = lambda: False
+        self,
+        params: Any,
+        prompts: Sequence[Prompt],
+        options: Options,
+        stop: Callable[[], bool] = lambda: False,
+        watch: Watch | None = None,
     ) -> list[list[int]] | None:
         """The most likely ids after each prompt.
 
@@ -50,6 +55,7 @@ class Generation:
           prompts: the same in all processes.
           options: search; one sample.
           stop: asked after every few prompts, in all processes after the same ones.
+          watch: asked every few tokens of each row whether it ends, as the engine's.
 
         Returns:
           For each prompt its ids, with EOS if there is one; None if stopped.
@@ -59,7 +65,9 @@ class Generation:
         answer_ids: list[list[int]] = [[] for _ in prompts]  # beam search may find none
         try:
             # Rows end after the same step in all processes, so results come in the same order.
-            texts = progress.counted(engine.generate(prompts, options), "generating", len(prompts), "texts")
+            texts = progress.counted(
+                engine.generate(prompts, options, watch=watch), "generating", len(prompts), "texts"
+            )
             for done, generated in enumerate(texts, 1):
                 answer_ids[generated.index] = generated.tokens
                 if done % ASK == 0 and stop():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -60,15 +61,16 @@ class Harness(Evaluator):
         constant = {eval_task.name: baselines.baselines(eval_task, of_task) for eval_task, of_task in task_examples}
         reader = prompts.of_run(config, data.tokenizer)
         run_dir, size = Path(config.run_dir), config.model.vocab_size
-        named = next((eos for reader in foreign.readers() if (eos := reader.eos(run_dir, size))), ())
+        ids = next((found for reader in foreign.readers() if (found := reader.ids(run_dir, size))), {})
         texts = generation.Generation(setup)
-        ends = prompts.eos_of(data.tokenizer, prompts.tokenizer_folder(run_dir), named)
+        ends = prompts.eos_of(data.tokenizer, prompts.tokenizer_folder(run_dir), ids.get("eos", ()))
+        options = Options(**(ids | {"eos": ends}))
 
         def build_model(params: Any) -> NetworkModel:
+            complete = _complete(texts, params, reader, options)
             return NetworkModel(
-                setup.network, params, reader, _complete(texts, params, reader, ends), form=self.form, unit=self.unit,
-                current=setup.use,
-            )  # fmt: skip
+                setup.network, params, reader, complete, form=self.form, unit=self.unit, current=setup.use
+            )
 
         for eval_task in tasks:
             build_model(None).check(eval_task)
@@ -108,15 +110,20 @@ def line_of(one: task.HarnessTask, values: Values, constant: Mapping[str, Values
     return f"{one.name}: {summary}" + (f" ({trivial})" if trivial else "")
 
 
-def _complete(
-    texts: generation.Generation, params: Any, reader: prompts.PromptEncoder, ends: tuple[int, ...]
-) -> Complete:
-    """Writes answers by the run's own programs; what follows a stop string is cut off."""
+def _complete(texts: generation.Generation, params: Any, reader: prompts.PromptEncoder, options: Options) -> Complete:
+    """Writes answers by the run's own programs; a stop string ends one, and what follows it is cut off."""
+
+    def decode(ids: Sequence[int]) -> str:
+        return reader.tokenizer.decode([i for i in ids if i not in options.eos])
 
     def complete(prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
-        options = Options(max_new_tokens=max_new_tokens, eos=ends)
-        answer_ids = texts(params, list(prompts), options)
-        written = [reader.tokenizer.decode([i for i in ids if i not in ends]) for ids in answer_ids]
-        return [StopStrings(stop).cut(text) for text in written]
+        stops = StopStrings(stop)
+
+        def watch(index: int, sample: int, ids: list[int]) -> bool:
+            return stops.first(decode(ids)) is not None
+
+        limited = dataclasses.replace(options, max_new_tokens=max_new_tokens)
+        answer_ids = texts(params, list(prompts), limited, watch=watch if stop else None)
+        return [stops.cut(decode(ids)) for ids in answer_ids]
 
     return complete

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jaxpt.data.base import Data
 
 SIDES = ("encoder", "decoder")
+_SHOWN = 48  # tokens of a text that is continued, prompt included
 
 
 class Samples(Evaluator):
@@ -68,10 +69,13 @@ def answers_of(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callab
         return lambda params: candidates(objective.lm_network(network.bind(params)), batch, 1)[0][..., 0]
     zeros = np.zeros(len(batch["decoder_input_tokens"]), np.int32)
     if objective.family == "decoder":
-        length, half = _lengths(batch)
+        lengths, halves = _lengths(batch)
+        length, half = int(lengths.max()), int(halves.max())
         # To the full length: a text that goes on after EOS shows the separator.
-        options = Options(max_new_tokens=length - half)
-        prompts = Prompts(batch["decoder_input_tokens"][:, :half], zeros + half, zeros + length, zeros, zeros)
+        options = Options(max_new_tokens=length)
+        starts = np.maximum(np.arange(half) - (half - halves[:, None]), 0)  # prompts end in the same column
+        tokens = np.take_along_axis(batch["decoder_input_tokens"], starts, axis=1)
+        prompts = Prompts(tokens, halves, lengths, zeros, zeros)
     else:
         half, length = 1, 1 + batch["decoder_target_tokens"].shape[1]
         options = Options(
@@ -87,15 +91,15 @@ def answers_of(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callab
     def answers(params: Any) -> jax.Array:
         history = decoding.complete(decoder, params, jax.tree.map(jnp.asarray, prompts))
         written = jnp.arange(length) < history.length_B[:, None]
-        return jnp.where(written, history.tokens_BxT, vocabulary.pad)[:, 0 if half > 1 else 1 :]
+        return jnp.where(written, history.tokens_BxT, vocabulary.pad)[:, 0 if objective.family == "decoder" else 1 :]
 
     return answers
 
 
-def _lengths(batch: dict[str, np.ndarray]) -> tuple[int, int]:
-    """Lengths of a continued text and of its prompt."""
-    length = min(batch["decoder_input_tokens"].shape[1], 48)
-    return length, length // 2
+def _lengths(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of each row's text that are shown, and of its prompt: int32 [rows] each."""
+    lengths = (batch["decoder_segment_ids"] > 0).sum(1).clip(2, _SHOWN).astype(np.int32)
+    return lengths, lengths // 2
 
 
 def _first_segments(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -159,8 +163,9 @@ def _masks(guesses: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Ite
 
 
 def _continuations(predictions: np.ndarray, batch: dict[str, np.ndarray], data: Data) -> Iterator[str]:
-    tokens, (length, half) = batch["decoder_input_tokens"], _lengths(batch)
-    for row in range(len(tokens)):
-        yield f"  prompt {data.tokenizer.decode(tokens[row, :half].tolist())!r}"
-        yield f"    model: {data.tokenizer.decode(predictions[row, half:].tolist())!r}"
-        yield f"    target: {data.tokenizer.decode(tokens[row, half:length].tolist())!r}"
+    for tokens, predicted, length, half in zip(
+        batch["decoder_input_tokens"], predictions, *_lengths(batch), strict=True
+    ):
+        yield f"  prompt {data.tokenizer.decode(tokens[:half].tolist())!r}"
+        yield f"    model: {data.tokenizer.decode(predicted[half:length].tolist())!r}"
+        yield f"    target: {data.tokenizer.decode(tokens[half:length].tolist())!r}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,12 +35,14 @@ def kind(path: Path) -> str:
 
 
 def labels(path: Path) -> tuple[str, ...] | None:
-    """Names of the classes of a fine-tuned model in their order; None if it has none."""
+    """Names of the classes of a fine-tuned model in their order; None if it has none, or none with numbers."""
     file = hub.local(path) / "config.json"
     if not file.is_file():
         return None
     named = json.loads(file.read_text(encoding="utf-8")).get("id2label") or {}
-    return tuple(named[key] for key in sorted(named, key=int)) or None
+    if not named or not all(map(str.isdecimal, named)):
+        return None
+    return tuple(named[key] for key in sorted(named, key=int))
 
 
 def renamed(source: Network, target: Network) -> dict[str, str]:
@@ -79,9 +82,11 @@ def open(path: Path, partial: bool) -> Opened:
     return Opened(read(), opened.network)
 
 
-def eos(run_dir: Path, vocab_size: int) -> tuple[int, ...]:
-    """Ids that end a text, by the files that `carry` has left in a run_dir; () if it has left none."""
-    return generation.read(origin.folder_of(run_dir), vocab_size).eos
+def ids(run_dir: Path, vocab_size: int) -> dict[str, Any]:
+    """Fields of `jaxpt.decode.options.Options`, by the files that `carry` has left in a run_dir: ids that end a text
+    ("eos"), that are forced or suppressed; {} if it has left none."""
+    found = generation.read(origin.folder_of(run_dir), vocab_size)
+    return {**found.options, **({"eos": found.eos} if found.eos else {})}
 
 
 def carry(config: Config, vocabulary: Vocabulary) -> None:

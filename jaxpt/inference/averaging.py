@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxpt import config as configs
+from jaxpt.config import Config
 from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError, listed
 from jaxpt.inference.predictor import RunPredictor, check_task
@@ -40,7 +41,7 @@ def predict(
         config = configs.load(run_dir, overrides)
         check_task(config, run_dir)
         predictors.append(RunPredictor(config, run_dir, step))
-    check_tasks([predictor.config.task for predictor in predictors], paths)
+    check_runs([predictor.config for predictor in predictors], paths)
     answers_by_run = [list(predictor(rows)) for predictor in predictors]
     means = [mean(answers) for answers in zip(*answers_by_run, strict=True)]
     for name, answers in zip([*paths, f"mean of {len(paths)}"], [*answers_by_run, means], strict=True):
@@ -49,16 +50,21 @@ def predict(
     return means
 
 
-def check_tasks(tasks: Sequence[Task], paths: Sequence[str]) -> None:
-    """Raises UserError where a run does not choose one of several labels, or not of the same ones as the first.
+def check_runs(configurations: Sequence[Config], paths: Sequence[str]) -> None:
+    """Raises UserError where a run does not choose one of several labels by their probabilities, or not of the same
+    ones as the first.
 
     Args:
-      tasks: of each run.
+      configurations: of each run.
       paths: how the user named the runs.
     """
-    for task, path in zip(tasks, paths, strict=True):
+    tasks = [config.task for config in configurations]
+    for task, config, path in zip(tasks, configurations, paths, strict=True):
         if task.kind != "classification":
             raise UserError(f"--average: is for task.kind: classification; {path} has {task.kind}")
+        if getattr(config.objective, "decide_by", None) == "generation":
+            wants = "objective.decide_by=likelihood gives them"
+            raise UserError(f"--average: {path} writes its labels as text and has no probabilities; {wants}")
         if set(task.shown) != set(tasks[0].shown):
             raise UserError(
                 f"--average: {path} has the labels {listed(task.shown, 8)}, {paths[0]} has {listed(tasks[0].shown, 8)}"

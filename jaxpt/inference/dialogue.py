@@ -73,12 +73,11 @@ def answer_options(model: Loaded, template: ChatTemplate, settings: Mapping[str,
 
 
 def prompt(model: Loaded, template: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> Prompt:
-    """The prompt of a dialogue. Templates write BOS themselves."""
-    encoded = model.prompt_ids(template.render(messages))
-    bos = model.vocabulary.bos
-    if encoded.encoder is None and bos is not None and list(encoded.tokens[:2]) == [bos, bos]:
-        return encoded._replace(tokens=encoded.tokens[1:])
-    return encoded
+    """The prompt of a dialogue: for a decoder the ids of the template's text, as in training. Templates write BOS."""
+    text = template.render(messages)
+    if model.family != "decoder":
+        return model.prompt_ids(text)
+    return Prompt(model.tokenizer.encode_rendered(text).ids)
 
 
 def end_of_answer(model: Loaded, template: ChatTemplate) -> tuple[Sequence[int], Sequence[str]]:

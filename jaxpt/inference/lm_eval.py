@@ -30,7 +30,7 @@ _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_token
 """Names of the limit of new tokens, the first that is given counts."""
 _OPTIONS = {"top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "repetition_penalty",
             "num_beams": "beams", "length_penalty": "length_penalty"}  # fmt: skip
-"""lm-eval's name of an option → that of `generate.Options`."""
+"""lm-eval's name of an option → that of `jaxpt.decode.options.Options`."""
 _NEW_TOKENS = 256
 """lm-eval's default."""
 
@@ -113,13 +113,15 @@ def _answer(likelihood: LoglikelihoodResult) -> tuple[float, bool]:
 
 
 def _options(generation_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """lm-eval's options of generation as fields of `generate.Options`."""
+    """lm-eval's options of generation as fields of `jaxpt.decode.options.Options`."""
     left = dict(generation_kwargs)
     until = left.pop("until", None) or []
-    limits = [int(left.pop(name)) for name in _LIMITS if left.get(name) is not None]
+    limits = [int(limit) for name in _LIMITS if (limit := left.pop(name, None)) is not None]
     samples, temperature = left.pop("do_sample", None), left.pop("temperature", None)
     if samples is False or (samples is None and not temperature):
         temperature = 0.0
+    if temperature == 0:  # as in Transformers, filters of a draw then do nothing
+        left = {name: value for name, value in left.items() if name not in ("top_k", "top_p", "min_p")}
     options: dict[str, Any] = {
         "stop": tuple(stop for stop in ([until] if isinstance(until, str) else until) if stop),
         "max_new_tokens": limits[0] if limits else _NEW_TOKENS,

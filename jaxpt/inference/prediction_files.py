@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -24,17 +25,23 @@ def _jsonl(records: Iterable[Record], file: IO[bytes]) -> None:
     file.writelines(f"{line}\n".encode() for line in json_lines(records))
 
 
-def _csv(records: Iterable[Record], file: IO[bytes], delimiter: str = ",") -> None:
+def _csv(records: Iterable[Record], file: IO[bytes]) -> None:
     records = list(records)
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(text, _columns(records), delimiter=delimiter, lineterminator="\n")
+    writer = csv.DictWriter(text, _columns(records), lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _cell(value) for name, value in record.items()} for record in records)
     text.detach()
 
 
 def _tsv(records: Iterable[Record], file: IO[bytes]) -> None:
-    _csv(records, file, "\t")
+    """Without quotes, as `jaxpt` reads such files and GLUE's are written: a tab or a line end becomes a space."""
+    records = list(records)
+    columns = _columns(records)
+    for row in [dict(zip(columns, columns)), *records]:
+        cells = (row.get(name) for name in columns)
+        line = "\t".join("" if x is None else re.sub(r"\r\n|[\t\r\n]", " ", str(_cell(x))) for x in cells)
+        file.write(f"{line}\n".encode())
 
 
 def _parquet(records: Iterable[Record], file: IO[bytes]) -> None:
@@ -47,15 +54,24 @@ def _parquet(records: Iterable[Record], file: IO[bytes]) -> None:
 
 
 def _array(values: list[Any]) -> Any:
-    """A column; one of several types becomes text."""
+    """A column; one of several types, or of objects without a field, becomes text."""
     import pyarrow as pa
 
     try:
         array = pa.array(values)
+        if not _has_empty_struct(array.type):
+            return array
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([None if value is None else str(_cell(value)) for value in values])
-    is_empty_struct = pa.types.is_struct(array.type) and not array.type.num_fields
-    return pa.array([str(_cell(value)) for value in values]) if is_empty_struct else array
+        pass
+    return pa.array([None if value is None else str(_cell(value)) for value in values])
+
+
+def _has_empty_struct(kind: Any) -> bool:
+    """Whether a type of Arrow has, at any depth, objects without a field, which Parquet does not hold."""
+    import pyarrow as pa
+
+    fields = [kind.field(i).type for i in range(kind.num_fields)]
+    return (pa.types.is_struct(kind) and not fields) or any(map(_has_empty_struct, fields))
 
 
 def _columns(records: Iterable[Record]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -45,8 +45,9 @@ class Reader(Protocol):
     def renamed(self, source: Network, target: Network) -> dict[str, str]:
         """{path in the source: path in the target} of parameters that the form has under one name."""
 
-    def eos(self, run_dir: Path, vocab_size: int) -> tuple[int, ...]:
-        """Ids that end a text, by the files that `carry` has left in a run_dir; () if it has left none."""
+    def ids(self, run_dir: Path, vocab_size: int) -> dict[str, Any]:
+        """Fields of `jaxpt.decode.options.Options`, by the files that `carry` has left in a run_dir: ids that end a
+        text ("eos"), that are forced or suppressed; {} if it has left none."""
 
     def carry(self, config: Config, vocabulary: Vocabulary) -> None:
         """Takes over, for a run that begins, the files of the model that it starts from."""

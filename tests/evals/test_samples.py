@@ -23,12 +23,18 @@ def answers(family, vocabulary, batch):
 
 
 def test_a_continuation_keeps_the_prompt_and_is_the_most_likely():
-    ids = np.random.default_rng(0).integers(3, V, (2, 12)).astype(np.int32)
-    bound, said = answers("gpt2", Vocabulary(V, eos=1), {"decoder_input_tokens": ids})
+    """A text that ends early has a prompt of half of its own tokens."""
+    ids, lengths = np.random.default_rng(0).integers(3, V, (3, 12)).astype(np.int32), np.array([12, 7, 2])
+    segments = (np.arange(12) < lengths[:, None]).astype(np.int32)
+    batch = {"decoder_input_tokens": ids * segments, "decoder_segment_ids": segments}
+    bound, said = answers("gpt2", Vocabulary(V, eos=1), batch)
     assert said.shape == ids.shape
-    np.testing.assert_array_equal(said[:, :6], ids[:, :6])
     best = np.asarray(jax.jit(lambda ids: bound.logits(bound.decode(ids).hidden).argmax(-1))(said))
-    np.testing.assert_array_equal(said[:, 6:], best[:, 5:-1])
+    for row, length in enumerate(lengths):
+        half = length // 2
+        np.testing.assert_array_equal(said[row, :half], ids[row, :half])
+        np.testing.assert_array_equal(said[row, half:length], best[row, half - 1 : length - 1])
+        assert (said[row, length:] == 0).all()
 
 
 @pytest.fixture(scope="module")

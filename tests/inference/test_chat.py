@@ -1,6 +1,7 @@
 """`jaxpt chat` as it is run: what the model is given, where answers end, what is forgotten."""
 
 import io
+import json
 import os
 import pty
 import shutil
@@ -16,7 +17,9 @@ import jaxpt
 from jaxpt.cli import main
 from jaxpt.data import chat_template
 from jaxpt.data.chat_template import ChatTemplate
+from jaxpt.data.labelled.dialogue import encoded
 from jaxpt.errors import UserError
+from jaxpt.inference import dialogue
 from jaxpt.inference.chat import Chat
 from jaxpt.inference.dialogue import end_of_answer
 from tests.inference.helpers import made
@@ -77,6 +80,32 @@ def test_an_answer_in_python_is_that_of_the_command(model, folder, talk):
     assert talk("a\n", folder, "--max-new-tokens", 5) == (0, f"{answer}\n", "")
     with pytest.raises(UserError, match="temprature: is no option of generation"):
         model.chat([{"role": "user", "content": "a"}], temprature=1)
+
+
+@pytest.mark.parametrize("template", [PLAIN, "{{ bos_token }}" + PLAIN])
+def test_a_prompt_has_bos_where_the_template_writes_it_as_in_training(template, tmp_path):
+    """The tokenizer puts BOS before every text, as Llama's does; the template alone counts."""
+    transformers = pytest.importorskip("transformers")
+    path = made(tmp_path / "model", "gpt2")
+    (path / "checksums.json").unlink()
+    tree = json.loads((path / "tokenizer.json").read_text())
+    bos = tree["added_tokens"][0]
+    tree["post_processor"] = {
+        "type": "TemplateProcessing", "pair": [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"],
+        "single": [{"SpecialToken": {"id": "BOS", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {"BOS": {"id": "BOS", "ids": [bos["id"]], "tokens": [bos["content"]]}},
+    }  # fmt: skip
+    (path / "tokenizer.json").write_text(json.dumps(tree))
+    (path / "chat_template.jinja").write_text(template)
+    theirs = transformers.AutoTokenizer.from_pretrained(path)
+    messages = [{"role": "user", "content": "the dog"}]
+    wanted = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+    model = jaxpt.load(path)
+    prompt = dialogue.prompt(model, dialogue.template_of(model), messages)
+    assert list(prompt.tokens) == wanted and (prompt.tokens[0] == bos["id"]) == (template != PLAIN)
+    answered = [*messages, {"role": "assistant", "content": "ran"}]
+    trained, _ = encoded(answered, dialogue.template_of(model), model.tokenizer, "row 1")
+    assert list(trained[: len(wanted) - 1]) == wanted[:-1]  # the last space goes to the answer
 
 
 def test_sampled_answers_differ_from_turn_to_turn_and_not_from_run_to_run(model):

@@ -18,17 +18,23 @@ RECORDS = [
 ]
 
 
-@pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t")])
-def test_tables_of_text(suffix, delimiter, tmp_path):
+@pytest.mark.parametrize(
+    ("suffix", "rules", "text"),
+    [
+        (".csv", {}, RECORDS[0]["text"]),
+        (".tsv", {"delimiter": "\t", "quoting": csv.QUOTE_NONE}, 'a film, "good" and so'),
+    ],
+)
+def test_tables_of_text(suffix, rules, text, tmp_path):
     path = tmp_path / f"p{suffix}"
     prediction_files.write(path, iter(RECORDS))
     with path.open(encoding="utf-8", newline="") as file:
-        first, second = csv.DictReader(file, delimiter=delimiter)
+        first, second = csv.DictReader(file, **rules)
     assert list(first) == ["id", "text", "tags", "label", "probability", "extra"], "the columns of all rows"
-    assert first["text"] == RECORDS[0]["text"] and json.loads(first["tags"]) == ["x", "y"] and first["extra"] == ""
+    assert first["text"] == text and json.loads(first["tags"]) == ["x", "y"] and first["extra"] == ""
     assert float(second["probability"]) == 1e-07 and second["label"] == ""
-    rows = list(tables.read(path, **({"quoted": True} if suffix == ".tsv" else {})))
-    assert [row.values["label"] for row in rows] == ["böse", ""], "jaxpt reads what it wrote"
+    rows = [row.values for row in tables.read(path)]
+    assert [(row["text"], row["label"]) for row in rows] == [(text, "böse"), ("", "")], "jaxpt reads what it wrote"
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
@@ -37,6 +43,12 @@ def test_parquet(tmp_path):
     table = pq.read_table(tmp_path / "p.parquet").to_pylist()
     assert table[0] == {**RECORDS[0], "id": "0", "extra": None}, "a column of numbers and texts is text"
     assert table[1]["probability"] == 1e-07 and table[1]["extra"] == {"a": 1} and table[1]["tags"] is None
+
+
+def test_parquet_has_objects_without_a_field_as_text(tmp_path):
+    prediction_files.write(tmp_path / "p.parquet", [{"a": {}, "b": [{}], "c": {"d": {}}}, {"a": None}])
+    first, second = pq.read_table(tmp_path / "p.parquet").to_pylist()
+    assert first == {"a": "{}", "b": "[{}]", "c": '{"d": {}}'} and set(second.values()) == {None}
 
 
 def test_jsonl(tmp_path):

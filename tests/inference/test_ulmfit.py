@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import re
 import types
 
 import jax
@@ -114,9 +115,19 @@ def test_examples_in_docstrings():
 
 
 def test_runs_of_other_labels_are_not_averaged():
-    task = types.SimpleNamespace(kind="classification", shown=("a", "b"))
-    averaging.check_tasks([task, task], ["one", "two"])
-    with pytest.raises(UserError, match="--average: two has the labels c, d, one has a, b"):
-        averaging.check_tasks([task, types.SimpleNamespace(kind="classification", shown=("c", "d"))], ["one", "two"])
-    with pytest.raises(UserError, match=r"--average: is for task\.kind: classification; two has regression"):
-        averaging.check_tasks([task, types.SimpleNamespace(kind="regression")], ["one", "two"])
+    def config(labels, kind="classification", decide_by="likelihood"):
+        task = types.SimpleNamespace(kind=kind, shown=labels)
+        return types.SimpleNamespace(task=task, objective=types.SimpleNamespace(decide_by=decide_by))
+
+    first = config(("a", "b"))
+    averaging.check_runs([first, first], ["one", "two"])
+    for second, message in (
+        (config(("c", "d")), "two has the labels c, d, one has a, b"),
+        (config(None, "regression"), "is for task.kind: classification; two has regression"),
+        (
+            config(("a", "b"), decide_by="generation"),
+            "two writes its labels as text and has no probabilities; objective",
+        ),
+    ):
+        with pytest.raises(UserError, match=re.escape(f"--average: {message}")):
+            averaging.check_runs([first, second], ["one", "two"])

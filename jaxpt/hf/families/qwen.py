@@ -19,9 +19,9 @@ LAYERS = (Option("layer_types", "pattern", ["main"]), Option("sliding_window", "
 def _read(keys: dict[str, Any]) -> dict[str, Any]:
     """A window counts only if it is used, in the layers from `max_window_layers` on."""
     keys = rope.read(keys, 10_000.0)
-    first, window = keys.pop("max_window_layers", 28), keys.pop("sliding_window", 4096)
+    first, window = keys.pop("max_window_layers", None), keys.pop("sliding_window", 4096)
     is_used = keys.pop("use_sliding_window", False) and window is not None
-    keys = read_layers(keys, 32, lambda i: is_used and i >= first)
+    keys = read_layers(keys, 32, lambda i: is_used and i >= (28 if first is None else first))
     return keys | {"sliding_window": window if is_used and "other" in keys.get("layer_types", ()) else None}
 
 
