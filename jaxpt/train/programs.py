@@ -39,7 +39,7 @@ class Programs(NamedTuple):
 
 
 def start(setup: Setup, phase: int) -> Callable[[], Programs]:
-    """Calls `build` in another thread, for XLA compiles without Python's lock: the caller makes state and data meanwhile.
+    """Calls `build` in another thread, for XLA compiles without Python's lock: the caller makes state and data beside.
 
     Args:
       setup: of the phase.
