@@ -148,7 +148,10 @@ def test_a_run_of_another_configuration_or_of_data_that_changed(attempt, tmp_pat
     code, message = attempt("train.steps=2", "optimizer.learning_rate=0.5")
     assert code == 2 and len(message.strip().splitlines()) == 1
     assert "optimizer.learning_rate" in message and "0.001" in message and "0.5" in message
+    code, message = attempt("train.steps=1")
+    assert code == 2 and f"train.steps: 1 is below step 2 that {run} has reached; leave it out" in message
     assert (run / "config.yaml").read_text() == saved
+    assert attempt("train.steps=2")[0] == 0
     (tmp_path / "good.txt").write_text(TEXT.replace("cat", "cow"))
     code, message = attempt("train.steps=4")
     assert code == 2 and len(message.strip().splitlines()) == 1

@@ -112,9 +112,18 @@ def _resume(
 
 
 def _check_resumed(setup: Setup, run_dir: Path, latest: int, place: str | Path, meta: dict[str, Any]) -> None:
-    """Says where a run goes on from, and what has changed; raises UserError where its teachers have."""
+    """Says where a run goes on from, and what has changed.
+
+    Raises:
+      UserError: the run is beyond `train.steps`, or its teachers have changed.
+    """
     steps = setup.config.train.steps
-    say(f"resuming from step {latest}{f' of {steps}' if latest <= steps else ''}: {place}")
+    if latest > steps:  # its config.yaml would say fewer steps than it has
+        raise UserError(
+            f"train.steps: {steps} is below step {latest} that {run_dir} has reached; "
+            "leave it out, or set run_dir=… for a new run"
+        )
+    say(f"resuming from step {latest} of {steps}: {place}")
     if changed := changes(setup.config):
         say(f"changed since the last start: {changed}")
     if (traced := setup.config.profile) is not None and latest >= traced.first:
