@@ -297,12 +297,13 @@ def tables(study: Study) -> list[Table]:
 
 
 def markdown(study: Study) -> str:
-    """Both tables, and below them what they mean.
+    """The tables that have rows, and below them what they mean.
 
     Args:
       study: with `evaluate.finetune`.
     """
-    return "## Fine-tuned\n\n" + "\n\n".join(map(as_markdown, tables(study))) + f"\n\n{NOTE}\n"
+    shown = [as_markdown(study_table) for study_table in tables(study) if study_table.rows]
+    return "\n\n".join(["## Fine-tuned", *shown, f"{NOTE}\n"])
 
 
 def _constant(of_task: Sequence[Scores]) -> str:

@@ -83,6 +83,7 @@ def test_models_are_compared_with_the_first_where_none_is_random(tmp_path):
 
 def test_without_a_test_set_the_best_checkpoint_counts(tmp_path):
     plan = load_study(write(tmp_path, grid={}, seeds=[0]))
+    assert "difference | by" not in finetuned.markdown(plan), "no table without a row"
     for cell in cells(plan):
         one = fine_tuning(plan, cell, 0, 0)
         finished(one, task={"accuracy": 0.5}, best={"accuracy": 0.9}, task_constant={"accuracy": 0.4})
@@ -92,6 +93,7 @@ def test_without_a_test_set_the_best_checkpoint_counts(tmp_path):
     found = finetuned.scores(plan, first)
     assert found.by_seed == {0: 0.9} and found.constant == {"accuracy": 0.4}
     assert finetuned.difference(plan, first, other).over_examples == 0.0
+    assert "difference | by" in finetuned.markdown(plan)
 
 
 def test_a_metric_that_was_not_measured_is_named(tmp_path):

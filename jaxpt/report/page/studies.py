@@ -23,8 +23,10 @@ from jaxpt.study.text_table import Table
 from jaxpt.train import run_dir as run_dirs
 
 TABLE = "table.json"
-_NOTES = {"Differences": "notes_finetuned", "Fine-tuned": "", "Pretrained": "notes", sweeps.TITLE: "notes_sweep"}
-"""Which notes stand below which table."""
+_NOTES = {
+    summary.TITLE: "notes_summary", "Fine-tuned": "notes_finetuned", "Pretrained": "notes", sweeps.TITLE: "notes_sweep",
+}  # fmt: skip
+"""Which notes stand below which table: "±" is a standard error in one, a standard deviation in another."""
 
 
 class StudyData(NamedTuple):

@@ -10,8 +10,10 @@ import pytest
 
 from jaxpt import cli
 from jaxpt.config.studies import load_study
+from jaxpt.report.page import costs
 from jaxpt.report.page import studies as page_studies
 from jaxpt.study import tables
+from jaxpt.study.text_table import Table
 from tests.report.page import canned
 from tests.study.test_tables import plan  # noqa: F401  (a fixture)
 
@@ -155,6 +157,17 @@ def test_a_study_and_a_run(plan, runs, tmp_path):  # noqa: F811
 def test_the_seeds_of_a_score_stand_below_its_mean():
     assert page_studies.cell_of("71.3 ± 0.3 (71.4, 71.5; 3)") == "71.3 ± 0.3<br><small>(71.4, 71.5; 3)</small>"
     assert page_studies.cell_of("masked_lm (<a>)") == "masked_lm (&lt;a&gt;)"
+
+
+def test_each_table_of_a_study_has_its_notes():
+    titles = {"Cost and scores": "notes_summary", "Fine-tuned": "notes_finetuned", "Pretrained": "notes"}
+    titles |= {"Differences": None, "Grid and seeds": "notes_sweep"}
+    table = {note: f"- the {note}\n" for note in titles.values() if note} | {"budget": "", "question": "", "rows": []}
+    table["tables"] = [Table(title, ("row",), (), (("a ± b",),)) for title in titles]
+    study = page_studies.StudyData(Path("study"), table, [], [])
+    for title, content in page_studies.group(study, costs.DEFAULTS).sections:
+        below = content.partition('<ul class="notes">')[2]
+        assert below == (f"<li>the {titles[title]}</li></ul>" if titles[title] else "")
 
 
 def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, capsys):
