@@ -446,6 +446,12 @@ def checked_headers(folder: str) -> dict[str, list[str | None]]:
     return found
 
 
+def test_a_command_that_goes_on_in_the_next_line_can_be_pasted():
+    for path in HEADERS:
+        for command in re.split(r"\n(?=jaxpt )", header(path)["Command"]):
+            assert not re.search(r"(?<! \\)\n", command), f"{name(path)}: a line without a backslash at its end"
+
+
 def test_commands_of_pretraining_headers_need_what_they_say(monkeypatch):
     monkeypatch.chdir(ROOT)
     needs = checked_headers("pretrain")
