@@ -6,7 +6,7 @@ The study pretrains a BERT and a GPT-2, then fine-tunes each. Half of the kills 
 have to end with it; the others take the process that trains: the study goes on with what does not need it, and the next
 start does it again. A study that comes to its end is begun anew.
 
-Wrong are: an exit code of the study that is neither 0 nor 1, a last start that does not end with 0, and arrays of a
+Wrong are: an exit code of the study that is neither 0 nor 75, a last start that does not end with 0, and arrays of a
 run, its logged losses or a figure of the table that differ from the whole study's in any bit. Prints a line for each
 start, the counts, and exits with 1 where something is wrong.
 """
@@ -124,9 +124,9 @@ def main():
                         killed += 1
                         print(f"{victim} killed after {time.monotonic() - begun:.1f} s", flush=True)
                 code = study.wait()
-                if code not in (0, 1, -signal.SIGKILL) or re.search("^Traceback", log.read_text(), re.MULTILINE):
+                if code not in (0, 75, -signal.SIGKILL) or re.search("^Traceback", log.read_text(), re.MULTILINE):
                     problems.append(f"exit code {code}:\n{last_lines(log)}")
-                if code == 0 or (code == 1 and victim is None):
+                if code == 0 or (code > 0 and victim is None):
                     break
             if code:
                 problems.append(f"ended with {code}:\n{last_lines(log)}")

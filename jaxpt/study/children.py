@@ -12,7 +12,7 @@ from queue import SimpleQueue
 
 from jaxpt.errors import UserError
 from jaxpt.runtime import signals
-from jaxpt.study import finetunings
+from jaxpt.study import failures
 from jaxpt.train.display import console
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS")
@@ -139,7 +139,7 @@ def slots(parallel: int, devices: str | None) -> list[str | None]:
     return list(numbers)
 
 
-def run(command: Sequence[str], name: str, child: Children, environment: Mapping[str, str]) -> str:
+def run(command: Sequence[str], name: str, child: Children, environment: Mapping[str, str]) -> failures.Failure:
     """Runs a trainer and prints its lines with the row's name.
 
     Args:
@@ -172,4 +172,4 @@ def run(command: Sequence[str], name: str, child: Children, environment: Mapping
         child.set(None)
     if signals.received() is not None:
         raise Stopped
-    return finetunings.failure(trainer.returncode, [last])
+    return failures.of_process(trainer.returncode, [last])

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,9 @@ from jaxpt.config.finetunings import KEEP, Cell, FineTuning, cells, fine_tuning,
 from jaxpt.config.studies import Study
 from jaxpt.errors import UserError, shown
 from jaxpt.runtime import disk, signals
-from jaxpt.study import recipes
+from jaxpt.runtime.exit_codes import MISTAKE
+from jaxpt.study import failures, recipes
+from jaxpt.study.failures import Failure
 from jaxpt.train import checksums
 from jaxpt.train.lock import wait
 from jaxpt.train.run_dir import has_checkpoint, receipt
@@ -50,7 +51,7 @@ class Worker:
         """`notify` gets its pid, and None when it has ended."""
         self._notify, self._process, self._done = notify, None, 0
 
-    def run(self, words: list[str]) -> tuple[list[str], str]:
+    def run(self, words: list[str]) -> tuple[list[str], Failure]:
         """Runs a command line of jaxpt.
 
         Args:
@@ -76,9 +77,9 @@ class Worker:
                 self._done += 1
                 if self._done >= MOST:
                     self.stop()
-                return lines, failure(int(line[1:]), lines)
+                return lines, failures.of_process(int(line[1:]), lines)
             lines.append(line.rstrip())
-        return lines, failure(self.stop(), lines) or "ended before its time"
+        return lines, failures.of_process(self.stop(), lines) or failures.ended_early()
 
     def stop(self) -> int:
         """Ends the process; returns its exit code."""
@@ -94,8 +95,8 @@ class Worker:
 
 def run(
     study: Study, say: Callable[[str], None], notify: Callable[[int | None], None], write: Callable[[], None],
-    failed: Mapping[str, str], stop: bool = False,
-) -> dict[str, str]:  # fmt: skip
+    failed: Mapping[str, Failure], stop: bool = False,
+) -> dict[str, Failure]:  # fmt: skip
     """Runs what is not finished.
 
     Args:
@@ -109,7 +110,7 @@ def run(
     Returns:
       {name of a run: why it failed}.
     """
-    failures: dict[str, str] = {}
+    failed_runs: dict[str, Failure] = {}
     every, worker = cells(study), Worker(notify)
     try:
         for place, cell in enumerate(every, 1):
@@ -121,38 +122,40 @@ def run(
                     continue
                 lines, failure = _run(tuning, worker, say)
                 if signals.received() is not None:
-                    return failures
+                    return failed_runs
                 if not failure:
                     scored = [line for line in lines if " task: " in line or line.startswith(("test: ", "best on "))]
                     say(f"[{tuning.name}] {scored[-1] if scored else 'finished'}")
                     continue
-                failures[tuning.name] = failure
+                failed_runs[tuning.name] = failure
                 say(f"[{tuning.name}] failed: {failure}")
                 if stop:
-                    return failures
+                    return failed_runs
             write()
     finally:
         worker.stop()
-    return failures
+    return failed_runs
 
 
-def _run(tuning: FineTuning, worker: Worker, say: Callable[[str], None]) -> tuple[list[str], str]:
+def _run(tuning: FineTuning, worker: Worker, say: Callable[[str], None]) -> tuple[list[str], Failure]:
     """Trains; (its lines, the reason of failure or "")."""
     began = begun(tuning.run_dir).get("from", weights(tuning.origin))
     if began != weights(tuning.origin):
-        return [], f"{tuning.run_dir}: began from {tuning.origin} as it was before; delete it, or set another run_dir"
+        words = f"{tuning.run_dir}: began from {tuning.origin} as it was before; delete it, or set another run_dir"
+        return [], Failure(words, MISTAKE)
     wait(tuning.run_dir, tuning.name, say)
     if has_checkpoint(tuning.run_dir):
         try:
             check_unchanged(recipes.load(tuning.recipe, tuning.overrides, "its settings"))
         except UserError as error:
-            return [], str(error)
+            return [], failures.of_error(error)
     tuning.run_dir.mkdir(parents=True, exist_ok=True)
     disk.write_text(tuning.run_dir / BEGUN, identity(tuning, is_finished=False))
     lines, failure = worker.run(tuning.command)
     disk.write_text(tuning.run_dir / LOG, "\n".join(lines) + "\n")
     if not failure and receipt(tuning.run_dir).get("best_value") is None and signals.received() is None:
-        failure = "checkpoint.best_metric was not measured, and it chooses the checkpoint and the point of the grid"
+        words = "checkpoint.best_metric was not measured, and it chooses the checkpoint and the point of the grid"
+        failure = Failure(words, MISTAKE)
     if not failure and signals.received() is None:
         disk.write_text(tuning.run_dir / BEGUN, identity(tuning))
     return lines, failure
@@ -243,14 +246,6 @@ def weights(run_dir: str | Path) -> str | int | None:
     step = receipt(Path(run_dir)).get("step")
     file = Path(run_dir) / "checkpoints" / str(step) / "state" / checksums.NAME
     return checksums.digest(file) if file.is_file() else step
-
-
-def failure(code: int, lines: Sequence[str]) -> str:
-    """The reason of a process's failure, from its exit code and the last of its lines that says something; or ""."""
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "").removeprefix("jaxpt: ")
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}; its last line: {last}"
-    return "" if code == 0 else last or f"exit code {code}"
 
 
 def identity(tuning: FineTuning, is_finished: bool = True) -> str:

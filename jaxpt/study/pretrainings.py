@@ -22,12 +22,13 @@ from jaxpt.config import Config
 from jaxpt.config.finetunings import SIMPLE, FineTuning, cells, fine_tuning, points
 from jaxpt.config.kinds import nearest
 from jaxpt.config.studies import Study, StudyRow, SweptRow, load_study
-from jaxpt.errors import UserError
+from jaxpt.errors import RetryableError, StorageError, UserError
 from jaxpt.metrics import describe
-from jaxpt.runtime import disk, plugins, signals
+from jaxpt.runtime import disk, exit_codes, plugins, signals
 from jaxpt.runtime.spawning import without_script
-from jaxpt.study import children, curves, finetunings, pace, recipes, tables
+from jaxpt.study import children, curves, failures, finetunings, pace, recipes, tables
 from jaxpt.study.children import Children, Stopped
+from jaxpt.study.failures import Failure
 from jaxpt.train import preflight
 from jaxpt.train.display import number, say
 from jaxpt.train.lock import hold, wait
@@ -56,7 +57,8 @@ def study(
       devices: numbers of devices, such as "0,1,2,3": a row is trained on each of them at once, and sees no other.
 
     Returns:
-      The exit code: 0 if all rows are finished, 1 if a row failed, 128 + signal number if stopped by a signal.
+      The exit code: 0 if all rows are finished, that of a failed row (`failures.exit_code`), 128 + signal number if
+      stopped by a signal.
 
     Raises:
       UserError: the study file is invalid, its run_dir is an address, or another process runs the study.
@@ -80,10 +82,10 @@ def study(
     child = Children()
     with hold(directory), signals.deferred(child.notify):
         try:
-            failures = _rows(plan, path, child, stop, slots)
-            if plan.evaluate.finetune is not None and not (failures and stop):
-                write = functools.partial(tables.write, plan, dict(failures))
-                failures |= finetunings.run(plan, say, child.set, write, failures, stop)
+            failed = _rows(plan, path, child, stop, slots)
+            if plan.evaluate.finetune is not None and not (failed and stop):
+                write = functools.partial(tables.write, plan, dict(failed))
+                failed |= finetunings.run(plan, say, child.set, write, failed, stop)
                 if signals.received() is not None:
                     raise Stopped
                 write()
@@ -93,9 +95,9 @@ def study(
             say(f"{signal.Signals(number).name}: stopped; re-run the same command to resume")
             signals.leave(number)
     say(f"table and picture: {directory}/table.md, {directory}/picture.png")
-    for name, why in failures.items():
+    for name, why in failed.items():
         say(f"{name} failed: {why}")
-    return 1 if failures else 0
+    return failures.exit_code(failed.values())
 
 
 def _check(plan: Study, row: StudyRow, where: str) -> None:
@@ -110,10 +112,17 @@ def _check(plan: Study, row: StudyRow, where: str) -> None:
         return
     config = configs.load(row.recipe, _overrides(plan, row), where)
     try:
+        _check_phases(plan, config)
         if finished(plan, config) is None:
             preflight.check(config)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def _check_phases(plan: Study, config: Config) -> None:
+    """Raises UserError where a budget of tokens has no number of steps, as the phases' own steps are set."""
+    if plan.tokens is not None and config.train.phases:
+        raise UserError("train.phases: not supported in a study with tokens; set train.phases: []")
 
 
 def check_finetunings(plan: Study, path: str) -> dict[str, Config]:
@@ -175,9 +184,9 @@ def _as_if_trained(plan: Study, tuning: FineTuning) -> list[str]:
     ]
 
 
-def _rows(plan: Study, path: str, child: Children, stop: bool, slots: Sequence[str | None]) -> dict[str, str]:
+def _rows(plan: Study, path: str, child: Children, stop: bool, slots: Sequence[str | None]) -> dict[str, Failure]:
     """Trains each unfinished row; returns {row: reason of failure}."""
-    failures: dict[str, str] = {}
+    failed: dict[str, Failure] = {}
     rows = {row.name: row for row in plan.rows if row.is_trained}
     places, writing = {name: place for place, name in enumerate(rows, 1)}, threading.Lock()
 
@@ -190,22 +199,22 @@ def _rows(plan: Study, path: str, child: Children, stop: bool, slots: Sequence[s
             failure = _train(plan, row, f"{path}: row {name}", child, environment)
             failure = failure or _probe(plan, row, child, environment)
         except UserError as error:
-            failure = str(error)
+            failure = failures.of_error(error)
         with writing:
             if failure:
-                failures[name] = failure
+                failed[name] = failure
                 say(f"[{name}] failed: {failure}")
-            tables.write(plan, failures | {name: failure})
+            tables.write(plan, failed | {name: failure})
         return not (failure and stop)
 
     jobs = [(name, [origin for origin in origins(row) if places.get(origin, 0) < places[name]])
             for name, row in rows.items()]  # fmt: skip
     children.in_parallel(jobs, run, slots[: len(rows)])
-    return failures
+    return failed
 
 
-def _train(plan: Study, row: StudyRow, where: str, child: Children, environment: Mapping[str, str]) -> str:
-    """Trains or resumes a row; returns the reason of failure, or ""."""
+def _train(plan: Study, row: StudyRow, where: str, child: Children, environment: Mapping[str, str]) -> Failure | None:
+    """Trains or resumes a row; returns the reason of failure, if it fails."""
     overrides, minutes = _overrides(plan, row), plan.minutes_of(row)
     config = configs.load(row.recipe, overrides, where)
     begun, weights = finetunings.begun(Path(config.run_dir)), _origins(plan, row)
@@ -217,7 +226,7 @@ def _train(plan: Study, row: StudyRow, where: str, child: Children, environment:
     done = finished(plan, config)
     if done is not None:
         say(f"[{row.name}] is finished at step {done}")
-        return ""
+        return None
     if plan.tokens is not None:
         steps = _counted(plan, config, child)
         overrides.append(f"train.steps={steps}")
@@ -260,11 +269,11 @@ def _origins(plan: Study, row: StudyRow) -> dict[str, str | int | None]:
     return {name: finetunings.weights(Path(plan.run_dir) / name) for name in origins(row)}
 
 
-def _probe(plan: Study, row: StudyRow, child: Children, environment: Mapping[str, str]) -> str:
-    """Runs the linear probe of a trained row, once; returns the reason of failure, or ""."""
+def _probe(plan: Study, row: StudyRow, child: Children, environment: Mapping[str, str]) -> Failure | None:
+    """Runs the linear probe of a trained row, once; returns the reason of failure, if it fails."""
     settings, run_dir = plan.evaluate.probe, Path(plan.run_dir) / row.name
     if settings is None or curves.probe(run_dir, settings) is not None:
-        return ""
+        return None
     words = [f"{key}={json.dumps(value)}" for key, value in settings.model_dump(mode="json").items()]
     return children.run([*PROGRAM, "probe", str(run_dir), *words], row.name, child, environment)
 
@@ -311,8 +320,7 @@ def budget(plan: Study, config: Config) -> int:
     Raises:
       UserError: the recipe has phases, or its data cannot be prepared.
     """
-    if config.train.phases:
-        raise UserError("train.phases: not supported in a study with tokens; set train.phases: []")
+    _check_phases(plan, config)
     from jaxpt.data import preparing
 
     name = Path(config.run_dir).name
@@ -337,7 +345,7 @@ def _counted(plan: Study, config: Config, child: Children) -> int:
     except EOFError:
         if signals.received() is not None:
             raise Stopped from None
-        answer = UserError(f"{config.run_dir}: the process that prepared the data was terminated")
+        answer = RetryableError(f"{config.run_dir}: the process that prepared the data was terminated")
     finally:
         child.set(None)
         process.terminate()
@@ -352,8 +360,10 @@ def _count(answer: Connection, plan: Study, config: Config) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit on a signal, without a traceback
     try:
         answer.send(budget(plan, config))
-    except (UserError, OSError) as error:
-        answer.send(UserError(str(error)))
+    except UserError as error:
+        answer.send(error)
+    except OSError as error:
+        answer.send((StorageError if exit_codes.of(error) == exit_codes.STORAGE else UserError)(str(error)))
 
 
 def steps_of(tokens: int, per_step: float) -> int:

@@ -5,12 +5,19 @@ import threading
 
 import pytest
 
-from jaxpt.study import children
+from jaxpt.study import children, failures
 
 
-def test_examples_in_docstrings():
-    failed, tried = doctest.testmod(children)
+@pytest.mark.parametrize("module", [children, failures], ids=lambda module: module.__name__)
+def test_examples_in_docstrings(module):
+    failed, tried = doctest.testmod(module)
     assert tried and not failed
+
+
+def test_the_exit_code_of_a_process():
+    """One that a signal ended can be run again; a code that is none of jaxpt's is as a traceback's."""
+    codes = {0: 0, 2: 2, 65: 65, 74: 74, 75: 75, 1: 1, 3: 1, -9: 75, 143: 75}
+    assert {code: failures.of_process(code, []).code for code in codes} == codes
 
 
 def test_jobs_run_at_once_and_after_those_that_they_need():
