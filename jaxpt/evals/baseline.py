@@ -43,14 +43,15 @@ class Baseline(Evaluator):
             means = {name.removeprefix(prefix): x for name, x in earlier.items() if name.startswith(prefix)}
             if "target_loss" not in means:
                 lacking = f"no {prefix}target_loss to compare: the loss returns this metric where a batch has eval_mask"
-                return Result(trivial, (f"{expected.name} baseline {trivial:.3f} nats; {lacking}",) if means else ())
+                line = f"{expected.name} baseline {trivial:.3f} {expected.unit}; {lacking}"
+                return Result(trivial, (line,) if means else ())
             return Result(trivial, (verdict(expected, means["target_loss"], trivial), *expected.report_lines(means)))
 
         return evaluate
 
 
 def baseline(config: Config, data: Data) -> float:
-    """Nats per token of the objective's trivial baseline on the validation split.
+    """Loss per target of the objective's trivial baseline on the validation split.
 
     Args:
       config: the run's configuration in its current phase.
@@ -83,8 +84,8 @@ def verdict(expected: base.Baseline, target_loss: float, trivial: float) -> str:
     """A report line that compares the model with the baseline."""
     side = "below" if target_loss < trivial else "ABOVE"
     return (
-        f"validation, {expected.target_name}: model {target_loss:.3f} nats, {expected.name} baseline "
-        f"{trivial:.3f}: {abs(trivial - target_loss):.3f} nats {side} it"
+        f"validation, {expected.target_name}: model {target_loss:.3f} {expected.unit}, {expected.name} baseline "
+        f"{trivial:.3f}: {abs(trivial - target_loss):.3f} {expected.unit} {side} it"
     )
 
 

@@ -66,12 +66,14 @@ class Baseline:
     """(batch, vocabulary) → weights of the target positions at which model and baseline are compared, in the shape of
     the targets. Evaluation adds them to the batch as `eval_mask`; the loss then returns the metric `target_loss`."""
     loss: Callable[[Iterable[Arrays]], float] | None = None
-    """Batches of the validation split, with `eval_mask` → nats per target; None for unigram, bigram and trigram."""
+    """Batches of the validation split, with `eval_mask` → loss per target; None for unigram, bigram and trigram."""
     report_lines: Callable[[Mapping[str, float]], list[str]] = lambda means: []
     """{metric: mean over the validation split} → report lines for loss parts that have another trivial predictor."""
     feature: str | None = None
     """The feature with the targets that a unigram counts; None: `masked_targets` of an encoder, else
     `decoder_target_tokens`."""
+    unit: str = "nats"
+    """Of the compared losses."""
 
     def __post_init__(self) -> None:
         if self.loss is None and self.name not in ("unigram", "bigram", "trigram"):

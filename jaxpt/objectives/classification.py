@@ -147,7 +147,10 @@ class Classification(TextHead):
     @property
     def baseline(self) -> Baseline:
         """The best constant prediction."""
-        return Baseline("constant", "labels", lambda batch, vocabulary: batch["label_weights"], self._constant_loss)
+        unit = "squared error" if self.task.kind == "regression" else "nats"
+        return Baseline(
+            "constant", "labels", lambda batch, vocabulary: batch["label_weights"], self._constant_loss, unit=unit
+        )
 
     def _constant_loss(self, validation: Iterable[Arrays]) -> float:
         labels = np.concatenate([batch["labels"][batch["eval_mask"] > 0] for batch in validation]).astype(np.float64)

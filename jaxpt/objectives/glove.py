@@ -99,6 +99,7 @@ class GloVe(RowObjective):
             "pairs of words",
             eval_mask=lambda batch, vocabulary: (batch["counts"] > 0).astype(np.float32),
             loss=self._constant_loss,
+            unit="weighted squared error",
         )
 
     def _constant_loss(self, validation: Iterable[Arrays]) -> float:

@@ -153,7 +153,8 @@ class Mixture(Labelled):
             weights = [batch[f"{name}/label_weights"] for name in self.parts]
             return np.concatenate([x.reshape(len(x), -1) for x in weights], axis=1)
 
-        return Baseline("constant", "labels", eval_mask, self._constant_loss)
+        units = {part.baseline.unit: None for part in self.parts.values()}  # in their order
+        return Baseline("constant", "labels", eval_mask, self._constant_loss, unit=" and ".join(units))
 
     def _constant_loss(self, validation: Iterable[Arrays]) -> float:
         batches, total, count = list(validation), 0.0, 0.0

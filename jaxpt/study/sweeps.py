@@ -88,23 +88,34 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def charts(results: Sequence[Result]) -> list[Chart | Dots]:
-    """The loss against each swept value; of values that are no numbers, and of seeds alone, side by side."""
-    swept = [group for group in groups(results) if group.values(target_loss)]
+    """The loss against each swept value; of values that are no numbers, and of seeds alone, side by side.
+
+    Losses in different units do not share a chart.
+    """
+    units: dict[str, list[Group]] = {}
+    for group in groups(results):
+        if group.values(target_loss):
+            unit = next(result.unit for result in group.results if result.status == "finished")
+            units.setdefault(unit, []).append(group)
+    return [chart for unit, swept in units.items() for chart in _of_unit(swept, unit)]
+
+
+def _of_unit(swept: Sequence[Group], unit: str) -> list[Chart | Dots]:
     names, title = _labels(swept), "validation loss at the end"
     if not names:
         rows = [Row(group.row, group.values(target_loss), n) for n, group in enumerate(swept)]
-        return [Dots(f"{title}: a dot for each seed", "nats", rows)] if rows else []
+        return [Dots(f"{title}: a dot for each seed", unit, rows)] if rows else []
     drawn: list[Chart | Dots] = []
     for key, name in names.items():
         choices = [json.loads(dict(group.point)[key]) for group in swept]
         if len({json.dumps(choice) for choice in choices}) < 2:
             continue
         if all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in choices):
-            drawn.append(Chart(f"{title} against {name}, nats", name, _curves(swept, key, names), x_kind="number",
+            drawn.append(Chart(f"{title} against {name}, {unit}", name, _curves(swept, key, names), x_kind="number",
                                note="thin: single seeds"))  # fmt: skip
         else:
             rows = [Row(_name(group, names), group.values(target_loss), n) for n, group in enumerate(swept)]
-            drawn.append(Dots(f"{title} by {name}", "nats", rows))
+            drawn.append(Dots(f"{title} by {name}", unit, rows))
     return drawn
 
 

@@ -34,7 +34,8 @@ NOTE = """\
 - Not comparable between all rows: **losses**, **target loss**, **baseline** and **margin**. Objectives predict other
   tokens from other contexts; these figures can be compared between rows with the same letter under **task**, which have
   the same targets, inputs and validation text. The target loss is that at the positions that the baseline is computed
-  on; the margin is baseline − target loss. All are in nats."""
+  on; the margin is baseline − target loss. All are in nats, unless their objective's line below
+  says otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Result:
     baseline_kind: str | None = None
     baseline: float | None = None
     margin: float | None = None
-    """baseline − target_loss, in nats."""
+    """baseline − target_loss."""
     probe: Mapping[str, Any] | None = None
     """What the linear probe found: "accuracy", "untrained", "most_frequent"."""
     task: str | None = None
@@ -76,6 +77,12 @@ class Result:
     point: Sequence[Sequence[str]] = ()
     """Its values of the grid: (key, value as JSON)."""
     seed: int | None = None
+    unit: str = "nats"
+    """Of the losses."""
+
+
+_Points = tuple[Result, list[curves.Point]]
+"""A row, and what it has validated."""
 
 
 def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Result]:
@@ -140,7 +147,7 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
     if isinstance(objective, Objective) and not is_unread(objective):
         known |= {"objective": describe(objective)}
         known |= {"targets": objective.baseline.target_name, "baseline_kind": objective.baseline.name}
-        known |= {"loss_parts": tuple(objective.coefficients())}
+        known |= {"loss_parts": tuple(objective.coefficients()), "unit": objective.baseline.unit}
     if points := curves.points(run_dir):
         last = points[-1]
         known |= {"text_tokens": round(last.text_tokens), "steps": last.step, "flops": last.flops}
@@ -206,29 +213,51 @@ def _without_seeds(tree: Any) -> Any:
 
 
 def _charts(results: Sequence[Result]) -> list[Chart]:
-    """The losses of the rows that have validated, over tokens and over FLOPs; each with its baseline."""
+    """The losses of the rows that have validated, over tokens of text; each with its baseline.
+
+    Rows whose losses can be compared share a chart, and have a second one over FLOPs.
+    """
     points = [
         (result, [point for point in curves.points(Path(result.run_dir)) if point.means.get("target_loss") is not None])
         for result in results
     ]
-    rows = list(dict.fromkeys(_of_all_seeds(result) for result, row in points if row))
+    points = [(result, row) for result, row in points if row]
+    colours = {name: n for n, name in enumerate(dict.fromkeys(_of_all_seeds(result) for result, _ in points))}
+    groups: dict[str, list[_Points]] = {}
+    for result, row in points:
+        groups.setdefault(_comparable(result, results), []).append((result, row))
+    axes = {"text_tokens": "tokens of text seen", "flops": "training FLOPs"}
     charts = []
-    for label, name in (("tokens of text seen", "text_tokens"), ("training FLOPs", "flops")):
-        series, named = [], set()
-        for result, row in ((result, row) for result, row in points if row):
-            group = _of_all_seeds(result)
-            is_first, colour, xs = group not in named, rows.index(group), [getattr(point, name) for point in row]
-            named.add(group)
-            losses = [point.means["target_loss"] for point in row]
-            series.append(Series(group if is_first else "", xs, losses, colour, is_faint=not is_first))
-            if result.baseline is not None and is_first:
-                series.append(Series("", xs[-1:], [result.baseline], colour, is_reference=True))
-        title = "validation loss at the objective's targets, nats"
-        others = [line for line in series if line.is_faint]
-        note = "dashed: trivial baseline" + "; bold: the first seed" * bool(others)
-        note += ", thin: the others" * any(len(line.x) > 1 for line in others)  # a single point has no line
-        charts.append(Chart(title, label, series, note))
+    for name, group in groups.items():
+        title = f"validation loss at the objective's targets, {group[0][0].unit}" + f"; {name}" * (len(groups) > 1)
+        has_several = len({_of_all_seeds(result) for result, _ in group}) > 1
+        for x in axes if has_several or len(groups) == 1 else ("text_tokens",):
+            charts.append(_chart(title, axes[x], x, group, colours))
     return charts
+
+
+def _comparable(result: Result, results: Sequence[Result]) -> str:
+    """What rows whose losses can be compared have in common: the task; of one under way that of its objective."""
+    of_objective = {other.task for other in results if other.task and other.objective == result.objective}
+    task = result.task or (of_objective.pop() if len(of_objective) == 1 else None)
+    return f"task {task}" if task else str(result.objective)
+
+
+def _chart(title: str, label: str, x: str, group: Sequence[_Points], colours: Mapping[str, int]) -> Chart:
+    """The losses of some rows over a figure of their points."""
+    series, named = [], set()
+    for result, row in group:
+        name = _of_all_seeds(result)
+        is_first, colour, xs = name not in named, colours[name], [getattr(point, x) for point in row]
+        named.add(name)
+        losses = [point.means["target_loss"] for point in row]
+        series.append(Series(name if is_first else "", xs, losses, colour, is_faint=not is_first))
+        if result.baseline is not None and is_first:
+            series.append(Series("", xs[-1:], [result.baseline], colour, is_reference=True))
+    others = [line for line in series if line.is_faint]
+    note = "dashed: trivial baseline" + "; bold: the first seed" * bool(others)
+    note += ", thin: the others" * any(len(line.x) > 1 for line in others)  # a single point has no line
+    return Chart(title, label, series, note)
 
 
 def _of_all_seeds(result: Result) -> str:
@@ -266,7 +295,11 @@ def budget(study: Study) -> str:
 
 def notes(results: Sequence[Result]) -> str:
     """What the columns mean and which rows can be compared, as a list in Markdown."""
-    targets = {f"- targets of {r.objective}: {r.targets}; baseline: {r.baseline_kind}" for r in results if r.targets}
+    targets = {
+        f"- targets of {r.objective}: {r.targets}; baseline: {r.baseline_kind}"
+        + (f"; losses: {r.unit}" if r.unit != "nats" else "")
+        for r in results if r.targets
+    }  # fmt: skip
     return "\n".join([NOTE, *sorted(targets)])
 
 
@@ -285,7 +318,7 @@ def markdown(study: Study, results: Sequence[Result]) -> str:
 
 
 def _row(r: Result, with_minutes: bool, with_probe: bool, with_paper: bool) -> list[str]:
-    def nats(value: float | None) -> str:
+    def loss(value: float | None) -> str:
         return "" if value is None else f"{value:.3f}"
 
     parts = (f"{part} {r.validation[part]:.3f}" for part in r.loss_parts if r.validation.get(part) is not None)
@@ -294,6 +327,6 @@ def _row(r: Result, with_minutes: bool, with_probe: bool, with_paper: bool) -> l
     cells += [number(r.flops) if r.flops else ""]
     cells += ["" if r.wall_seconds is None else duration(r.wall_seconds)]
     cells += ["" if r.train_seconds is None else duration(r.train_seconds)] * with_minutes + [", ".join(parts)]
-    cells += [nats(r.validation.get("target_loss")), nats(r.baseline), nats(r.margin), r.task or ""]
+    cells += [loss(r.validation.get("target_loss")), loss(r.baseline), loss(r.margin), r.task or ""]
     cells += [f"{r.probe[name]:.1%}" if r.probe else "" for name in ("accuracy", "untrained") if with_probe]
     return cells + [str(r.paper if r.paper is not None else "")] * with_paper + [r.status]

@@ -25,6 +25,12 @@ def test_unigram_is_of_the_training_targets_frequencies_however_few_are_held_out
     assert np.log(len(held_out)) - (counts * np.log(counts)).sum() / len(held_out) < entropy - 0.5
 
 
+def test_a_verdict_has_the_unit_of_the_losses():
+    squares = Baseline("constant", "pairs of words", None, lambda batches: 0.2, unit="weighted squared error")
+    line = "model 0.100 weighted squared error, constant baseline 0.200: 0.100 weighted squared error below it"
+    assert baseline.verdict(squares, 0.1, 0.2) == f"validation, pairs of words: {line}"
+
+
 def test_unigram_reads_no_more_than_it_counts():
     def pieces():
         yield np.zeros(baseline.COUNTED, int)

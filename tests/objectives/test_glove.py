@@ -86,6 +86,7 @@ def test_the_baseline_is_the_best_constant():
     constants = np.linspace(0, 8, 8001)
     best = (0.5 * weights * (np.log(real) - constants[:, None]) ** 2).mean(1).min()
     np.testing.assert_allclose(h.baseline.loss([{"counts": counts}]), best, rtol=1e-4)
+    assert h.baseline.unit == "weighted squared error"
 
 
 def test_docstrings():

@@ -65,6 +65,9 @@ def test_words_and_seeds_alone_are_dots(plan):
     assert isinstance(dots, Dots) and dots.rows[1].name == "gpt2, unit 0.001" and dots.rows[1].values == [3.0, 4.0]
     (dots,) = sweeps.charts([dataclasses.replace(result, point=()) for result in results])
     assert [row.name for row in dots.rows] == ["gpt2"] and len(dots.rows[0].values) == 5
+    other = [dataclasses.replace(result, point=(), row="glove", unit="weighted squared error") for result in results]
+    drawn = sweeps.charts([*(dataclasses.replace(result, point=()) for result in results), *other])
+    assert [dots.x for dots in drawn] == ["nats", "weighted squared error"]
 
 
 def test_examples_in_docstrings():

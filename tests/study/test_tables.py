@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -107,12 +108,17 @@ def test_table(plan):
 
 
 def test_picture(plan):
-    """A curve and a baseline for each run that has validated, with its name, in both panels; written again alike."""
+    """A curve and a baseline for each run that has validated, with its name; written again alike.
+
+    Rows of one task share two panels; each of the others has one, and no panel has losses that cannot be compared.
+    """
     plan = plan.model_copy(update={"question": "is $1 (50%_of) as good as $2?"})  # no formula
     tables.write(plan)
     directory = Path(plan.run_dir)
     svg = (directory / "picture.svg").read_text()
-    assert svg.count("stroke-dasharray: 4.5,3.6") == 2 * 3, "the baselines of the three that are finished"
+    assert svg.count("stroke-dasharray: 4.5,3.6") == 2 * 2 + 1, "the baselines of the three that are finished"
+    titles = re.findall(r"<!-- (?:validation loss at the objective's)? ?(targets, nats; .*?) -->", svg)
+    assert titles == ["targets, nats; task A"] * 2 + ["targets, nats; task B", "targets, nats; span_corruption"]
     assert (directory / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert "is $1 (50%_of) as good as $2?" in (directory / "table.md").read_text()
     tables.write(plan)

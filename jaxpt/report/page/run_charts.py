@@ -49,7 +49,7 @@ def speeds(runs: Sequence[RunData]) -> list[Chart]:
 
 def _losses(runs: Sequence[RunData], kind: str) -> Iterator[Chart]:
     """Losses of runs of one kind, which is named where a page has several."""
-    prefix, alone = f"{kind}: " if kind else "", len(runs) == 1 and not kind
+    prefix, alone, unit = f"{kind}: " if kind else "", len(runs) == 1 and not kind, _unit(runs[0])
     over_tokens, x = _over(runs)
     levels = [level for run in runs for level in _levels(run, over_tokens, alone)]
     is_same = all(_is_target_loss(run) for run in runs)
@@ -58,21 +58,21 @@ def _losses(runs: Sequence[RunData], kind: str) -> Iterator[Chart]:
     below = f"dashed: {_baseline_name(runs[0])} baseline" if levels and not alone else ""
     if alone:
         curves = [*held, dataclasses.replace(train[0], colour=1), *(levels if is_same else [])]
-        yield Chart("loss, nats", x, curves, may_be_log=True)
+        yield Chart(f"loss{unit}", x, curves, may_be_log=True)
     elif not all(len(curve.x) > 1 for curve in held):  # what was measured once is no curve
-        yield Chart(f"{prefix}training loss, nats", x, train, may_be_log=True)
+        yield Chart(f"{prefix}training loss{unit}", x, train, may_be_log=True)
     elif len(runs) <= MOST_WITH_TRAINING:
         curves = [*(dataclasses.replace(curve, is_faint=True) for curve in train), *held, *(levels if is_same else [])]
         note = "thin: training" + (f", {below}" if is_same and below else "")
-        yield Chart(f"{prefix}loss, nats", x, curves, note, may_be_log=True)
+        yield Chart(f"{prefix}loss{unit}", x, curves, note, may_be_log=True)
     else:
         curves = [*held, *(levels if is_same else [])]
-        yield Chart(f"{prefix}held-out loss, nats", x, curves, below * is_same, may_be_log=True)
-        yield Chart(f"{prefix}training loss, nats", x, train, may_be_log=True)
+        yield Chart(f"{prefix}held-out loss{unit}", x, curves, below * is_same, may_be_log=True)
+        yield Chart(f"{prefix}training loss{unit}", x, train, may_be_log=True)
     if levels and not is_same and any(len(run.curve("validation/target_loss")[0]) > 1 for run in runs):
         curves = _curves(runs, "validation/target_loss", over_tokens, "model" if alone else None)
         where = "" if runs[0].objective is None else f" at {runs[0].objective.baseline.target_name}"
-        yield Chart(f"{prefix}held-out loss{where}, nats", x, [*curves, *levels], below)
+        yield Chart(f"{prefix}held-out loss{where}{unit}", x, [*curves, *levels], below)
     yield from _parts(runs, prefix, over_tokens, x)
 
 
@@ -86,6 +86,12 @@ def _is_target_loss(run: RunData) -> bool:
     """True if the baseline is of the same positions as the loss."""
     loss, target = run.last.get("validation/loss"), run.last.get("validation/target_loss")
     return loss is not None and target is not None and abs(loss - target) < 1e-6 * max(abs(loss), 1)
+
+
+def _unit(run: RunData, of_parts: bool = False) -> str:
+    """The unit of the losses, after a comma; "" where it is not known, as of parts beside one that is not in nats."""
+    unit = None if run.objective is None else run.objective.baseline.unit
+    return "" if unit is None or (of_parts and unit != "nats") else f", {unit}"
 
 
 def _baseline_name(run: RunData) -> str:
@@ -112,10 +118,13 @@ def _parts(runs: Sequence[RunData], prefix: str, over_tokens: bool, x: str) -> I
     parts = list(dict.fromkeys(part for run in runs for part in run.loss_parts))
     if len(runs) == 1 and parts:
         curves = [Series(shown(part), *_first(runs[0], part, False), colour=n) for n, part in enumerate(parts)]
-        yield Chart(f"{prefix}parts of the loss, nats", x, curves, _where(runs[0], parts), may_be_log=True)
+        unit = _unit(runs[0], of_parts=True)
+        yield Chart(f"{prefix}parts of the loss{unit}", x, curves, _where(runs[0], parts), may_be_log=True)
     for part in parts if len(runs) > 1 else ():
         curves = [Series(run.name, *_first(run, part, over_tokens), run.colour) for run in runs]
-        yield Chart(f"{prefix}{part} loss, nats", x, curves, _where(runs[0], parts), may_be_log=True)
+        yield Chart(
+            f"{prefix}{part} loss{_unit(runs[0], of_parts=True)}", x, curves, _where(runs[0], parts), may_be_log=True
+        )
 
 
 def _first(run: RunData, part: str, over_tokens: bool) -> tuple[list[float], list[float]]:

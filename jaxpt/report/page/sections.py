@@ -164,7 +164,9 @@ def baselines(runs: Sequence[RunData]) -> str:
             trivial = None if run.objective is None else run.objective.baseline
             margin = "" if reached is None else f"{level - reached:+.4f}"
             description = (
-                f"loss at {trivial.target_name}, nats; {trivial.name} baseline" if trivial else "loss, nats; baseline"
+                f"loss at {trivial.target_name}, {trivial.unit}; {trivial.name} baseline"
+                if trivial
+                else "loss; baseline"
             )
             rows.append(
                 [name, escape(description), "" if reached is None else f"{reached:.4f}", f"{level:.4f}", margin]

@@ -102,6 +102,15 @@ def test_the_figures_of_all_runs_stand_in_the_page(runs, tmp_path):
     assert headings | {"Labels", "Worst examples", "Throughput and time", "Receipt", "Configuration"} <= set(page.texts)
 
 
+def test_losses_have_their_unit(tmp_path):
+    sections = {"objective": {"kind": "classification"}, "data": {"path": "x.tsv"}}
+    regression = {"task": {"kind": "regression"}, "checkpoint": {"best_metric": "task/pearson"}}
+    canned.write(tmp_path / "run", "bert", canned.lines(), {"baseline": 5.0}, **sections, **regression)
+    page = make(tmp_path, tmp_path / "run")
+    assert "loss at labels, squared error; constant baseline" in page.texts
+    assert "loss, squared error" in page.text and "nats" not in page.text
+
+
 def test_sections_without_content_are_left_out(runs, tmp_path):
     page = make(tmp_path, runs / "empty")
     assert {"Curves", "Samples", "Baselines", "Worst examples", "What differs"}.isdisjoint(page.texts)
