@@ -47,7 +47,7 @@ COMMANDS: dict[str, Command] = {
     "generate": Command("jaxpt.inference.command:generate", "generate text; fill masks and spans", (
         _MODEL,
         arg("--prompt", "TEXT", "a prompt; without one, the lines of stdin", action="append", dest="prompts"),
-        arg("--file", "F", "prompts: .jsonl, .tsv, …, or .txt with a prompt a line; also .gz"),
+        arg("--file", "F", "prompts: .jsonl, .tsv, …, or .txt with a prompt a line; also .gz; needs --out"),
         arg("--out", "G", "the .jsonl with the rows of F and what was generated", type=output),
         arg("--field", "NAME", "field of F with the prompt (prompt)"),
         *_options(),

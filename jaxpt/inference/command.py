@@ -84,7 +84,8 @@ def _check(
     """Refuses arguments that exclude each other, before a model is loaded."""
     wrong = {
         "--file and --prompt: give one of them": file and prompts,
-        "--out G.jsonl is for --file F.jsonl: give both": bool(out) != bool(file),
+        "--file needs --out G.jsonl, for the results": file and not out,
+        "--out is for the results of --file: give that too": out and not file,
         "--field is for --file F.jsonl: give both": field and not file,
         "--stream shows text on the screen: leave out --file": stream and file,
         "--stream shows one model's text: leave out --compare": stream and compare,
