@@ -16,7 +16,7 @@ _VERIFY = flag("--verify", "compare the outputs with transformers", dest="check"
 
 # fmt: off
 COMMANDS: dict[str, Command] = {
-    "train": Command("jaxpt.cli.commands:train", "pretrain; resumes an interrupted run", (
+    "train": Command("jaxpt.cli.commands:train", "pretrain or fine-tune a model; resumes an interrupted run", (
         *PATH, flag("--timings", "say where the time went up to the first step"),
     ), (
         "configs/smoke/bert_tiny.yaml",
@@ -71,7 +71,7 @@ COMMANDS: dict[str, Command] = {
     "plan": Command("jaxpt.cli.commands:plan", "estimate memory, step time, bottlenecks and cost, without running", (
         *PATH,
         arg("--topology", "DEVICES", "v5e:16x16, v5p-128, h200:2x8, a3-highgpu-8g, … (plan.topology)"),
-        arg("--slices", "N", "number of slices (1)", type=count),
+        arg("--slices", "N", "number of slices (plan.slices; with --topology 1)", type=count),
         _OBJECT,
         arg("--decode", "BATCHxLENGTH", "plan decoding; encoder-decoders: BATCHxENCODER/DECODER, as 32x512/128"),
         arg("--save", "DIR", "save the compiled steps for train.compiled=DIR"),
@@ -132,7 +132,8 @@ COMMANDS: dict[str, Command] = {
         arg("--parallel", "N", "how many rows are trained at once (1)", type=count, default=1),
         arg("--devices", "0,1,…", "a row is trained on each of these devices at once"),
         overrides(
-            "overrides a key in the recipes of all rows; tokens, run_dir, grid, seeds and evaluate.… are the study's"
+            "overrides a key in the recipes of all rows; tokens, minutes, run_dir, grid, seeds and evaluate.… are "
+            "the study's"
         ),
     ), (
         "configs/studies/architecture_objective.yaml",
