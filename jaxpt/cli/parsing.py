@@ -61,6 +61,13 @@ PATH = arg("path", "CONFIG", "a recipe (YAML), or a run directory"), overrides()
 RECIPE = arg("config", "CONFIG", "a recipe (YAML), or a run directory"), overrides()
 
 
+MEANT = {
+    "resume": "train", "continue": "train", "finetune": "train", "fine-tune": "train", "pretrain": "train",
+    "list": "runs", "sample": "generate", "test": "eval",
+}  # fmt: skip
+"""{a word that is no command: the command that does it}."""
+
+
 class Parser(argparse.ArgumentParser):
     """Prints errors in one line, without the usage."""
 
@@ -73,7 +80,11 @@ class Parser(argparse.ArgumentParser):
             name, word, choices = match.groups()
             from jaxpt.config.kinds import nearest
 
-            if near := nearest(word, re.findall(r"[\w-]+", choices), ""):
+            known = re.findall(r"[\w-]+", choices)
+            if name == "COMMAND":
+                near = f"; did you mean {MEANT[word]}?" if word in MEANT else nearest(word, known, "", cutoff=0.7)
+                message = f"unknown command {word!r}{near}"
+            elif near := nearest(word, known, ""):
                 message = f"{name}: {word!r} is none{near}"
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 

@@ -194,7 +194,9 @@ def _missing(kind: str, missing: str) -> str:
     return nearest(missing, [f"{package}.{name}" for name in _modules(package)], "")
 
 
-def nearest(word: str, known: list[str], otherwise: str | None = None, within: Sequence[str] = ()) -> str:
+def nearest(
+    word: str, known: list[str], otherwise: str | None = None, within: Sequence[str] = (), cutoff: float = 0.5
+) -> str:
     """The end of a message about a wrong name: "; did you mean …?", or all the names there are.
 
     Args:
@@ -202,12 +204,13 @@ def nearest(word: str, known: list[str], otherwise: str | None = None, within: S
       known: the right ones.
       otherwise: what to say when none is near, instead of all names.
       within: the parts of the key that they stand under, said before each.
+      cutoff: how alike names have to be, from 0 to 1.
 
     Example:
       >>> nearest("lenght", ["length", "batch_size"])
       '; did you mean length?'
     """
-    close = difflib.get_close_matches(word, known, n=2, cutoff=0.5)
+    close = difflib.get_close_matches(word, known, n=2, cutoff=cutoff)
     if close:
         return f"; did you mean {' or '.join('.'.join((*within, name)) for name in close)}?"
     return f"; known here: {', '.join(known)}" if otherwise is None else otherwise
