@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 NOT_OF_COMMANDS = ("command", "action", "debug", "quiet")
 """Arguments that no command's function gets."""
+_OF_ALL_PLANS = ("topology", "slices", "as_json")
+"""Options of `jaxpt plan` that go with --decode and --search, too."""
 
 
 def start() -> NoReturn:
@@ -184,7 +186,11 @@ def train(path: str, overrides: Sequence[str], timings: bool = False) -> int:
 
 
 def plan(path: str, overrides: Sequence[str], decode: str | None = None, **options: Any) -> None:
-    """`jaxpt plan`: of a training step, or of decoding."""
+    """`jaxpt plan`: of a training step, of the best settings for it, or of decoding."""
+    mode = "--decode" if decode is not None else "--search" if "searching" in options else ""
+    given = [f"--{name}".replace("searching", "search") for name in options if name not in _OF_ALL_PLANS]
+    if mode and (others := [name for name in given if name != mode]):
+        raise UserError(f"{mode} goes with --topology, --slices and --json; leave out {', '.join(others)}")
     from jaxpt.study.recipes import load
 
     config = load(path, overrides, report=errors.note)
@@ -192,12 +198,10 @@ def plan(path: str, overrides: Sequence[str], decode: str | None = None, **optio
         from jaxpt.plan.command import plan
 
         plan(config, **options)
-    elif options.keys() <= {"topology", "slices", "as_json"}:
+    else:
         from jaxpt.plan.command import plan_decode
 
         plan_decode(config, decode, overrides=overrides, **options)
-    else:
-        raise UserError("--decode goes with --topology, --slices and --json, not with --search, --save, --shardings")
 
 
 def probe(path: str, overrides: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from jaxpt.config import Config, without_unfreezing
 from jaxpt.errors import UserError
@@ -34,8 +35,9 @@ def cache(
     """
     if (batches is None) != (out is None):
         raise UserError("--batches STEPS and --out DIR go together")
+    options = None if beam is None else shlex.split(beam)
     if batches is not None:
-        write_batches(config, batches, out)
+        write_batches(config, batches, out, workers=workers, verify=verify, beam=options)
         return
     from jaxpt.data.datasets import prepare
 
@@ -43,7 +45,6 @@ def cache(
     config = without_unfreezing(config)
     for phase in range(max(len(config.train.phases), 1)):
         begun = time.monotonic()
-        options = None if beam is None else shlex.split(beam)
         data = prepare(config, phase, report, save=False, workers=workers, verify=verify, beam=options)
         seconds = time.monotonic() - begun
         for split, store in data.stores.items():
@@ -55,13 +56,14 @@ def cache(
         print(f"ready{suffix} after {seconds:.1f} s{', every checksum compared' if verify else ''}")
 
 
-def write_batches(config: Config, steps: int, out: str) -> None:
+def write_batches(config: Config, steps: int, out: str, **preparing: Any) -> None:
     """Writes the batches of a recipe's first steps into a directory, and prints what they take.
 
     Args:
       config: the recipe.
       steps: how many.
       out: the directory.
+      **preparing: how the records are made: workers, verify and beam of `datasets.prepare`.
 
     Raises:
       UserError: it is there already, or as `cache`.
@@ -69,7 +71,7 @@ def write_batches(config: Config, steps: int, out: str) -> None:
     from jaxpt.data.batches import write
 
     begun = time.monotonic()
-    manifest = write.write_batches(config, steps, out, baseline, None if sys.stderr.isatty() else print)
+    manifest = write.write_batches(config, steps, out, baseline, None if sys.stderr.isatty() else print, **preparing)
     for index, phase in enumerate(manifest.phases, 1):
         prefix = f"phase {index}: " if len(manifest.phases) > 1 else ""
         size, rows = sum(phase.train.files.values()), phase.train.rows

@@ -143,8 +143,13 @@ def test_help_is_a_word_too(capsys, argv, same):
     ("argv", "answer"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["trian"], "COMMAND: 'trian' is none; did you mean train?"),
-        (["zzz"], "invalid choice: 'zzz'"),
+        (["trian"], "unknown command 'trian'; did you mean train?"),
+        (["resume", "runs/x"], "unknown command 'resume'; did you mean train?"),
+        (["config"], "jaxpt: unknown command 'config'; see jaxpt --help"),
+        (["tokenizer", "trian"], "'trian' is none; did you mean train?"),
+        (["plan", RECIPE, "--search", "--save", "x", "--price", "2"],
+         "--search goes with --topology, --slices and --json; leave out --save, --price"),
+        (["plan", RECIPE, "--decode", "8x16", "--watts", "9"], "and --json; leave out --watts"),
         (["train"], "the following arguments are required: CONFIG; see jaxpt train --help"),
         (["embed", "run"], "the following arguments are required: FILE, --out; see jaxpt embed --help"),
         (["study"], "the following arguments are required: STUDY; see jaxpt study --help"),
@@ -255,8 +260,10 @@ def test_cache(capsys, lab):
     code, out, _ = run(capsys, "cache", recipe, "--verify", "data.length=12")
     assert code == 0 and "every checksum compared" in out
     if importlib.util.find_spec("apache_beam") is None:
-        code, _, err = run(capsys, "cache", recipe, "--beam=--runner=DirectRunner", "data.length=14")
-        assert code == 2 and "--beam needs Apache Beam" in err
+        batches = ("--batches", "1", "--out", str(lab / "batches"))
+        for words in ((), batches):
+            code, _, err = run(capsys, "cache", recipe, *words, "--beam=--runner=DirectRunner", "data.length=14")
+            assert code == 2 and "--beam needs Apache Beam" in err
 
 
 def test_inspect_takes_overrides_before_and_after_options(capsys, lab):

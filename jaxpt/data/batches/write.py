@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ Baseline = Callable[[Config, Data], float]
 
 
 def write_batches(
-    config: Config, steps: int, out: str | Path, baseline: Baseline, report: Report | None = None
+    config: Config, steps: int, out: str | Path, baseline: Baseline, report: Report | None = None, **preparing: Any
 ) -> Manifest:
     """Writes the batches of a run's first steps, with all that training from them needs.
 
@@ -43,6 +44,7 @@ def write_batches(
       out: a directory that is not there yet, or is empty.
       baseline: computes the bigram baseline, if the recipe has that evaluator.
       report: called with a line of progress now and then.
+      **preparing: how the records are made: workers, verify and beam of `datasets.prepare`.
 
     Returns:
       What was written.
@@ -61,7 +63,7 @@ def write_batches(
         phases: list[Phase] = []
         languages: tuple[str, ...] = ()
         for index, (start, end) in enumerate(zip(starts, ends)):
-            data = datasets.prepare(config, index, report, save=False)
+            data = datasets.prepare(config, index, report, save=False, **preparing)
             of_phase = configs.at_phase(config, index)
             folder = partial / manifests.folder(index)
             phases.append(_phase(of_phase, folder, start, end - start, data, baseline, report))
