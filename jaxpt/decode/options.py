@@ -159,7 +159,7 @@ class Options:
       (2,)
     """
 
-    max_new_tokens: int = _option(64, Integer(1), "N", "number of tokens at most (64)")
+    max_new_tokens: int = _option(64, Integer(1), "N", "tokens at most, as far as the model's positions go (64)")
     """Largest number of generated tokens, at least 1."""
     min_new_tokens: int = _option(0, Integer(0), "N", "number of tokens before which no text ends (0)")
     """Generated tokens before which no EOS is chosen."""

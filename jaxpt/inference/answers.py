@@ -93,7 +93,7 @@ class Answers:
             errors.note(f"{path}: its settings of search are not applied: {', '.join(self._model.unapplied)}")
 
     def check(self, texts: Sequence[str], where: str) -> None:
-        """Checks all prompts, so that none is wrong after others took their time.
+        """Checks all prompts, so that none is wrong after others took their time; says if positions limit their texts.
 
         Args:
           texts: prompts.
@@ -107,6 +107,17 @@ class Answers:
                 self._check(text)
             except UserError as error:
                 raise UserError(f"{where} {number}: {str(error).removeprefix('prompt 0: ')}") from None
+        self._note_positions(texts)
+
+    def _note_positions(self, texts: Sequence[str]) -> None:
+        """Says that texts end before the number of tokens that was asked for; the last one needs no position."""
+        limit, wanted = self._model.network.config.position_limit, self._settings.get("max_new_tokens")
+        if limit is None or wanted is None:
+            return
+        continued = [text for text in texts if not self._model.fills(text)]
+        rooms = [limit + 1 - len(self._model.prompt_ids(text).tokens) for text in continued]
+        if cut := [room for room in rooms if room < wanted]:
+            errors.note(f"the model has {limit} positions: a text ends after at most {max(cut)} new tokens")
 
     def _check(self, text: str) -> None:
         model = self._model

@@ -72,6 +72,15 @@ def test_several_prompts_and_samples(run, directories, family):
         assert (code, out, "jaxpt: note: a continuation is empty" in error) == (0, wanted, has_empty)
 
 
+def test_positions_that_end_a_text_are_said(run, directories):
+    model = loaded("gpt2")
+    limit, length = model.network.config.position_limit, len(model.prompt_ids("the cat").tokens)
+    argv = ["generate", directories["gpt2"], "--prompt", "the cat", "--max-new-tokens"]
+    code, _, error = run(*argv, 500)
+    note = f"the model has {limit} positions: a text ends after at most {limit + 1 - length} new tokens"
+    assert (code, error) == (0, f"jaxpt: note: {note}\n")
+
+
 def test_beams(run, directories):
     keys = {"beams": 3, "samples": 2, "length_penalty": 0.5, "no_repeat_ngram": 2, "max_new_tokens": 6}
     ((one, two),) = completions("t5", ["the cat"], **keys)
