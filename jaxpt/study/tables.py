@@ -90,13 +90,13 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
 
     Args:
       study: from `load_study`.
-      failures: {row: why it failed}; what an earlier table says of other rows that have not finished is kept.
+      failures: {row: why it failed}; what an earlier table says of other rows is kept, unless they have finished since.
 
     Returns:
       The rows of the table.
     """
     directory = Path(study.run_dir)
-    failed = _known_failures(directory / "table.json") | dict(failures or {})
+    failed = _known_failures(directory) | dict(failures or {})
     tasks: dict[str, str] = {}
     results = [_result(study, row, failed.get(row.name), tasks) for row in study.rows if row.is_trained]
     directory.mkdir(parents=True, exist_ok=True)
@@ -121,10 +121,18 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
     return results
 
 
-def _known_failures(table: Path) -> dict[str, str]:
-    """What the last table says of rows that failed."""
+def _known_failures(directory: Path) -> dict[str, str]:
+    """What the last table of a study says of rows that failed, and have not finished since by `jaxpt train`."""
+    table = directory / "table.json"
     rows = json.loads(table.read_text(encoding="utf-8"))["rows"] if table.exists() else []
-    return {row["name"]: row["status"].removeprefix("failed: ") for row in rows if row["status"].startswith("failed: ")}
+    failed = {row["name"]: row["status"] for row in rows if row["status"].startswith("failed: ")}
+
+    def has_finished_since(name: str) -> bool:
+        file = directory / name / "run.json"
+        is_newer = file.is_file() and file.stat().st_mtime_ns > table.stat().st_mtime_ns
+        return is_newer and bool(run_dirs.receipt(directory / name).get("finished"))
+
+    return {name: why.removeprefix("failed: ") for name, why in failed.items() if not has_finished_since(name)}
 
 
 def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) -> Result:

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import os
 import re
 from pathlib import Path
 
@@ -105,6 +106,16 @@ def test_table(plan):
     assert "which is best?" in text and "2,000 tokens of text in each row" in text
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert widths == {18}, "one width for all rows of the table"
+
+
+def test_a_failure_is_dropped_when_its_row_has_finished_since(plan):
+    table, receipt = (Path(plan.run_dir) / name for name in ("table.json", "bert/run.json"))
+    tables.write(plan, {"bert": "the probe failed", "t5": "killed"})
+    for now, status in ((1, "failed: the probe failed"), (3, "finished")):
+        os.utime(table, ns=(2, 2))
+        os.utime(receipt, ns=(now, now))
+        rows = {result.name: result.status for result in tables.write(plan)}
+        assert (rows["bert"], rows["t5"]) == (status, "failed: killed")
 
 
 def test_picture(plan):
