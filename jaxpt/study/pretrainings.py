@@ -69,8 +69,7 @@ def study(
     if table:
         with plugins.unread():
             tables.write(plan)
-        file_names = ("table.md", "table.json", "picture.png", "picture.svg")
-        say(f"written: {directory}/{', '.join(name for name in file_names if (directory / name).exists())}")
+        say(_written(directory))
         return 0
     slots = children.slots(parallel, devices)
     for row in plan.rows:
@@ -94,10 +93,16 @@ def study(
             number = signals.received()
             say(f"{signal.Signals(number).name}: stopped; re-run the same command to resume")
             signals.leave(number)
-    say(f"table and picture: {directory}/table.md, {directory}/picture.png")
+    say(_written(directory))
     for name, why in failed.items():
         say(f"{name} failed: {why}")
     return failures.exit_code(failed.values())
+
+
+def _written(directory: Path) -> str:
+    """Says which files of a study there are."""
+    file_names = ("table.md", "table.json", "picture.png", "picture.svg")
+    return f"written: {directory}/{', '.join(name for name in file_names if (directory / name).exists())}"
 
 
 def _check(plan: Study, row: StudyRow, where: str) -> None:

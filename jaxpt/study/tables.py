@@ -113,10 +113,11 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
         tables = [summary.table(study), *finetuned.tables(study), *tables]
     known |= {"budget": budget(study), "tables": [text_table._asdict() for text_table in tables]}
     write_text(directory / "table.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
-    write_text(directory / "table.md", markdown(study, results))
     scores = [finetuned.Scores(**cell) for cell in known.get("finetuned", ()) if cell["by_seed"]]
     charts = [*sweeps.charts(results), *summary.charts(scores), *_charts(results)]
-    for suffix in ("png", "svg") if any(map(is_drawable, charts)) else ():
+    has_picture = any(map(is_drawable, charts))
+    write_text(directory / "table.md", markdown(study, results, has_picture))
+    for suffix in ("png", "svg") if has_picture else ():
         pictures.draw(f"{study.name}: {study.question}", charts, directory / f"picture.{suffix}")
     return results
 
@@ -311,14 +312,15 @@ def notes(results: Sequence[Result]) -> str:
     return "\n".join([NOTE, *sorted(targets)])
 
 
-def markdown(study: Study, results: Sequence[Result]) -> str:
-    """The table as Markdown, and below it what its columns mean and which can be compared."""
+def markdown(study: Study, results: Sequence[Result], has_picture: bool) -> str:
+    """The table as Markdown, with the picture if there is one, and what its columns mean and which can be compared."""
     tuned = "" if study.evaluate.finetune is None else f"{summary.markdown(study)}\n{finetuned.markdown(study)}\n"
     head = f"# {study.name}\n\n{study.question}\n\n"
     if not results:
         return head + tuned
     rows = as_markdown(table(study, results))
-    parts = ("## Pretrained", budget(study), rows, "![loss curves](picture.png)", notes(results))
+    pictures = ("![loss curves](picture.png)",) if has_picture else ()
+    parts = ("## Pretrained", budget(study), rows, *pictures, notes(results))
     if study.is_swept:
         swept = as_markdown(sweeps.table(results, study.evaluate.probe is not None))
         parts = (f"## {sweeps.TITLE}", swept, sweeps.NOTE, *parts)
