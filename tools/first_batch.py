@@ -6,6 +6,7 @@ Prepares what is missing, then times a process of its own: imports, opening the 
 ten million steps ahead. Seconds on the clock, and of the processor in brackets.
 """
 
+import argparse
 import subprocess
 import sys
 import time
@@ -41,8 +42,14 @@ def opened(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--opened":
-        opened(sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", metavar="RECIPE.yaml")
+    parser.add_argument("overrides", metavar="key=value", nargs="*")
+    parser.add_argument("--opened", action="store_true", help=argparse.SUPPRESS)  # the process that is timed
+    given = parser.parse_args()
+    words = [given.recipe, *given.overrides]
+    if given.opened:
+        opened(words)
     else:
-        subprocess.run([sys.executable, "-m", "jaxpt", "cache", *sys.argv[1:]], check=True)
-        subprocess.run([sys.executable, __file__, "--opened", *sys.argv[1:]], check=True)
+        subprocess.run([sys.executable, "-m", "jaxpt", "cache", *words], check=True)
+        subprocess.run([sys.executable, __file__, "--opened", *words], check=True)

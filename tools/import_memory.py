@@ -5,6 +5,7 @@ python tools/import_memory.py DIR       (needs about 20 GB there, removed at the
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import shutil
@@ -58,9 +59,11 @@ def measured(*arguments: str) -> tuple[float, float]:
 
 def main() -> None:
     """Makes, imports, exports, compares, removes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", metavar="DIR", type=Path)
+    work = parser.parse_args().directory / "import_memory"
     from jaxpt.hf.files import Tensors
 
-    work = Path(sys.argv[1]) / "import_memory"
     shutil.rmtree(work, ignore_errors=True)
     try:
         size = make(work / "hf")

@@ -10,6 +10,7 @@ assert the same.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 import tempfile
@@ -23,6 +24,7 @@ COLUMNS = {"logits": "logits", "sentence_pair": "second head", "gradient": "grad
 
 def main() -> None:
     """Prints the table as Markdown."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     from tests import conftest  # noqa: F401 (compiles quickly, and keeps what it compiled)
     from tests.hf import parity
 

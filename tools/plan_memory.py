@@ -9,11 +9,11 @@ to 45 MiB behind that are no arrays: threads, scratch of the libraries for produ
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import gc
 import os
 import re
-import sys
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -62,4 +62,8 @@ def resident(name: str) -> int:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", metavar="CONFIG")
+    parser.add_argument("overrides", metavar="key=value", nargs="*")
+    arguments = parser.parse_args()
+    main(arguments.config, *arguments.overrides)

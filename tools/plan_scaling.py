@@ -17,8 +17,8 @@ beside fsdp a part of these sums goes over both. BERT base, 8 rows a v5p, f = 8:
 
 from __future__ import annotations
 
+import argparse
 import collections
-import sys
 
 from jaxpt.config import load
 from jaxpt.plan import program, topologies
@@ -41,5 +41,10 @@ def main(path: str, rows: int, names: list[str], overrides: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    words = sys.argv[3:]
-    main(sys.argv[1], int(sys.argv[2]), [w for w in words if "=" not in w], [w for w in words if "=" in w])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", metavar="CONFIG")
+    parser.add_argument("rows", metavar="ROWS", type=int)
+    parser.add_argument("words", metavar="TOPOLOGY|key=value", nargs="+")
+    given = parser.parse_args()
+    names, overrides = ([word for word in given.words if ("=" in word) == is_key] for is_key in (False, True))
+    main(given.config, given.rows, names, overrides)

@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,13 @@ def test_what_a_tool_imports_is_there(tool):
             pytest.importorskip("lm_eval")
         if not hasattr(importlib.import_module(module), name):
             importlib.import_module(f"{module}.{name}")  # a module that nobody imported yet, or an error that names it
+
+
+@pytest.mark.parametrize("tool", ["first_batch", "import_memory", "parity_table", "plan_memory", "plan_scaling"])
+def test_help_starts_no_work(tool, monkeypatch, capsys):
+    path = str(TOOLS / f"{tool}.py")
+    monkeypatch.setattr(sys, "argv", [path, "--help"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(path, run_name="__main__")
+    assert stop.value.code == 0 and f"usage: {tool}.py" in capsys.readouterr().out
