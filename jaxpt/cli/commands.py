@@ -277,6 +277,8 @@ def schema(kind: str | None, write: str | None = None) -> None:
 
     if write is None:
         print(schema_text(kind or "recipe"), end="")
+    elif not Path(write).is_dir():
+        raise UserError(f"--write {write}: no such directory")
     elif kind is None:
         print(*write_schemas(Path(write)), sep="\n")
     else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, get_args
 
+import yaml
 from pydantic import ValidationError
 
 from jaxpt.config.fields import Frozen
@@ -24,6 +26,8 @@ RENAMED = {
 }
 """Keys that had another name."""
 
+_MOST_DOTS = 8
+"""Of a dotted key that is shown as nested mappings."""
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -65,12 +69,16 @@ def explain(
     mistakes.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
     key, details = mistakes[0]
     if details["type"] == "extra_forbidden":
-        return ".".join(key), f"unknown key {'.'.join(key)}{_right_key(key, tree, root)}"
+        is_dotted = 0 < key[-1].count(".") <= _MOST_DOTS
+        hint = _nested(key, get(tree, key)) if is_dotted else _right_key(key, tree, root)
+        return ".".join(key), f"unknown key {'.'.join(key)}{hint}"
     if details["type"] == "missing":
         return ".".join(key[:-1]), f"key {'.'.join(key)} is missing"
     # A union gives an error for each of its types: the deepest is nearest to what was meant.
     key = max((other for other, _ in mistakes if other[: len(key)] == key), key=len)
     same = [details for other, details in mistakes if other == key]
+    if elements := _elements(same):
+        return ".".join(key), _as_list(key, elements, _class_at(key[:-1], tree, root)[0])
     return ".".join(key), f"{'.'.join(key)}: {_wants(same)}" if key else _wants(same)
 
 
@@ -115,6 +123,39 @@ def _is_number(text: str) -> bool:
 def _show(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _nested(key: tuple[str, ...], value: Any) -> str:
+    """How a dotted key of a file is written there."""
+    first, *rest = ".".join(key).split(".")
+    for part in reversed(rest):
+        value = {part: value}
+    return f"; dotted keys are for the command line and `set`; write {first}: {_flow(value)}"
+
+
+def _elements(errors: list[Any]) -> dict[str, Any] | None:
+    """{index: value} where overrides set elements of a list that is not there; None of another mistake."""
+    given = errors[0]["input"]
+    wants_list = any(details["type"] in ("tuple_type", "list_type") for details in errors)
+    is_indexed = isinstance(given, dict) and given and all(str(name).isdecimal() for name in given)
+    return given if wants_list and is_indexed else None
+
+
+def _as_list(key: tuple[str, ...], elements: dict[str, Any], cls: type[Frozen] | None) -> str:
+    """How a list is set whole; an element without a `kind` has that of the list's default."""
+    default = cls.model_fields[key[-1]].default if cls and key[-1] in cls.model_fields else None
+    whole = []
+    for index, value in elements.items():
+        known = default[int(index)] if isinstance(default, tuple) and int(index) < len(default) else None
+        kind = {"kind": known["kind"]} if isinstance(known, dict) and "kind" in known else {}
+        whole.append({**kind, **value} if isinstance(value, dict) else value)
+    name = ".".join(key)
+    return f"{name} is not in the recipe, so it has no element {next(iter(elements))}; write {name}='{_flow(whole)}'"
+
+
+def _flow(value: Any) -> str:
+    """A value in one line of YAML."""
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf).strip()
 
 
 # ---- the right key --------------------------------------------------------------------------------------------------

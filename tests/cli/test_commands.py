@@ -342,6 +342,8 @@ def test_schemas_are_written(capsys, tmp_path):
     assert code == 0
     assert {Path(line).name for line in out.splitlines()} == {path.name for path in tmp_path.iterdir()}
     assert {"schema.json", "study.schema.json", "model.schema.json"} == {path.name for path in tmp_path.iterdir()}
+    code, _, error = run(capsys, "schema", "--write", str(tmp_path / "none"))
+    assert (code, error) == (2, f"jaxpt: --write {tmp_path}/none: no such directory\n")
     code, _, error = run(capsys, "schema", "model", "--write", str(tmp_path))
     assert (code, error) == (2, "jaxpt: --write writes the schemas of all kinds; leave model out\n")
     code, _, error = run(capsys, "schema", "--write", str(tmp_path / "none"))

@@ -45,6 +45,11 @@ from tests.config.helpers import RECIPE, mistake, write
         ("log.tensorboard=1", "log.tensorboard: wants true or false, got 1"),
         ("optimizer.learning_rate='1e-4'", 'optimizer.learning_rate: wants a number, got "1e-4"; write 1e-4 *'),
         ("data.path=3", "data.path: wants a string or a list, got 3"),
+        (
+            "evals.0.every=100",
+            "evals is not in the recipe, so it has no element 0; write evals='[{kind: heldout, every: 100}]'",
+        ),
+        ("data.path.0=a", "data.path is not in the recipe, so it has no element 0; write data.path='[a]'"),
         ("data.path=[a, 3]", "data.path.1: wants a string, got 3"),
         ("data.path.x=3", 'data.path: wants a string or a list, got {"x": 3}'),
         ("data.modules=a", 'data.modules: wants a list, got "a"'),
@@ -106,6 +111,12 @@ def test_an_override_below_a_value(recipe):
 def test_an_override_reaches_into_a_list(recipe):
     config = load(recipe, ["train.phases=[{steps: 10}, {set: {data.length: 9}}]", "train.phases.0.steps=20"])
     assert config.train.phases[0].steps == 20
+
+
+def test_a_dotted_key_of_a_file_is_shown_as_it_is_written_there(tmp_path):
+    path = write(tmp_path / "m.yaml", f"{RECIPE}train.steps: 30")
+    dotted = "dotted keys are for the command line and `set`; write train: {steps: 30}"
+    assert mistake(path) == f"{path}: unknown key train.steps; {dotted}"
 
 
 def test_missing_keys_name_the_file(tmp_path, recipe):
