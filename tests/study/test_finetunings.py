@@ -106,7 +106,7 @@ def test_a_row_that_is_there_for_others_is_not_fine_tuned(tmp_path):
     "finetune, message",
     [
         ({"grid": {"optimizer.learning_rate": 0.1}}, "optimizer.learning_rate wants a list of values, got 0.1"),
-        ({"grid": 0.1}, "evaluate.finetune.grid: wants a list"),
+        ({"grid": 0.1}, "evaluate.finetune.grid: wants keys with lists of values"),
         ({"tasks": []}, "evaluate.finetune.tasks"),
         ({"seeds": [1, 1]}, "seeds: 1 stands there twice"),
         ({"starts": ["pretraned"]}, "pretrained"),
