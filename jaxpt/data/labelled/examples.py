@@ -162,8 +162,11 @@ def choose(data: DataConfig, task: Task, rows: Sequence[LocatedRow]) -> Chosen:
 
     Returns:
       By the hashes of texts, in each stratum of the task alike: a validation set where none has files of its own, of
-      the others `data.test_fraction` for the test, and of what is left about `data.train_rows` rows.
+      the others `data.test_fraction` for the test, and of what is left about `data.train_rows` rows. Prepared batches
+      were divided when they were written: all rows of their training file are in the training set.
     """
+    if data.source == "batches":
+        return Chosen(None, None)
     held = None if files(data, "validation") else _part(task, rows, data.validation_fraction)
     others = [row for row in rows if held is None or not _is_in(held, task, row)]
     tested = None if data.test_fraction is None else _part(task, others, data.test_fraction)

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from jaxpt import config as configs
+from jaxpt.data.batches.write import _write_rows
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.examples import choose, split_rows
 from jaxpt.data.sources.rows import Rows
@@ -63,6 +64,14 @@ def test_a_part_of_the_training_rows_is_for_the_test(tmp_path, validation):
     assert texts(config(tmp_path, validation, test_fraction=0.2), "test") == texts(own, "test")[1:]
     source = Rows(own.data, own.task)
     assert [json.loads(text)["text"] for *_, text in source.documents("train")] == texts(own, "train")
+
+
+def test_rows_beside_prepared_batches_are_not_divided_again(tmp_path):
+    before = config(tmp_path, test_fraction=0.2, train_rows=100)
+    _write_rows(before, tmp_path / "batches")
+    after = config(tmp_path, test_fraction=0.2, train_rows=100, source="batches", path=str(tmp_path / "batches"))
+    for split in ("train", "validation", "test"):
+        assert texts(after, split) == texts(before, split)
 
 
 def test_rows_are_read_once_while_their_file_does_not_change(tmp_path, monkeypatch):
