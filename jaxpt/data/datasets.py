@@ -68,7 +68,7 @@ def prepare(
       beam: options of an Apache Beam pipeline that makes records instead.
       check_source: called with the "source" of the fingerprint, before anything is made of the files; may raise.
       order, beside: as of `jaxpt.data.preparing.prepare`. What reads all records waits for them: packing, mixtures,
-        rows that continue, labelled rows; these have version 1 of the order.
+        rows that continue, labelled rows; these have version 1 of the order, or the cuts of version 4.
 
     Returns:
       Tokenizer, streams, and what determines them.
@@ -86,6 +86,8 @@ def prepare(
     data, objective = config.data, config.objective
     check(config)
     parts, spec = parts_of(config), objective.data_spec(data.length)
+    if not any(part.config.data.documents == "blank_line" for part in parts):
+        order = min(order, 3)  # the same for all others, whose runs and prepared batches keep the number
     with progress(report) as say:
         sources = [open_source(part.config.data, spec.max_target_tokens, part.config.task) for part in parts]
         for line in dict.fromkeys(line for source in sources for line in source.found):
@@ -112,7 +114,7 @@ def prepare(
             lines.append(labelled.store_lines(parts, stores))
         for line in chain(*lines):
             say.note(line)
-        version = order if order_key is not None or config.task is not None else 1
+        version = order if order_key is not None or config.task is not None or order > 3 else 1
         return _data(config, phase, fingerprints, tokenizer, transforms, stores, streams, version)
 
 
@@ -192,8 +194,11 @@ def _store(
     shard_bytes = None if sharding is None or order < 3 else sharding.shard_bytes  # records of 2 are those of 1
     if shard_bytes is not None:
         identity["shard_bytes"] = shard_bytes
+    has_blank_lines = config.data.documents == "blank_line"
+    if has_blank_lines and order > 3:
+        identity["blank_lines"] = "Unicode"
     directory = cache_root(config) / "records" / f"{digest(identity)}-{split}"
-    options = config.task, rows_per_shard, shard_bytes
+    options = config.task, rows_per_shard, shard_bytes, has_blank_lines and order < 4
     offline = Offline(config.data, transforms, spec.max_target_tokens, split, tokenizer, *options)
     store = build(offline, directory, identity, mirror=config.data.mirror)
     if transforms.corpus is None:

@@ -153,6 +153,8 @@ class Offline:
     """Of labelled rows, as `open_source` takes it."""
     shard_bytes: int | None = None
     """As `open_source` takes it."""
+    ascii_blanks: bool = False
+    """As `open_source` takes it."""
 
     @property
     def name(self) -> str:
@@ -161,7 +163,8 @@ class Offline:
 
     def open(self) -> Documents:
         """Opens the source."""
-        return Documents(self, open_source(self.data, self.examples, self.task, self.rows_per_shard, self.shard_bytes))
+        options = self.rows_per_shard, self.shard_bytes, self.ascii_blanks
+        return Documents(self, open_source(self.data, self.examples, self.task, *options))
 
 
 class Documents:

@@ -103,9 +103,12 @@ def test_any_change_of_what_determines_records_makes_new_ones(text, cache, tmp_p
         {"validation_fraction": 0.3},
         {"documents": "blank_line", "validation_path": str(text)},
     ):
-        datasets.prepare(config("gpt2", text, cache, **changed))
-        assert len(names()) > len(before)
+        data = datasets.prepare(config("gpt2", text, cache, **changed))
+        assert len(names()) > len(before) and data.fingerprint["order"] == (4 if "documents" in changed else 3)
         before = names()
+    older = datasets.prepare(config("gpt2", text, cache, **changed), order=3)
+    assert len(names()) > len(before) and older.fingerprint["order"] == 3, "runs keep the cuts that they had"
+    before = names()
     datasets.prepare(config("gpt2", other, cache))
     assert len(names()) > len(before)
 

@@ -22,6 +22,7 @@ def open_source(
     task: TaskConfig | None = None,
     rows_per_shard: int | None = ROWS_PER_SHARD,
     shard_bytes: int | None = None,
+    ascii_blanks: bool = False,
 ) -> Source:
     """Finds the files (or the data set, or the task) that a configuration names.
 
@@ -31,6 +32,7 @@ def open_source(
       task: rows of labelled files are wanted.
       rows_per_shard: of labelled files, as `Rows` takes it.
       shard_bytes: as of `Source`.
+      ascii_blanks: how text files are cut, as `readers.cuts` takes it.
 
     Returns:
       A source with a "train" and a "validation" split; nothing but the files' existence is checked yet.
@@ -42,13 +44,13 @@ def open_source(
         raise UserError("data.source: batches: records are made of the data itself; name the recipe as it was before")
     if task is not None:
         return Rows(data, task, rows_per_shard)
-    source = _open(data, examples)
+    source = _open(data, examples, ascii_blanks)
     source.language, source.fields, source.sentences = data.language, data.fields, data.sentences
     source.shard_bytes = shard_bytes
     return source
 
 
-def _open(data: DataConfig, examples: int | None) -> Source:
+def _open(data: DataConfig, examples: int | None, ascii_blanks: bool) -> Source:
     if data.fields is not None:
         _check_fields(data.fields, data)
     if examples is not None:
@@ -78,7 +80,7 @@ def _open(data: DataConfig, examples: int | None) -> Source:
         files if held else files | {"validation": files["train"]},
         lambda path, mark: readers.read(path, data, mark),
         None if held else data.validation_fraction,
-        cut=lambda path, every: readers.cuts(path, data, every),
+        cut=lambda path, every: readers.cuts(path, data, every, ascii_blanks),
         size=size,
     )
     source.found, source.has_whole_files = tuple(lines), data.documents == "file"

@@ -126,19 +126,21 @@ def _text(row: tables.Row, field: str, place: str) -> str:
     return "" if row.values.get(field, "") is None else tables.text(row, field, place)
 
 
-def cuts(path: str, data: DataConfig, every: int) -> Iterator[tuple[Offset, int]]:
+def cuts(path: str, data: DataConfig, every: int, ascii_blanks: bool = False) -> Iterator[tuple[Offset, int]]:
     """Cuts a file into pieces of whole documents.
 
     Args:
       path: the file.
       data: says how it is read.
       every: bytes of text that a piece has at least, but for the last.
+      ascii_blanks: of text files, as `tables.plain_text.cuts` takes it.
 
     Yields:
       (where a piece begins, its bytes).
     """
     format = _format(path, data)
-    yield from tables.FORMATS[format].cuts(path, every, **_options(format, data))
+    options = _options(format, data) | ({"ascii_blanks": ascii_blanks} if format == "text" else {})
+    yield from tables.FORMATS[format].cuts(path, every, **options)
 
 
 def document(texts: Sequence[str]) -> str:

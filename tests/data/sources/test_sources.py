@@ -92,6 +92,20 @@ def test_pieces_of_a_file_end_where_they_are_long_enough(tmp_path, every):
     assert [(mark.offset, mark.number) for mark, _ in found] == [(first, first) for first in range(0, 5, steps)]
 
 
+def test_no_document_is_lost_where_a_file_is_cut(tmp_path):
+    """Blank lines may be of U+3000 or follow a byte order mark; older runs keep the cuts that they had."""
+    documents = [f"文書{i}" for i in range(40)]
+    blanks = ["", "\u3000", "\xa0"]
+    lines = [line for i, text in enumerate(documents) for line in (text, blanks[i % 3])]
+    path = write(tmp_path / "a.txt", ["\ufeff", *lines])
+    data = config(path, documents="blank_line", validation_path=str(write(tmp_path / "b.txt", ["other"])))
+    found = {}
+    for is_older in (False, True):
+        source = open_source(data, shard_bytes=60, ascii_blanks=is_older)
+        found[is_older] = [text for pieces in source.shards("train") for *_, text in source.documents("train", pieces)]
+    assert found[False] == documents and len(found[True]) < len(documents)
+
+
 def test_a_directory_of_labelled_files(tmp_path):
     for folder, rows in (("train", 40), ("test", 3)):
         (tmp_path / folder).mkdir()
