@@ -69,8 +69,8 @@ class MultipleChoiceTask(Task):
     """Column of a list of choices, or one column each. The list may be of objects {"text", "label"}, or be an object
     of two lists of these names, as ARC has it."""
     label: str = "label"
-    """Column of the right choice: its number, a letter (A is the first), its name in the row, or its text; or a list of
-    such texts, of which training takes the first."""
+    """Column of the right choice: its name in the row, its number, a letter (A is the first), or its text, in this order;
+    or a list of texts of choices, of which training takes the first."""
     first_number: Literal[0, 1] = 0
     """Number of the first choice, in the label column."""
     most_choices: Annotated[int, Field(ge=2)] | None = None
@@ -139,16 +139,19 @@ class MultipleChoiceTask(Task):
         texts, names = self.choices_in(row, where)
         value = tables.column(row, self.label, where)
         if isinstance(value, list):
-            value = next((text for text in value if text in texts), ", ".join(map(str, value)))
+            if (right := next((text for text in value if text in texts), None)) is not None:
+                return texts.index(right)
+            value = ", ".join(map(str, value))
         label = label_of(Row(row.number, {self.label: value}), self.label, where)
         if label in names:
             return names.index(label)
+        index = -1
         if label.isdecimal():
             index = int(label) - self.first_number
         elif len(label) == 1 and label.upper() in string.ascii_uppercase:
             index = string.ascii_uppercase.index(label.upper())
-        else:
-            index = texts.index(label) if label in texts else -1
+        if not 0 <= index < len(texts) and label in texts:
+            index = texts.index(label)
         if not 0 <= index < len(texts):
             named = f", one of {', '.join(names)}" if names else ""
             first, last = self.first_number, self.first_number + len(texts) - 1

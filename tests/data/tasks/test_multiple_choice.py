@@ -61,6 +61,8 @@ def test_labels_as_numbers_letters_names_and_texts():
     assert [target(label) for label in (0, "2", "A", "c", "six")] == [0, 2, 0, 2, 2]
     assert target("2") == 2 and target("2", first_number=1) == 1
     assert target("2", ["2", "3", "4"]) == 0  # the row's own names come first
+    assert target("4") == 0  # no number of a choice
+    assert target(["2"]) == target(["7", "2"]) == 1 and target([0]) == 0  # of a list the texts come first
 
 
 @pytest.mark.parametrize(
