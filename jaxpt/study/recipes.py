@@ -188,6 +188,8 @@ def with_room(tree: Tree) -> Tree:
 def with_task_values(config: Config) -> Config:
     """The configuration with what its task takes from the training set: labels, most choices, balanced class weights.
 
+    New runs with groups hold out whole groups (`task.split_by`).
+
     A run that exists keeps its values, and prepared batches have theirs.
 
     Args:
@@ -203,6 +205,8 @@ def with_task_values(config: Config) -> Config:
         task, settings = task_config.task, _task_in(tree, name)
         same = old is not None and _has_same_labels(old, tree, name)
         old_settings = _task_in(old, name) if same else {}
+        if getattr(task, "group", None) is not None and task.split_by is None:
+            settings["split_by"] = "group" if old is None else _task_in(old, name).get("split_by")
         if getattr(task, "most_choices", 0) is None:
             settings["most_choices"] = old_settings.get("most_choices") or _max_choices(task_config, name)
         wants_labels = getattr(task, "labels", ()) is None

@@ -33,6 +33,19 @@ def test_an_existing_run_keeps_the_labels_of_its_files_and_gives_them_to_no_othe
     assert fine_tuning.recipe(tmp_path, task={"label": "other"}).task.labels[:2] != ("good", "bad")
 
 
+def test_new_runs_hold_out_whole_groups_and_an_existing_run_keeps_its_splits(tmp_path):
+    assert fine_tuning.recipe(tmp_path).task.split_by is None
+    config = fine_tuning.recipe(tmp_path, task={"group": "id"})
+    assert config.task.split_by == "group"
+    (tmp_path / "run").mkdir()
+    for split_by in (None, "group"):
+        saved = config.model_copy(update={"task": config.task.model_copy(update={"split_by": split_by})})
+        (tmp_path / "run" / "config.yaml").write_text(configs.to_yaml(saved), encoding="utf-8")
+        assert fine_tuning.recipe(tmp_path, task={"group": "id"}).task.split_by == split_by
+    with pytest.raises(errors.UserError, match=r"split_by: group: wants group"):
+        fine_tuning.recipe(tmp_path, task={"split_by": "group"})
+
+
 def test_several_labels_in_one_column(tmp_path, notes):
     path = table(tmp_path / "tickets.csv", [("a", "x"), ("b", "y|x"), ("c", "y")])
     one = fine_tuning.recipe(tmp_path, data={"path": path}).task

@@ -161,9 +161,9 @@ def choose(data: DataConfig, task: Task, rows: Sequence[LocatedRow]) -> Chosen:
       rows: all rows of the files.
 
     Returns:
-      By the hashes of texts, in each stratum of the task alike: a validation set where none has files of its own, of
-      the others `data.test_fraction` for the test, and of what is left about `data.train_rows` rows. Prepared batches
-      were divided when they were written: all rows of their training file are in the training set.
+      By the hashes of texts or groups, in each stratum of the task alike: a validation set where none has files of its
+      own, of the others `data.test_fraction` for the test, and of what is left about `data.train_rows` rows. Prepared
+      batches were divided when they were written: all rows of their training file are in the training set.
     """
     if data.source == "batches":
         return Chosen(None, None)
@@ -179,7 +179,7 @@ def _part(task: Task, rows: Iterable[LocatedRow], fraction: float) -> HeldOut:
     """A part of rows, of each stratum the same fraction."""
     return tables.held_out(
         rows,
-        lambda row: task.content(row.row, row.where),
+        lambda row: task.held_out_by(row.row, row.where),
         lambda row: task.stratum(row.row, row.where),
         fraction,
         task.quantiles,
@@ -187,4 +187,4 @@ def _part(task: Task, rows: Iterable[LocatedRow], fraction: float) -> HeldOut:
 
 
 def _is_in(part: HeldOut, task: Task, row: LocatedRow) -> bool:
-    return part.is_held_out(task.content(row.row, row.where), task.stratum(row.row, row.where))
+    return part.is_held_out(task.held_out_by(row.row, row.where), task.stratum(row.row, row.where))

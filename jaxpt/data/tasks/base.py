@@ -98,13 +98,17 @@ class Task(TaskConfig):
         raise NotImplementedError
 
     def content(self, row: Row, where: str) -> tuple[str, ...]:
-        """The texts by which equal rows are recognised, and by whose hash rows are held out.
+        """The texts by which equal rows are recognised.
 
         Args:
           row: the columns of a row.
           where: file and line, for messages.
         """
         raise NotImplementedError
+
+    def held_out_by(self, row: Row, where: str) -> tuple[str, ...]:
+        """The texts by whose hash rows are held out: rows that have the same ones are in the same split."""
+        return self.content(row, where)
 
     quantiles: ClassVar[int] = 0
     """Strata of a split, where `stratum` gives numbers."""

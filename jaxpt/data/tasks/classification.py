@@ -50,6 +50,9 @@ class ClassificationTask(TextsTask):
     """The label, or its name, that the metric f1 is of; by default the second of two."""
     group: str | tuple[str, ...] | None = None
     """Column, or columns, of the rows that are scored together: the answers to one question of MultiRC."""
+    split_by: Literal["text", "group"] | None = None
+    """What stays in one split where rows are held out: rows of the same text, or of the same `group`; by default the
+    latter where `group` is given. The run saves it; without it, as in older runs, it is the text."""
 
     temperature: Annotated[float | None, Field(gt=0), unaffected("records", "program")] = None
     """Outputs are divided by it before they are probabilities; by default it is fitted on the validation set, where
@@ -64,6 +67,8 @@ class ClassificationTask(TextsTask):
         check_labels(self.labels)
         if self.names is not None and len(self.names) != (count := len(self.labels or ())):
             raise ValueError(f"names: wants one for each of labels, {count}, got {len(self.names)}")
+        if self.split_by == "group" and self.group is None:
+            raise ValueError("split_by: group: wants group, the column of the rows that stay together")
         return self
 
     target_dtype: ClassVar[type] = np.int32
@@ -118,9 +123,15 @@ class ClassificationTask(TextsTask):
         rows, targets = super().grouped(rows)
         if self.group is None:
             return rows, targets
-        names = names_of(self.group)
-        groups = (tuple(tables.label(tables.column(r.row, name, r.where)) for name in names) for r in rows)
+        groups = (self._group_of(row.row, row.where) for row in rows)
         return rows, [GroupedLabel(target, group) for target, group in zip(targets, groups, strict=True)]
+
+    def _group_of(self, row: Row, where: str) -> tuple[str, ...]:
+        return tuple(tables.label(tables.column(row, name, where)) for name in names_of(self.group))
+
+    def held_out_by(self, row: Row, where: str) -> tuple[str, ...]:
+        """The row's text, or its group."""
+        return self._group_of(row, where) if self.split_by == "group" else super().held_out_by(row, where)
 
     def score(self, predictions: Sequence[int], targets: Sequence[Any], metric: str) -> dict[str, float]:
         labels, options = self._labels_and_options(targets, metric)
@@ -146,7 +157,8 @@ class ClassificationTask(TextsTask):
         return [label_of(row, self.label, where)]
 
     def stratum(self, row: Row, where: str) -> str:
-        return label_of(row, self.label, where)
+        """The label of the row; all groups are one stratum, as a group may have several labels."""
+        return "" if self.split_by == "group" else label_of(row, self.label, where)
 
     def target(self, row: Row, where: str) -> int:
         label = label_of(row, self.label, where)

@@ -69,8 +69,8 @@ class MultipleChoiceTask(Task):
     """Column of a list of choices, or one column each. The list may be of objects {"text", "label"}, or be an object
     of two lists of these names, as ARC has it."""
     label: str = "label"
-    """Column of the right choice: its name in the row, its number, a letter (A is the first), or its text, in this order;
-    or a list of texts of choices, of which training takes the first."""
+    """Column of the right choice: its name in the row, its number, a letter (A is the first), or its text, in this
+    order; or a list of texts of choices, of which training takes the first."""
     first_number: Literal[0, 1] = 0
     """Number of the first choice, in the label column."""
     most_choices: Annotated[int, Field(ge=2)] | None = None

@@ -66,6 +66,23 @@ def test_a_part_of_the_training_rows_is_for_the_test(tmp_path, validation):
     assert [json.loads(text)["text"] for *_, text in source.documents("train")] == texts(own, "train")
 
 
+def test_rows_of_a_group_are_in_the_same_split(tmp_path):
+    lines = [f"text {n}\t{'ham' if n % 3 else 'spam'}\t{n // 4}" for n in range(400)]
+    one = config(tmp_path, test_fraction=0.2)
+    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel\tquestion", *lines]) + "\n")
+    groups = {}
+    for split_by in ("group", "text", None):
+        task = one.task.model_copy(update={"group": "question", "split_by": split_by})
+        by_split = {
+            split: [row.row.values["question"] for row in split_rows(one.model_copy(update={"task": task}), split)]
+            for split in ("train", "validation", "test")
+        }
+        assert sum(map(len, by_split.values())) == 400 and len(by_split["validation"]) == pytest.approx(40, abs=2)
+        groups[split_by] = by_split
+    assert sum(len(set(of_split)) for of_split in groups["group"].values()) == 100
+    assert groups["text"] == groups[None] and len(set(groups["text"]["validation"])) > 20, "older runs have no key"
+
+
 def test_rows_beside_prepared_batches_are_not_divided_again(tmp_path):
     before = config(tmp_path, test_fraction=0.2, train_rows=100)
     _write_rows(before, tmp_path / "batches")
