@@ -148,6 +148,9 @@ def _trained_at(config: Config, parts: Sequence[Part], sources: list[Source], kn
         {"files": of_source, "data": cache_key_fields(part.config.data, "records")}
         for part, of_source in zip(parts, known)
     ]
+    for of_part, part in zip(identity["sources"], parts):
+        if part.config.task is not None:  # which columns are text
+            of_part["task"] = cache_key_fields(part.config.task, "records")
     if languages := languages_of(sources):
         identity["languages"] = languages
     return cache_root(config) / "tokenizers" / digest(identity)

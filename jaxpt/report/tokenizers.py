@@ -30,7 +30,8 @@ def train(config: Config, out: str) -> None:
     from jaxpt.data.sources.base import interleaved_texts, languages_of
     from jaxpt.data.sources.opening import open_source
 
-    settings, sources = config.data.tokenizer, [open_source(part.config.data) for part in parts.parts(config)]
+    settings = config.data.tokenizer
+    sources = [open_source(part.config.data, task=part.config.task) for part in parts.parts(config)]
     size, languages = trained_size(config), languages_of(sources)
     tokenizer = tokenizers.train(interleaved_texts(sources), settings, size, out, languages)
     print(f"wrote {out}: {tokenizer.kind}, {tokenizer.vocabulary.size:,} ids")
@@ -56,7 +57,7 @@ def extend(config: Config, out: str, tokens: int) -> None:
     if settings.path is None:
         raise UserError("data.tokenizer.path is missing: the vocabulary to extend")
     tokenizer = tokenizers.load(settings.path, settings.kind, extra_ids=settings.extra_ids)
-    sources = [open_source(part.config.data) for part in parts.parts(config)]
+    sources = [open_source(part.config.data, task=part.config.task) for part in parts.parts(config)]
     texts = tokenizers.first(interleaved_texts(sources), settings.characters)
     extended = extension.extend(tokenizer, texts, tokens)
     extended.save(out)

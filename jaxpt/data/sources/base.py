@@ -161,6 +161,10 @@ class Source:
             self.check(split, counts)
         self.counts[split] = counts
 
+    def texts(self, split: str) -> Iterator[str]:
+        """The texts of a split from its start, for a vocabulary; errors are those of `documents`."""
+        return (text for _, _, text in self.documents(split) if isinstance(text, str))
+
     def fail(self, error: Exception) -> None:
         """Keeps the mistake that ended a dataset, the first one of it."""
         self.failure = self.failure or error
@@ -283,6 +287,6 @@ def languages_of(sources: Sequence[Source]) -> list[str]:
 
 def interleaved_texts(sources: Sequence[Source]) -> Iterator[str]:
     """The training texts of several sources in turn, for a vocabulary of all of them."""
-    streams = ((text for _, _, text in source.documents("train") if isinstance(text, str)) for source in sources)
+    streams = (source.texts("train") for source in sources)
     for group in itertools.zip_longest(*streams):
         yield from (text.replace(readers.PAIR_SEPARATOR, "\n") for text in group if text is not None)

@@ -131,6 +131,12 @@ class Rows(Source):
             self.consumed += piece.size
         self.counts[split] = counts
 
+    def texts(self, split: str) -> Iterator[str]:
+        """The texts of the rows, without names of columns and what no model reads."""
+        for row in self.rows(split, map(Piece, range(len(self._of[split])))):
+            yield from self._task.vocabulary_texts(row.row, row.where)
+        self.check(split, self.counts[split])
+
     def _rows_of(self, file: RowFile, piece: Piece) -> Iterator[Row]:
         """The rows of a piece; where the last one ended before it in this file, the file is read on."""
         start, reader = piece.start.number, self._reader

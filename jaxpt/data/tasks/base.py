@@ -106,6 +106,10 @@ class Task(TaskConfig):
         """
         raise NotImplementedError
 
+    def vocabulary_texts(self, row: Row, where: str) -> tuple[str, ...]:
+        """The texts of a row that a vocabulary is trained on."""
+        return self.content(row, where)
+
     def held_out_by(self, row: Row, where: str) -> tuple[str, ...]:
         """The texts by whose hash rows are held out: rows that have the same ones are in the same split."""
         return self.content(row, where)

@@ -64,6 +64,10 @@ class GenerationTask(ComparedTexts):
     def content(self, row: Row, where: str) -> tuple[str, ...]:
         return (self.input_text(row, where),)
 
+    def vocabulary_texts(self, row: Row, where: str) -> tuple[str, ...]:
+        """Input and targets, which may be in other languages."""
+        return (self.input_text(row, where), *self.references(row, where))
+
     def target(self, row: Row, where: str) -> list[str]:
         return self.references(row, where)
 

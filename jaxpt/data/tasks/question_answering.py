@@ -86,6 +86,9 @@ class QuestionAnsweringTask(ComparedTexts):
         """The context alone: all questions about it are held out together."""
         return (self.texts(row, where)[1],)
 
+    def vocabulary_texts(self, row: Row, where: str) -> tuple[str, ...]:
+        return self.texts(row, where)
+
     def spans(self, row: Row, where: str) -> list[tuple[int, int]]:
         """(start, end) of each answer's characters in the context; [] where there is none.
 

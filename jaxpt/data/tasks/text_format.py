@@ -61,6 +61,10 @@ class TextFormatTask(ComparedTexts):
     def content(self, row: Row, where: str) -> tuple[str, ...]:
         return (self.input_text(row, where),)
 
+    def vocabulary_texts(self, row: Row, where: str) -> tuple[str, ...]:
+        """Input and targets, which may be in other languages."""
+        return (self.input_text(row, where), *self.target_texts(row, where))
+
     def target(self, row: Row, where: str) -> Any:
         return self._located(where, lambda: text_task(self.name).gold(row.values))
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from jaxpt import config as configs
-from jaxpt.data import datasets, seqio_tasks, tokenizers
+from jaxpt.data import datasets, run_tokenizer, seqio_tasks, tokenizers
+from jaxpt.data.parts import Part
 from jaxpt.data.records import cache
 from jaxpt.data.sources import rows as labelled_rows
+from jaxpt.data.sources.base import interleaved_texts
 from jaxpt.data.sources.rows import Rows
 from jaxpt.data.tasks.classification import ClassificationTask
 from jaxpt.errors import UserError
@@ -64,6 +66,16 @@ def test_each_row_is_in_one_shard(config, rows_per_shard, sizes):
     assert backwards == texts[::-1]
     places = [(row.where.rpartition("/")[2], row.origin) for row in source.rows("train", shards[-1])]
     assert places[-1] == ("c.tsv: line 2", (2, 2))
+
+
+def test_a_vocabulary_is_of_texts_and_not_of_their_json(config):
+    """Of other columns there is another vocabulary."""
+    source = source_of(config, 4)
+    assert list(interleaved_texts([source])) == [f"row {n} of the cat" for n in range(14)]
+    tasks = config.task, config.task.model_copy(update={"text": "label"})
+    parts = [Part("data", config.model_copy(update={"task": task})) for task in tasks]
+    first, second = (run_tokenizer._trained_at(config, [part], [source], [None]) for part in parts)
+    assert first != second
 
 
 def test_a_file_is_read_once_for_all_its_shards(config, monkeypatch):

@@ -24,6 +24,7 @@ def test_columns_make_the_input():
     assert task.columns() == ("q", "c")
     assert task.input_text(row.row, "x") == "question: Who?  context: A dog, {not a column}."
     assert task.target_text(row.row, "x") == "the dog"
+    assert task.vocabulary_texts(row.row, "x") == (task.input_text(row.row, "x"), "the dog")
     assert task.answer_text("a cat", row.row, "x") == {"text": "a cat"}
 
 
