@@ -76,6 +76,8 @@ class DialogueEncoder:
         head, turns = split_turns(messages)
         while self.trim == "oldest_turns" and len(turns) > 1 and len(ids) > self.length:
             turns = turns[1:]
+            if not any(message["role"] == "assistant" for turn in turns for message in turn):
+                return [], [], True
             ids, answers = encoded([*head, *(m for turn in turns for m in turn)], template, tokenizer, where)
         ids, answers = ids[: self.length], answers[: self.length]
         return (ids, answers, True) if any(answers[1:]) else ([], [], True)

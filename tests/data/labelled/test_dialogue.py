@@ -159,6 +159,13 @@ def test_a_last_turn_that_is_too_long_loses_its_end(tokenizer):
         assert not len(gone["tokens"]) and gone["truncated"] == 1
 
 
+def test_a_user_message_at_the_end_is_no_dialogue(tokenizer):
+    """Where it alone would be left, the dialogue is too long."""
+    messages = [SHORT[0] | {"content": "one two " * 40}, SHORT[1], SHORT[0]]
+    first, second = records(tokenizer, [messages, SHORT], 60)
+    assert not len(first["tokens"]) and first["truncated"] == 1 and len(second["tokens"])
+
+
 def test_long_dialogues_may_be_left_out_or_refused(tokenizer):
     first, second = records(tokenizer, [LONG, SHORT], 40, trim="drop")
     assert not len(first["tokens"]) and first["truncated"] == 1 and len(second["tokens"])
