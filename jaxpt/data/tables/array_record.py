@@ -93,7 +93,14 @@ def _values(record: bytes, place: str) -> dict[str, Any]:
         try:
             return json.loads(record)
         except ValueError as error:
+            if record[:1] == b"\n":  # the tag that opens an Example, whose length may be 123, the code of {
+                return _example(record, place)
             raise UserError(f"{place}: not JSON ({error})") from None
+    return _example(record, place)
+
+
+def _example(record: bytes, place: str) -> dict[str, Any]:
+    """The fields of a tf.train.Example."""
     from google.protobuf.message import DecodeError
 
     try:

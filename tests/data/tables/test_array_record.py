@@ -35,6 +35,9 @@ def test_examples(tmp_path):
     first, second = tables.read(path)
     assert first == (1, {"text": "käse", "label": 1, "ids": [3, 4]}) and second == (2, {"text": "two"})
     assert [row.values for row in tables.read(path, columns=("text",))] == [{"text": "käse"}, {"text": "two"}]
+    like_json = next(record for n in range(123) if (record := example(text=["a" * n]))[1:2] == b"{")
+    ((_, values),) = tables.read(write(tmp_path / "f.array_record", [like_json]))
+    assert set(values["text"]) == {"a"}
 
 
 def test_json_from_any_record_on(tmp_path):
