@@ -14,6 +14,8 @@ from jaxpt.data.tasks.base import ComparedTexts, LocatedRow
 from jaxpt.errors import UserError
 from jaxpt.metrics import Targets
 
+_FORMATTER = string.Formatter()
+
 
 class GenerationTask(ComparedTexts):
     """A task whose targets are texts.
@@ -27,7 +29,7 @@ class GenerationTask(ComparedTexts):
 
     kind: Literal["generation"] = "generation"
     inputs: str = "{inputs}"
-    """The input's text, in which `{column}` stands for the text of a column."""
+    """The input's text, in which `{column}` stands for the text of a column, `{translation.de}` for that of a field."""
     targets: str = "targets"
     """Column of the target: a text, or a list of equally good ones, of which training takes the first."""
 
@@ -39,7 +41,10 @@ class GenerationTask(ComparedTexts):
     @classmethod
     def _has_columns(cls, inputs: str) -> str:
         try:
-            names = [name for _, name, _, _ in string.Formatter().parse(inputs) if name is not None]
+            fields = [field for field in _FORMATTER.parse(inputs) if field[1] is not None]
+            names = [name for _, name, _, _ in fields]
+            for _, _, spec, conversion in fields:
+                _formatted("", spec, conversion)
         except ValueError as error:
             raise ValueError(f"wants a text with {{column}} in it: {error}") from None
         if not names or not all(names):
@@ -47,11 +52,16 @@ class GenerationTask(ComparedTexts):
         return inputs
 
     def columns(self) -> tuple[str, ...]:
-        return tuple(name for _, name, _, _ in string.Formatter().parse(self.inputs) if name)
+        return tuple(name for _, name, _, _ in _FORMATTER.parse(self.inputs) if name)
 
     def input_text(self, row: Row, where: str) -> str:
         """The text that the model reads."""
-        return self.inputs.format(**{name: tables.text(row, name, where, as_text=True) for name in self.columns()})
+        parts = []
+        for literal, name, spec, conversion in _FORMATTER.parse(self.inputs):
+            parts.append(literal)
+            if name is not None:  # `str.format` would take a dot or a number in it for something else
+                parts.append(_formatted(tables.text(row, name, where, as_text=True), spec, conversion))
+        return "".join(parts)
 
     def references(self, row: Row, where: str) -> list[str]:
         """The texts that are right answers."""
@@ -87,3 +97,12 @@ class GenerationTask(ComparedTexts):
             known = references.setdefault(inputs, [])
             known += [reference for reference in self.references(row.row, row.where) if reference not in known]
         return list(first.values()), list(references.values())
+
+
+def _formatted(text: str, spec: str, conversion: str | None) -> str:
+    """A column's text as the field of `inputs` wants it, such as {article:.2000} for its first 2,000 characters.
+
+    Raises:
+      ValueError: the field is not for texts.
+    """
+    return format(_FORMATTER.convert_field(text, conversion), spec)

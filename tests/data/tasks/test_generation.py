@@ -25,10 +25,13 @@ def test_columns_make_the_input():
     assert task.input_text(row.row, "x") == "question: Who?  context: A dog, {not a column}."
     assert task.target_text(row.row, "x") == "the dog"
     assert task.vocabulary_texts(row.row, "x") == (task.input_text(row.row, "x"), "the dog")
+    one = GenerationTask(inputs="{{x}} {t.de} {0:.2}{1!r}", targets="t.en")
+    (nested,) = rows({"t": {"de": "Katze", "en": "cat"}, "0": "abc", "1": 2})
+    assert one.input_text(nested.row, "x") == "{x} Katze ab'2'" and one.target_text(nested.row, "x") == "cat"
     assert task.answer_text("a cat", row.row, "x") == {"text": "a cat"}
 
 
-@pytest.mark.parametrize("inputs", ["no column", "{}", "{open", "a } b"])
+@pytest.mark.parametrize("inputs", ["no column", "{}", "{open", "a } b", "{a:d}", "{a:{b}}", "{a!x}"])
 def test_inputs_without_a_column_are_refused(inputs):
     with pytest.raises(ValidationError, match=r"wants a text with \{column\} in it"):
         GenerationTask(inputs=inputs)
