@@ -16,7 +16,7 @@ from jaxpt.config.kinds import nearest
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError
 
-_OWN = ("metrics", "metric_options", "header", "quoted", "comments", "id")
+_OWN = ("metrics", "metric_options", "header", "quoted", "delimiter", "encoding", "comments", "id")
 _REFUSED = ("mixture", "dialogue")
 
 

@@ -25,3 +25,9 @@ def test_the_average_is_of_values_from_0_to_1_that_are_better_when_high():
 def test_without_a_metric_that_is_better_when_high_there_is_no_average():
     task = TaskMixture(tasks=({"kind": "regression", "name": "stsb", "metrics": ("mse",)}, CB))
     assert task.without_average() == "stsb" and task.average({}) == {}
+
+
+@pytest.mark.parametrize("key, value", [("quoted", True), ("delimiter", ";"), ("encoding", "latin-1")])
+def test_keys_of_files_belong_into_the_tasks(key, value):
+    with pytest.raises(ValueError, match=f"{key}: belongs into the tasks of a mixture"):
+        TaskMixture(tasks=({"kind": "regression", "name": "stsb"}, CB), **{key: value})
