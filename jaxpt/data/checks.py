@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,17 @@ def check_held_out(config: Config) -> None:
       config: the run's configuration in one phase.
     """
     for data in (task.config.data for task in parts.parts(config)):
-        files = readers.text_files(data) if config.task is None and readers.is_files(data) else {"validation": []}
-        if shared := next((path for path in files["validation"] if path in files["train"]), None):
+        if config.task is not None or not readers.is_files(data):
+            continue
+        files = readers.text_files(data)
+        trained = set(map(_real, files["train"]))
+        if shared := next((path for path in files["validation"] if _real(path) in trained), None):
             raise UserError(f"data.validation_path: {shared}: is a file of data.path, too; name another one")
+
+
+def _real(path: str) -> str:
+    """The file that a path names, without links and dots; an address as it is."""
+    return path if "://" in path else os.path.realpath(path)
 
 
 def _check_texts(tasks: tuple[parts.Part, ...]) -> None:

@@ -45,7 +45,7 @@ CASES = {
     "positions": (["data.length=4096", "train.phases=[]"], "data.length: 4096 is beyond the position table"),
     "first lines": (["data.path=broken.jsonl"], "broken.jsonl: line 2: not JSON"),
     "field": (["data.path=rows.jsonl", "data.field=txt"], "rows.jsonl: line 1 (data.field): no column 'txt'; it has"),
-    "one file twice": (["data.path=a.txt", "data.validation_path=a.txt"], "a.txt: is a file of data.path, too"),
+    "one file twice": (["data.path=a.txt", "data.validation_path=./a.txt"], "./a.txt: is a file of data.path, too"),
     "validation of the built-in corpus": (["data.validation_path=a.txt"], "the built-in corpus has a validation set"),
     "compiled": (["train.compiled=gone"], "train.compiled: gone: no such directory"),
 }  # fmt: skip
