@@ -93,10 +93,10 @@ class DialogueTask(Task):
                 "instruction and output; or name them: task.messages, or task.prompt and task.answer"
             )
         first = _turn(tables.column(row, prompt, where), "user", f"{where}: column {prompt!r} (task.prompt)")
-        more = row.values.get("input") if prompt == "instruction" else None
-        more = more if self.input is None else tables.text(row, self.input, f"{where} (task.input)")
-        if isinstance(more, str) and more.strip():
-            first[-1]["content"] += f"\n\n{more}"
+        has_input = prompt == "instruction" and row.values.get("input") is not None
+        if (name := self.input or ("input" if has_input else None)) is not None:
+            more = tables.text(row, name, f"{where} (task.input)", as_text=True)
+            first[-1]["content"] += f"\n\n{more}" if more.strip() else ""
         reply = tables.column(row, answer, where)
         return first + _turn(reply, "assistant", f"{where}: column {answer!r} (task.answer)")
 
@@ -117,7 +117,7 @@ def _listed(value: Any, where: str) -> list[Message]:
         is_sharegpt = "from" in message and "role" not in message
         role, content = (message.get(key) for key in (("from", "value") if is_sharegpt else ("role", "content")))
         roles = SHAREGPT if is_sharegpt else dict(zip(ROLES, ROLES))
-        if role not in roles:
+        if not isinstance(role, str) or role not in roles:
             raise UserError(f"{where}: message {number}: no role {role!r}{nearest(str(role), list(roles))}")
         if not isinstance(content, str):
             raise UserError(f"{where}: message {number} ({role}): wants text, got {shown(content)}")

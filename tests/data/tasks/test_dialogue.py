@@ -39,6 +39,9 @@ def test_forms_of_rows(values, keys):
 def test_an_input_follows_its_instruction():
     row = Row(1, {"instruction": "Add.", "input": "2 2", "output": "4"})
     assert DialogueTask().dialogue(row, "line 1")[0] == {"role": "user", "content": "Add.\n\n2 2"}
+    number, none = (Row(1, row.values | {"input": value}) for value in (5, None))
+    assert DialogueTask().content(number, "line 1") == ("Add.\n\n5", "4")
+    assert DialogueTask().content(none, "line 1") == ("Add.", "4")
 
 
 def test_an_unrelated_column_is_no_input():
@@ -62,6 +65,8 @@ def test_a_system_message_of_the_row_is_kept():
             {"messages": [{"role": "asistant", "content": "x"}]},
             "message 1: no role 'asistant'; did you mean assistant",
         ),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, r"line 3: column 'messages': message 1: no role \['user'\]"),
+        ({"instruction": "a", "input": ["b"], "output": "c"}, r"line 3 \(task.input\): column 'input' wants text"),
         ({"conversations": [{"from": "bot", "value": "x"}]}, "message 1: no role 'bot'; known here: human, gpt"),
         ({"messages": [USER, {"role": "assistant", "content": " "}]}, r"line 3: message 2 \(assistant\) is empty"),
         ({"messages": [{"role": "user", "content": None}]}, r"message 1 \(user\): wants text, got null"),
