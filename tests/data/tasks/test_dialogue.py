@@ -65,7 +65,7 @@ def test_a_system_message_of_the_row_is_kept():
             {"messages": [{"role": "asistant", "content": "x"}]},
             "message 1: no role 'asistant'; did you mean assistant",
         ),
-        ({"messages": [{"role": ["user"], "content": "x"}]}, r"line 3: column 'messages': message 1: no role \['user'\]"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, r"column 'messages': message 1: no role \['user'\]"),
         ({"instruction": "a", "input": ["b"], "output": "c"}, r"line 3 \(task.input\): column 'input' wants text"),
         ({"conversations": [{"from": "bot", "value": "x"}]}, "message 1: no role 'bot'; known here: human, gpt"),
         ({"messages": [USER, {"role": "assistant", "content": " "}]}, r"line 3: message 2 \(assistant\) is empty"),
