@@ -43,6 +43,8 @@ def jsonl(
             flattened = super_glue.flat(record)
         except (KeyError, TypeError) as error:
             raise UserError(f"{place}: begins as a line of SuperGLUE, but has no {error}") from None
+        except (IndexError, AttributeError) as error:  # a span beyond the text, another type
+            raise UserError(f"{place}: begins as a line of SuperGLUE, but is not one ({error})") from None
         for values in [record] if flattened is None else flattened:
             rows += 1
             yield Row(rows if super_glue.is_nested(values) else number, values)
@@ -85,14 +87,14 @@ def _load(path: str) -> Any:
         raise UserError(f"{path}: is empty; {_FORMS}")
     try:
         return _parsed("".join(lines))
-    except RecursionError as error:
-        raise UserError(f"{path}: not readable as JSON ({error}); {_FORMS}") from None
     except json.JSONDecodeError as error:
         if error.msg == "Extra data" and lines[0].lstrip().startswith("{"):  # an object a line, or nearly so
             return [_object(line, f"{path}: line {n}") for n, line in enumerate(lines, 1) if line.strip()]
         raise UserError(
             f"{path}: line {error.lineno}: not JSON ({error.msg}, column {error.colno}); {_FORMS}"
         ) from None
+    except (RecursionError, ValueError) as error:  # Python reads no number of 5,000 digits
+        raise UserError(f"{path}: not readable as JSON ({error}); {_FORMS}") from None
 
 
 def _parsed(content: str, replace_surrogates: bool = True) -> Any:

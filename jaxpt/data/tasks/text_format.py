@@ -56,7 +56,7 @@ class TextFormatTask(ComparedTexts):
         return ()
 
     def input_text(self, row: Row, where: str) -> str:
-        return self._located(where, lambda: text_task(self.name).inputs(row.values))
+        return self._located(row, where, lambda: text_task(self.name).inputs(row.values))
 
     def content(self, row: Row, where: str) -> tuple[str, ...]:
         return (self.input_text(row, where),)
@@ -66,10 +66,10 @@ class TextFormatTask(ComparedTexts):
         return (self.input_text(row, where), *self.target_texts(row, where))
 
     def target(self, row: Row, where: str) -> Any:
-        return self._located(where, lambda: text_task(self.name).gold(row.values))
+        return self._located(row, where, lambda: text_task(self.name).gold(row.values))
 
     def target_texts(self, row: Row, where: str) -> tuple[str, ...]:
-        return self._located(where, lambda: text_task(self.name).targets(row.values))
+        return self._located(row, where, lambda: text_task(self.name).targets(row.values))
 
     def target_text(self, row: Row, where: str) -> str:
         """The first target; of a row that training leaves out what it would be if it were right."""
@@ -85,8 +85,13 @@ class TextFormatTask(ComparedTexts):
         """Of labels alone."""
         return super().majority(metric, trained, rows, targets) if metric == "accuracy" else None
 
-    def _located(self, where: str, convert: Any) -> Any:
+    def _located(self, row: Row, where: str, convert: Any) -> Any:
+        """What `convert` makes of a row; raises UserError, with the row's place, where it cannot."""
         try:
             return convert()
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
+        except (TypeError, AttributeError, LookupError, ValueError) as error:
+            empty = [name for name, value in row.values.items() if value is None]
+            reason = f"column {empty[0]!r} is empty" if empty else f"{type(error).__name__}: {error}"
+            raise UserError(f"{where}: does not fit task.name: {self.name} ({reason})") from None

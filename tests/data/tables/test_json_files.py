@@ -98,6 +98,7 @@ def broken(change):
         (3, "auto", r"a\.json: 3; wants a list of objects"),
         ({"a": 1}, "auto", r"a\.json: \{'a': 1\}; wants a list of objects"),
         ("[" * 100_000, "auto", r"a\.json: not readable as JSON"),
+        ('[{"a": ' + "9" * 5000 + "}]", "auto", r"a\.json: not readable as JSON \(Exceeds the limit"),
         ("[" * 100_000, "jsonl", r"a\.json: line 1: not JSON"),
         ({"a": [1, 2], "b": [1]}, "auto", r"a\.json: columns of unequal lengths: a 2, b 1"),
         ('{"a": 1}\n[2]\n', "jsonl", r"a\.json: line 2: wants a JSON object, got \[2\]"),

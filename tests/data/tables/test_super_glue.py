@@ -83,6 +83,13 @@ def test_rows_of_a_line_have_numbers_of_their_own(tmp_path):
 
 def test_a_line_without_one_of_its_parts(tmp_path):
     path = tmp_path / "train.jsonl"
-    path.write_text(json.dumps({"passage": {"text": "a", "questions": [{"idx": 0}]}, "idx": 0}) + "\n", "utf-8")
-    with pytest.raises(UserError, match=r"train.jsonl: line 1: begins as a line of SuperGLUE, but has no 'answers'"):
-        list(read(str(path)))
+    beyond, number = wsc("Ann asked Tom .", "Zed", 2), wsc("Ann asked Tom .", "Zed", 2)
+    beyond["target"]["span1_index"], number["text"] = 9, 5
+    for record, words in (
+        ({"passage": {"text": "a", "questions": [{"idx": 0}]}, "idx": 0}, "has no 'answers'"),
+        (beyond, r"is not one \(list index out of range\)"),
+        (number, r"is not one \('int' object has no attribute 'split'\)"),
+    ):
+        path.write_text(json.dumps(record) + "\n", "utf-8")
+        with pytest.raises(UserError, match=rf"train.jsonl: line 1: begins as a line of SuperGLUE, but {words}"):
+            list(read(str(path)))

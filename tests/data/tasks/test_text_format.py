@@ -47,6 +47,21 @@ def test_labels_that_tfds_hides_are_no_labels():
     assert text_task("wnli_simple").gold({"label": "entailment"}) == 1
 
 
+@pytest.mark.parametrize(
+    "name, values, words",
+    [
+        ("squad", {"question": "q", "context": "c", "answers": None}, "squad (column 'answers' is empty)"),
+        ("translate_en_de", {"en": None, "de": "x"}, "translate_en_de (column 'en' is empty)"),
+        ("wsc_simple", PRONOUN | {"span2_index": "x", "label": 1}, "wsc_simple (ValueError: invalid literal for int"),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(name, values, words):
+    task, row = TextFormatTask(name=name), Row(3, values)
+    with pytest.raises(UserError) as error:
+        print(task.input_text(row, "f: line 3"), task.target(row, "f: line 3"), task.target_texts(row, "f: line 3"))
+    assert f"f: line 3: does not fit task.name: {words}" in str(error.value) and "\n" not in str(error.value)
+
+
 def test_record_takes_the_best_of_several_answers():
     given = [Row(1, QUERY), Row(2, QUERY | {"answers": ["New York City"]})]
     gold = [RECORD.target(row, "") for row in given]
