@@ -51,7 +51,10 @@ def fetch(url: str, directory: Path, say: Progress) -> bool:
         text = _tried(f"{url}/manifest.json", lambda file: file.read())
     except FileNotFoundError:
         return False
-    manifest = json.loads(text)
+    try:
+        manifest = json.loads(text)
+    except ValueError:  # such as the page of a proxy
+        manifest = None
     if not manifest_is_whole(manifest):
         raise UserError(f"data.mirror: {url}/manifest.json: is damaged, or of another version of jaxpt")
     missing = [s for s in manifest["shards"] if not is_intact(directory / s["file"], s["crc32"])]

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 from pydantic import AfterValidator, Field
 
 from jaxpt import errors
-from jaxpt.data.tables.files import MAX_LINE, open_file, raw_lines, read_lines
+from jaxpt.data.tables.files import DAMAGE, MAX_LINE, damaged, open_file, raw_lines, read_lines
 from jaxpt.errors import UserError
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -119,6 +119,8 @@ def _wide_lines(path: str, encoding: str) -> Iterator[tuple[int, str]]:
                 line = text.readline(MAX_LINE + 1)
             except UnicodeError:
                 raise UserError(f"{path}: line {number}: not {encoding}; set the right encoding") from None
+            except DAMAGE as error:
+                raise damaged(path, error, number - 1) from None
             if not line:
                 return
             if len(line) > MAX_LINE:

@@ -25,6 +25,8 @@ MAX_FILE = 1 << 31
 """Bytes of a file, unpacked, that is read as a whole."""
 INNER_CR = "a CR inside of the line; lines end in LF or CR LF"
 """What is wrong with a line where a CR alone was to end another one, for messages."""
+DAMAGE = (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError)
+"""What reading a packed file raises where it is not whole; RuntimeError: an encrypted zip."""
 _GZIP_RATIO = 3  # text to its .gz
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
 
@@ -265,12 +267,17 @@ def raw_lines(path: str, offset: int = 0) -> Iterator[bytes]:
                 count += 1
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
-        place = "" if offset else f" after line {count:,}"
-        kind = "zip" if ".zip!" in path else "gzip"  # RuntimeError: an encrypted zip
-        raise UserError(f"{path}: truncated or damaged {kind} file{place} ({error}); fetch or pack it again") from None
+    except DAMAGE as error:
+        raise damaged(path, error, None if offset else count) from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def damaged(path: str, error: Exception, num_lines: int | None) -> UserError:
+    """What is said of a packed file that cannot be unpacked: one of `DAMAGE` after some lines."""
+    place = "" if num_lines is None else f" after line {num_lines:,}"
+    kind = "zip" if ".zip!" in path else "gzip"
+    return UserError(f"{path}: truncated or damaged {kind} file{place} ({error}); fetch or pack it again")
 
 
 class _Remote(io.RawIOBase):

@@ -116,6 +116,9 @@ def test_a_shard_that_is_not_there_is_named(server, whole, tmp_path):
     (root / "numbers" / shard_name(1, SHARDS)).unlink()
     with pytest.raises(UserError, match=f"{shard_name(1, SHARDS)}: is not there, but its manifest names it"):
         copied(tmp_path / "numbers", url)
+    (root / "numbers" / "manifest.json").write_text("<html>Please log in</html>")
+    with pytest.raises(UserError, match=r"manifest\.json: is damaged, or of another version of jaxpt"):
+        copied(tmp_path / "other" / "numbers", url)
 
 
 def test_other_file_systems_go_through_tensorflow(whole, tmp_path, monkeypatch):

@@ -67,6 +67,10 @@ def test_what_is_given_is_not_looked_for(tmp_path, notes):
         list(tables.read(tmp_path / "a.csv", encoding="ascii"))
     with pytest.raises(UserError, match=r"a\.csv: line 1: not utf-32; set the right encoding"):
         list(tables.read(tmp_path / "a.csv", encoding="utf-32"))
+    packed = gzip.compress("".join(["text,label\n", *(f"row {n},{n % 2}\n" for n in range(9999))]).encode("utf-16"))
+    (tmp_path / "b.csv.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(UserError, match=r"b\.csv\.gz: truncated or damaged gzip file after line [1-9],?\d+ \("):
+        list(tables.read(tmp_path / "b.csv.gz"))
 
 
 @pytest.mark.parametrize(
