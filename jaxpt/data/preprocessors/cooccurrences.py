@@ -62,8 +62,8 @@ def _counted(
     for start in range(0, len(tokens_N), _CHUNK):
         keys, weights = [pairs], [counts]
         for distance in range(1, window + 1):
-            first = slice(start, min(start + _CHUNK, len(tokens_N) - distance))
-            second = slice(first.start + distance, max(first.stop + distance, first.start + distance))
+            first = slice(start, max(min(start + _CHUNK, len(tokens_N) - distance), start))
+            second = slice(first.start + distance, first.stop + distance)
             is_pair = text_N[first] == text_N[second]
             if unknown is not None:
                 is_pair &= (tokens_N[first] != unknown) & (tokens_N[second] != unknown)
