@@ -344,8 +344,11 @@ class Tokenizer(abc.ABC):
 
 
 def any_of(tokens: Iterable[str]) -> str:
-    """A regular expression whose group is one of some tokens; of several that begin at a place the longest."""
-    return f"({'|'.join(map(re.escape, sorted(tokens, key=len, reverse=True)))})"
+    """A regular expression whose group is one of some tokens; of several that begin at a place the longest.
+
+    Without tokens it matches nothing.
+    """
+    return f"({'|'.join(map(re.escape, sorted(tokens, key=len, reverse=True))) or '(?!)'})"
 
 
 def _trimmed(text: str, offsets_Nx2: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@ import io
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pydoc_data.topics import topics
@@ -10,6 +11,7 @@ import pytest
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
+from jaxpt.data.tokenizers.base import any_of
 from jaxpt.errors import UserError
 
 KINDS = ("sentencepiece", "wordpiece", "bpe")
@@ -109,6 +111,10 @@ def test_special_tokens_in_a_document_are_plain_text_unless_asked_for(trained):
         assert tokenizer.encode("x<|endoftext|>y", special=True).count(v.eos) == 1
     else:
         assert tokenizer.encode("a <extra_id_0> b")[-2 - len(tokenizer.encode("b")) + 1] == SIZE - 1
+
+
+def test_no_tokens_are_nowhere_in_a_text():
+    assert re.split(any_of([]), "a b") == ["a b"] and re.split(any_of(["b"]), "a b") == ["a ", "b", ""]
 
 
 def test_decoding_leaves_out_what_stands_for_no_text(trained):
