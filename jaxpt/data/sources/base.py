@@ -5,7 +5,8 @@ both from 0. The number in the file is that of the line (text, JSONL), row (Parq
 that it leads back to the place. Documents without text are skipped and counted.
 
 Without a `validation_path` a document is held out if the hash of its text falls under `validation_fraction`: the
-choice depends on nothing but the text, and equal documents never stand on both sides.
+choice depends on nothing but the text, and equal documents never stand on both sides. Finished examples of a SeqIO Task
+(`examples.py`) are held out by a hash of their place: equal ones may stand on both sides.
 
 A corpus is cut into shards, runs of documents of 8 MB of text or more: a function of the files alone, so that the same
 shards come out whatever the number of processes that work on them.

@@ -1,7 +1,8 @@
 """Rows of labelled files, for a recipe with a task. A row is a document whose text is JSON: {column: value}.
 
-Without a `validation_path` a fraction of each label's rows is held out, by a hash of their texts. With
-`data.test_fraction` a part of the others is for the test, with `data.train_rows` so many of the rest are trained on.
+Without a `validation_path` a fraction of each label's rows is held out, by a hash of their texts; with
+`task.split_by: group` a fraction of the groups. With `data.test_fraction` a part of the others is for the test, with
+`data.train_rows` so many of the rest are trained on.
 
 The rows are cut into shards of 4,096, whatever their files are; in version 1 of the order of records
 (`stream/order.py`) each file is a shard.
