@@ -52,7 +52,7 @@ class DebertaConfig(BertConfig):
     """Add a table of absolute positions to the embeddings."""
     token_types: NonNegativeInt = 0
     convolution: Size | None = None
-    """Kernel width of the convolution parallel to the first layer (v2: 3); None: no convolution."""
+    """Kernel width of the convolution parallel to the first layer, odd (v2: 3); None: no convolution."""
     convolution_activation: Activation = "tanh"
     mask_decoder: bool = False
     """Enhanced mask decoder: the last layer runs twice, with absolute positions added to the first queries. In
@@ -62,6 +62,8 @@ class DebertaConfig(BertConfig):
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:
+        if self.convolution and self.convolution % 2 == 0:
+            raise ValueError(f"convolution: {self.convolution} is even; set an odd width")
         if self.layers <= bool(self.convolution) + self.mask_decoder:
             raise ValueError(f"layers: {self.layers} are too few with convolution or mask_decoder")
         return self
@@ -153,19 +155,26 @@ class Block(bert.Block):
 
 
 class Convolution(nn.Module):
-    """LN(y + f(conv(x))): a convolution over tokens, parallel to the first layer with output y. Padding stays 0."""
+    """LN(y + f(conv(x))): a convolution over tokens, parallel to the first layer with output y. Padding stays 0.
+
+    Tokens of another segment count as zeros, as padding does, so a text of a packed row is as it is alone.
+    """
 
     config: DebertaConfig
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array, y_BxLxD: jax.Array, real_BxLx1: jax.Array) -> jax.Array:
+    def __call__(self, x_BxLxD: jax.Array, y_BxLxD: jax.Array, segments_BxL: jax.Array) -> jax.Array:
         c, dtype = self.config, compute_dtype(self.config)
         shape = (c.convolution, c.embed_dim, c.embed_dim)
         kernel = param(self, "kernel", INIT, shape, ("positions", "embed", "norm")).astype(dtype)
         bias = param(self, "bias", nn.initializers.zeros, (c.embed_dim,), ("norm",)).astype(dtype)
-        side = (c.convolution - 1) // 2
-        z = jax.lax.conv_general_dilated(x_BxLxD, kernel, (1,), [(side, side)], dimension_numbers=("NWC", "WIO", "NWC"))
-        z = jnp.where(real_BxLx1, z + bias, 0)
+        side, length = c.convolution // 2, x_BxLxD.shape[1]
+        x, segments = (jnp.pad(x, [(0, 0), (side, side), (0, 0)][: x.ndim]) for x in (x_BxLxD, segments_BxL))
+        windows = [slice(first, first + length) for first in range(c.convolution)]
+        taps = [jnp.where((segments[:, at] == segments_BxL)[..., None], x[:, at], 0) for at in windows]
+        z = jnp.einsum("BLND,NDE->BLE", jnp.stack(taps, axis=2), kernel) + bias
+        real_BxLx1 = segments_BxL[..., None] > 0
+        z = jnp.where(real_BxLx1, z, 0)
         z = ACTIVATIONS[c.convolution_activation](Dropout(c.dropout)(z))
         return jnp.where(real_BxLx1, LayerNorm(c.epsilon, dtype, name="norm")(y_BxLxD + z), 0)
 
@@ -228,8 +237,8 @@ class Deberta(LanguageModel):
         """
         c, dtype = self.config, compute_dtype(self.config)
         x_BxLxD = self.embed(tokens_BxL, token_types, positions) if embedded is None else embedded
-        real_BxLx1 = jnp.ones((1, 1, 1), bool) if segment_ids is None else segment_ids[..., None] > 0
-        x_BxLxD = jnp.where(real_BxLx1, self.embed_norm(x_BxLxD), 0)
+        segments_BxL = jnp.ones((1, x_BxLxD.shape[1]), jnp.int32) if segment_ids is None else segment_ids
+        x_BxLxD = jnp.where(segments_BxL[..., None] > 0, self.embed_norm(x_BxLxD), 0)
         x_BxLxD = constrain(self.embed_dropout(x_BxLxD), "act_embed")
 
         relative_RxD = None
@@ -240,7 +249,7 @@ class Deberta(LanguageModel):
         output = Output(x_BxLxD)
         if self.convolution is not None:
             output = self.first(x_BxLxD, shared, layers=layers)
-            output = output.with_hidden(self.convolution(x_BxLxD, output.hidden, real_BxLx1))
+            output = output.with_hidden(self.convolution(x_BxLxD, output.hidden, segments_BxL))
         output = output.concat(self.encoder(output.hidden, shared, layers=layers))
         if self.last is None:
             return output

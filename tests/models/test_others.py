@@ -59,13 +59,9 @@ def test_every_parameter_has_a_gradient(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    grids.cases(
-        [name for name in SINGLE if name != "deberta_v2"], "albert", "deberta", "gpt", "llama", "modernbert", "roberta",
-        "t5_lm", "xlnet",
-    ),
-)  # fmt: skip
+    grids.cases(SINGLE, "albert", "deberta_v2", "gpt", "llama", "modernbert", "roberta", "t5_lm", "xlnet"),
+)
 def test_packed_equals_separate(name):
-    """A convolution (DeBERTa v2) alone looks past the end of a sequence."""
     model, variables = made(name)
 
     def run(ids, segments, positions):
@@ -96,6 +92,11 @@ def test_padding_never_changes_a_real_token(name):
 def test_eurobert_refuses_keys_that_it_does_not_use():
     with pytest.raises(ValueError, match="logit_cap: eurobert has None alone; leave it out"):
         OTHERS["eurobert"](logit_cap=2.0)
+
+
+def test_a_convolution_has_a_centre():
+    with pytest.raises(ValueError, match="convolution: 2 is even; set an odd width"):
+        OTHERS["deberta_v2"](convolution=2)
 
 
 @pytest.mark.gpu
