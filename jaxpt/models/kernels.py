@@ -147,9 +147,13 @@ def _chunked(inputs: Inputs, chunk: int | None) -> jax.Array:
 
 
 def cudnn(inputs: Inputs, implementation: Any = "cudnn") -> jax.Array:
-    """`jax.nn.dot_product_attention`: causal masks and their windows by option, everything else as a mask array."""
+    """`jax.nn.dot_product_attention`: causal masks and their windows by option, everything else as a mask array.
+
+    cuDNN counts queries and keys from 0. Those of a cache start elsewhere, so they need the mask array too.
+    """
     q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias, scale, *_ = inputs
-    causal = mask.causal and mask.prefix_BxS is None
+    is_in_order = mask.offset is None and mask.key_index_S is None
+    causal = mask.causal and mask.prefix_BxS is None and is_in_order
     rest = mask.replace(causal=False, window=None) if causal else mask  # cuDNN has no window to both sides
     allowed = rest.materialise(q_BxLxHxK.shape[1], k_BxSxGxK.shape[1])
     window = None if mask.window is None or not causal else mask.window - 1

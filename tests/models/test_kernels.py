@@ -91,6 +91,16 @@ def test_doctests():
     assert doctest.testmod(kernels).failed == 0
 
 
+def test_the_library_counts_from_the_offset_of_a_cache():
+    """Two new tokens after four, in a ring of eight keys."""
+    (q, k, v), _ = inputs("library", "causal")
+    order = (jnp.arange(8) - 6) % 8
+    mask = Mask(None, jnp.array([[1] * 6 + [0] * 2]), offset=jnp.int32(6), key_index_S=order, causal=True)
+    given = Inputs(q[:1, :2], k[:1, :8], v[:1, :8], mask, None, 0.3)
+    want, got = jax.jit(lambda: [kernels.plain(given), RUNS["library"](given)])()
+    np.testing.assert_allclose(got, want, atol=2e-5)
+
+
 def test_chunks_never_hold_all_scores():
     q = jax.ShapeDtypeStruct((1, 2048, 1, 8), jnp.float32)
 
