@@ -125,14 +125,14 @@ class Bart(EncoderDecoder):
         self.encoder_embed_norm, self.decoder_embed_norm = norm(), norm()
         self.encoder, self.decoder = Stack((encoder,), c.remat, c.unroll), Stack((decoder,), c.remat, c.unroll)
         self.encoder_norm, self.decoder_norm = (norm(), norm()) if c.pre_norm else (None, None)
-        self.drop = Dropout(c.dropout)
+        self.encoder_drop, self.decoder_drop = Dropout(c.dropout), Dropout(c.dropout)
 
     def embed(self, stack: str, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
         """The sum of the embeddings, normalised."""
         scale = math.sqrt(self.config.embed_dim) if self.config.scale_embeddings else 1.0
-        table, norm = getattr(self, f"{stack}_positions"), getattr(self, f"{stack}_embed_norm")
+        table, norm, drop = (getattr(self, f"{stack}_{name}") for name in ("positions", "embed_norm", "drop"))
         x_BxLxD = self.token_embed(tokens_BxL) * scale + table(tokens_BxL.shape[1], positions)
-        return constrain(self.drop(norm(x_BxLxD)), "act_embed")
+        return constrain(drop(norm(x_BxLxD)), "act_embed")
 
     def finish(self, stack: str, hidden_BxLxD: jax.Array) -> jax.Array:
         """The final norm of mBART."""

@@ -199,12 +199,12 @@ class T5(T5Scores, EncoderDecoder):
         decoder = Stack(c.segments("decoder"), c.remat, c.unroll)
         self.decoder = self.encoder if c.share_layers else decoder
         self.encoder_norm, self.decoder_norm = RMSNorm(c.epsilon, dtype), RMSNorm(c.epsilon, dtype)
-        self.drop = Dropout(c.dropout)
+        self.encoder_drop, self.decoder_drop = Dropout(c.dropout), Dropout(c.dropout)
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
 
     def embed(self, stack: str, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
         """The token embeddings; relative positions are the same in a packed row."""
-        return self.drop(self.token_embed(tokens_BxL))
+        return getattr(self, f"{stack}_drop")(self.token_embed(tokens_BxL))
 
     def bias(self, stack: str, mask: Mask, length: int) -> LearnedBias | jax.Array | None:
         """The position bias that all layers of the stack share."""
@@ -212,5 +212,5 @@ class T5(T5Scores, EncoderDecoder):
         return None if bias is None else bias_of(bias, mask, length)
 
     def finish(self, stack: str, hidden_BxLxD: jax.Array) -> jax.Array:
-        """The final norm."""
-        return self.drop(getattr(self, f"{stack}_norm")(hidden_BxLxD))
+        """The final norm, and dropout."""
+        return getattr(self, f"{stack}_drop")(getattr(self, f"{stack}_norm")(hidden_BxLxD))

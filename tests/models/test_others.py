@@ -121,6 +121,16 @@ def test_a_prefix_is_seen_from_both_sides():
         assert np.flatnonzero(np.abs(outputs[0] - outputs[1]).max(-1)[0] > 1e-6).tolist() == seen
 
 
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_both_sides_drop_other_embeddings(name):
+    model, variables = made(name, dropout=0.5)
+    draw = functools.partial(model.apply, variables, method="embed", rngs={"dropout": jax.random.key(0)})
+    encoder, decoder = jax.jit(lambda ids: [draw(side, ids, None) == 0 for side in ("encoder", "decoder")])(
+        tokens(1, 8)
+    )
+    assert 0.3 < np.mean(encoder != decoder) < 0.7
+
+
 def test_shared_layers_are_counted_once():
     """The decoder adds its cross-attention and its norm, its position bias and its final norm."""
     own, shared = (Network(EVERY[name]().build()).count_params() for name in ("t5", "t5_shared"))
