@@ -194,13 +194,14 @@ class Stack(nn.Module):
     ) -> tuple[jax.Array, Output]:  # fmt: skip
         """Runs the segment as a function of its parameters; `nn.scan` traces a layer twice and has no pipelining."""
         params, rngs = nn.unbox(self.get_variable("params", name)), self.scope.rngs
+        draws = self._draws(name, shared)
         is_sown = self.is_mutable_collection(INTERMEDIATES)
         keys = {purpose: jax.random.split(rng.rng, segment.repeats) for purpose, rng in rngs.items()}
 
         def layer(x_BxLxD: jax.Array, inputs: Any, shared: Shared) -> tuple[jax.Array, Output]:
             of_layer, keys, past = inputs
             variables = {"params": params if segment.shared else of_layer}
-            lazy = {purpose: LazyRng(keys[purpose], (*rng.suffix, name)) for purpose, rng in rngs.items()}
+            lazy = {purpose: LazyRng(keys[purpose], (*rng.suffix, *draws)) for purpose, rng in rngs.items()}
             if not is_sown:
                 return pattern.apply(variables, x_BxLxD, past, shared, rngs=lazy)
             (x_BxLxD, output), sown = pattern.apply(
@@ -210,26 +211,44 @@ class Stack(nn.Module):
 
         if not isinstance(past.cache, NewCache | None):
             return self._run_cached(segment, layer, params, keys, past, x_BxLxD, shared)
-        if self.remat != "none":
-            layer = jax.checkpoint(layer, policy=_kept(self.remat), prevent_cse=self.unroll not in (1, "auto"))
         is_staged = pipeline.stages() > 1 and not segment.shared
         is_plain = len(parts.of(params)) == len(segment.blocks) == 1 and not is_staged and not segment.shared
         if at_BxT is not None and is_plain:
+            layer = self._rematerialized(layer, segment.repeats)
             return self._run_at(segment, layer, (params, keys, past), x_BxLxD, shared, at_BxT)
         outputs = []
         for part, per_layer, count in _parts(segment, params, (keys, past)):
             scan = functools.partial(jax.lax.scan, unroll=turns(self.unroll, self.remat, count))
+            run = self._rematerialized(layer, count)
             if is_staged:
-                x_BxLxD, output = pipeline.run(layer, part, per_layer, x_BxLxD, shared, scan)
+                x_BxLxD, output = pipeline.run(run, part, per_layer, x_BxLxD, shared, scan)
             elif segment.resizes:
                 only = jax.tree.map(lambda x: x[0], (part, *per_layer))
-                x_BxLxD, output = layer(x_BxLxD, only, shared)
+                x_BxLxD, output = run(x_BxLxD, only, shared)
                 output = jax.tree.map(lambda x: x[None], output)
             else:
-                x_BxLxD, output = scan(lambda x, xs: layer(x, xs, shared), x_BxLxD, (part, *per_layer), count)
+                x_BxLxD, output = scan(lambda x, xs, run=run: run(x, xs, shared), x_BxLxD, (part, *per_layer), count)
             outputs.append(output)
         joined = _written if isinstance(past.cache, NewCache) else _concatenated
         return x_BxLxD if at_BxT is None else _take(x_BxLxD, at_BxT), jax.tree.map(joined, *outputs)
+
+    @nn.nowrap
+    def _draws(self, name: str, shared: Shared) -> tuple[int | str, ...]:
+        """What is folded into the random keys of a segment: its name, and what tells this call from others."""
+        # As a module's: a layer that is called again (DeBERTa's mask decoder) has other dropout masks.
+        calls = self.scope.rng_counters.get(name, 0)
+        self.scope.rng_counters[name] = calls + 1
+        # The decoder is a call of its own, so the count does not tell it from an encoder with the same layers.
+        return name, *["decoder"] * (shared.memory_mask is not None), *[calls] * (calls > 0)
+
+    @nn.nowrap
+    def _rematerialized(self, layer: Any, count: int) -> Any:
+        """The layer, rematerialized as configured; `count`: of how many repetitions."""
+        if self.remat == "none":
+            return layer
+        # XLA would join equal computations of both passes where no loop is between them.
+        is_loop = self.unroll in (1, "auto") and count > 1
+        return jax.checkpoint(layer, policy=_kept(self.remat), prevent_cse=not is_loop)
 
     @nn.nowrap
     def _run_cached(

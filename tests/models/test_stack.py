@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from jaxpt.config import MeshConfig
+from jaxpt.models.layers import Dropout
+from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past
 from jaxpt.models.stack import Segment, Shared, Stack, turns
 from jaxpt.parallel import compiler
@@ -96,16 +98,51 @@ def test_auto_has_no_loop_on_a_gpu_unless_the_loop_is_what_bounds_memory(monkeyp
     assert "stablehlo.while" not in text
 
 
-@pytest.mark.parametrize("unroll", [1, 3])
-def test_what_is_computed_again_is_so_without_a_loop_too(unroll):
+@pytest.mark.parametrize(("unroll", "repeats"), [(1, 3), (3, 3), (1, 1)])
+def test_what_is_computed_again_is_so_without_a_loop_too(unroll, repeats):
     """XLA would join equal computations of both passes where no loop is between them."""
-    stack = Stack(SEGMENTS[:1], "full", unroll)
+    params = jax.tree.map(lambda x: x[:repeats], {"segment_0": variables()["params"]["segment_0"]})
 
-    def loss(params):
-        return jnp.square(stack.apply({"params": {"segment_0": params["segment_0"]}}, X, Shared()).hidden).sum()
+    def products(remat):
+        stack = Stack((Segment(SEGMENTS[0].blocks, repeats),), remat, unroll)
+        loss = lambda params: jnp.square(stack.apply({"params": params}, X, Shared()).hidden).sum()  # noqa: E731
+        lowered = jax.jit(jax.grad(loss)).lower(params)
+        assert ("optimization_barrier" in lowered.as_text()) == (remat == "full" and (unroll, repeats) != (1, 3))
+        return lowered.compile().as_text().count(" dot(")
 
-    text = jax.jit(jax.grad(loss)).lower(variables()["params"]).as_text()
-    assert ("optimization_barrier" in text) == (unroll > 1) and ("stablehlo.while" in text) == (unroll == 1)
+    assert products("full") > products("none")
+
+
+class Dropped(nn.Module):
+    """Dropout of its input."""
+
+    @nn.compact
+    def __call__(self, x, past, shared):
+        self.param("unused", nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)), (1,))
+        return Output(Dropout(0.5)(x))
+
+
+class Twice(nn.Module):
+    """A stack that is called again, as DeBERTa's mask decoder calls its last layer."""
+
+    def setup(self):
+        self.stack = Stack((Segment((Dropped,), 1),))
+
+    def __call__(self, shared):
+        return [self.stack(jnp.ones(64), shared).hidden for _ in range(2)]
+
+
+def test_each_call_draws_masks_of_its_own():
+    """Also a decoder with the layers of an encoder (T5's `share_layers`), which is a call of another method."""
+    params = {"params": {"stack": {"segment_0": {"block_0": {"unused": np.zeros((1, 1))}}}}}
+
+    @jax.jit
+    def run(key):
+        return [Twice().apply(params, x, rngs={"dropout": key}) for x in (Shared(), Shared(memory_mask=Mask()))]
+
+    (first, second), (decoder, _) = run(jax.random.key(0))
+    assert (first != second).any() and (first != decoder).any()
+    assert np.flatnonzero(first).tolist()[:8] == [1, 2, 4, 5, 8, 12, 13, 15], "runs go on with the masks that they had"
 
 
 def test_layers_start_different():
