@@ -115,33 +115,38 @@ class Classification(TextHead):
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         outputs, labels = self.outputs(model, hidden, batch), batch["labels"]
         losses, _ = self.example_loss(outputs, labels)
+        target_losses, _ = self.example_loss(outputs, labels, is_plain=True)
         is_correct = outputs.argmax(-1) == labels if self.task.kind == "classification" else None
-        return self.sums_and_metrics(losses, is_correct, batch, **self.lm_part(model, hidden, batch))
+        lm = self.lm_part(model, hidden, batch)
+        return self.sums_and_metrics(losses, is_correct, batch, target_losses, **lm)
 
-    def example_loss(self, outputs: jax.Array | None, labels: jax.Array) -> tuple[Any, jax.Array]:
+    def example_loss(
+        self, outputs: jax.Array | None, labels: jax.Array, is_plain: bool = False
+    ) -> tuple[Any, jax.Array]:
         """Loss and weight of each example.
 
         Args:
           outputs: the head's, [..., K]; None: the weight alone is wanted.
           labels: [...] or [..., K].
+          is_plain: without class weights and label smoothing.
         """
-        kind = self.task.kind
+        kind, class_weights = self.task.kind, None if is_plain else self.class_weights
+        label_smoothing = 0.0 if is_plain else self.label_smoothing
         ones = jnp.ones(labels.shape[: 2 if outputs is None else outputs.ndim - 1])
         if kind == "classification":
             if outputs is None:
                 outputs = jnp.zeros((*labels.shape, self.task.outputs))
-            class_weights = self.class_weights
             weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
             return class_losses.class_cross_entropy(
-                outputs, labels, label_smoothing=self.label_smoothing, class_weights=weights
+                outputs, labels, label_smoothing=label_smoothing, class_weights=weights
             )
         if outputs is None:
             return None, ones
         if kind == "regression":
             return jnp.square(outputs[..., 0] - labels), ones
         losses = optax.sigmoid_binary_cross_entropy(outputs, labels)
-        if self.class_weights is not None:
-            losses *= jnp.where(labels > 0, jnp.array(self.class_weights, jnp.float32), 1.0)
+        if class_weights is not None:
+            losses *= jnp.where(labels > 0, jnp.array(class_weights, jnp.float32), 1.0)
         return losses.mean(-1), ones
 
     @property

@@ -214,21 +214,25 @@ class HeadObjective(Objective):
         raise NotImplementedError
 
     def sums_and_metrics(
-        self, losses: jax.Array, is_correct: jax.Array | None, batch: Batch, **parts: jax.Array
-    ) -> LossOutputs:
+        self, losses: jax.Array, is_correct: jax.Array | None, batch: Batch,
+        target_losses: jax.Array | None = None, **parts: jax.Array,
+    ) -> LossOutputs:  # fmt: skip
         """What `loss_from_hidden` returns, from the loss of each example.
 
         Args:
           losses: [B, N].
           is_correct: [B, N]; None: predictions are not right or wrong.
           batch: the features.
+          target_losses: [B, N], of the metric `target_loss`: as the baseline's, without class weights and label
+            smoothing; `losses` by default.
           **parts: other parts of the loss.
         """
+        target_losses = losses if target_losses is None else target_losses
         weights, metrics = batch["label_weights"], dict[str, Any]()
         if is_correct is not None:
             metrics["accuracy"] = ((is_correct * weights).sum(), weights.sum())
         if "eval_mask" in batch:
-            metrics["target_loss"] = ((losses * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
+            metrics["target_loss"] = ((target_losses * batch["eval_mask"]).sum(), batch["eval_mask"].sum())
         return {self.kind: (losses * weights).sum(), **parts}, jax.lax.stop_gradient(metrics)
 
     def predict(self, model: Bound, batch: Batch) -> jax.Array:

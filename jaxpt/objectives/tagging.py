@@ -86,7 +86,8 @@ class Tagging(HeadObjective):
             label_smoothing=self.label_smoothing,
             class_weights=None if self.class_weights is None else jnp.array(self.class_weights, jnp.float32),
         )
-        return self.sums_and_metrics(losses, logits.argmax(-1) == tags, batch)
+        target_losses, _ = class_losses.class_cross_entropy(logits, tags)
+        return self.sums_and_metrics(losses, logits.argmax(-1) == tags, batch, target_losses)
 
     @property
     def baseline(self) -> Baseline:

@@ -98,23 +98,27 @@ def test_other_targets(kind, tmp_path):
     )
     network, params, records, vocabulary = prepared(config)
     batch = config.objective.collate_fn(vocabulary)(records[:4], 32)
+    batch["eval_mask"] = batch["label_weights"]
 
     @jax.jit
     def both(params, batch):
-        return config.objective.predict(network.bind(params), batch), loss_of(config, network, params, batch)
+        bound = network.bind(params)
+        return config.objective.predict(bound, batch), config.objective.loss(bound, batch)
 
-    outputs, loss = both(params, batch)
+    outputs, (sums, metrics) = both(params, batch)
     outputs = np.asarray(outputs)[:, 0]
     targets = np.stack([record["target"] for record in records[:4]])
     if kind == "regression":
-        expected = ((outputs[:, 0] - targets) ** 2).mean()
+        expected = plain = ((outputs[:, 0] - targets) ** 2).mean()
     else:
         p = 1 / (1 + np.exp(-outputs))
         films = sum(row["label"] == "good" for row in train)
         weights = np.array([(40 - films) / films, 1 / 40])  # each row has "plot"
         np.testing.assert_allclose(config.objective.class_weights, weights, rtol=1e-6)
         expected = -(weights * targets * np.log(p) + (1 - targets) * np.log(1 - p)).mean()
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+        plain = -(targets * np.log(p) + (1 - targets) * np.log(1 - p)).mean()  # what a baseline is compared with
+    np.testing.assert_allclose(sums["classification"] / 4, expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics["target_loss"], (4 * plain, 4), rtol=1e-5)
 
 
 def test_packed_rows_of_short_texts_are_full(tmp_path):

@@ -108,6 +108,22 @@ def test_loss_by_hand(kind):
     np.testing.assert_allclose(own.weights(batch)[kind], count)
 
 
+def test_a_baseline_is_compared_with_the_plain_loss():
+    """Class weights and smoothed labels are of the loss alone: the baseline is the entropy of the tags."""
+    plain, weighted = objective("tagging", "bert"), objective(
+        "tagging", "bert", class_weights=(9.0, 1.0, 2.0, 3.0, 4.0), label_smoothing=0.1
+    )  # fmt: skip
+    batch = laid(plain, records("tagging"))
+    batch["eval_mask"] = batch["label_weights"]
+    network = plain.network(families.config("bert", model={"layers": 1}).model)
+    hidden, bound = np.ones((*batch["labels"].shape, 32), np.float32), network.bind(drawn(network))
+    (sums, want), (other, found) = jax.jit(
+        lambda: [x.loss_from_hidden(bound, hidden, batch) for x in (plain, weighted)]
+    )()
+    assert float(other["tagging"]) > 1.5 * float(sums["tagging"]) > 0
+    np.testing.assert_allclose(found["target_loss"], want["target_loss"], rtol=1e-6)
+
+
 def test_trivial_predictors():
     qa, tags = objective("question_answering", "bert"), objective("tagging", "bert")
     batch = laid(qa, records("question_answering", (8, 16)))
