@@ -67,7 +67,7 @@ def gradients(
         bound = network.bind(assemble(params, key), rngs)
         sums, metrics, carry = carried_loss(objective, bound, micro, carry, **options)
         check_parts(objective.kind, coefficients, sums, weights)
-        means = {part: total / jnp.maximum(part_weight(part, weights, batch), 1.0) for part, total in sums.items()}
+        means = {part: total / _divisor(part_weight(part, weights, batch)) for part, total in sums.items()}
         loss = sum(coefficients.get(part, 1.0) * mean for part, mean in means.items())
         return loss, ((means, metrics), carry)
 
@@ -123,6 +123,11 @@ def part_weight(part: str, weights: Metrics, batch: Batch) -> jax.Array | int:
         return weights[part]
     side = f"{part.partition('_')[0]}_segment_ids"
     return (batch[side] > 0).sum() if side in batch else num_tokens(batch)
+
+
+def _divisor(weight: jax.Array | int) -> jax.Array:
+    """The weight; 1 where there is none. Class weights of many classes may have a sum below 1."""
+    return jnp.where(weight > 0, weight, 1.0)
 
 
 def to_microbatches(rows: Any, accumulation: int) -> Any:

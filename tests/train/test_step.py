@@ -1,6 +1,7 @@
 """One step is the same for any accumulation and any mesh, and what is large is really sharded."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -182,6 +183,30 @@ def test_parts_are_divided_by_their_own_weights(family):
         np.testing.assert_allclose(
             once[name] / weights[name], twice[name] / weights_twice[name], rtol=2e-6, err_msg=name
         )
+
+
+class Weighted:
+    """The mean of the parameters, weighted by the batch."""
+
+    kind = "weighted"
+
+    def coefficients(self):
+        return {"part": 1.0}
+
+    def weights(self, batch):
+        return {"part": batch["weights"].sum()}
+
+    def loss(self, model, batch):
+        return {"part": (model * batch["weights"]).sum()}, {}
+
+
+@pytest.mark.parametrize(("weights", "mean"), [([0.1, 0.3], 1.75), ([1.0, 3.0], 1.75), ([0.0, 0.0], 0.0)])
+def test_weights_below_one_are_divided_by_their_sum(weights, mean):
+    """Class weights of 1 / classes; a batch without weight has no loss, and no gradient that is not finite."""
+    network, batch = SimpleNamespace(bind=lambda params, rngs: params), {"weights": jnp.array(weights)}
+    gradient, metrics, _ = step.gradients(Weighted(), network, jnp.array([1.0, 2.0]), batch, None)
+    np.testing.assert_allclose(metrics["loss"], mean, rtol=1e-6)
+    np.testing.assert_allclose(gradient.sum(), mean > 0, rtol=1e-6)
 
 
 def test_batch_that_does_not_divide_is_refused():
