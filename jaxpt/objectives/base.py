@@ -276,6 +276,11 @@ class Objective(ObjectiveConfig):
         if length < minimum:
             raise UserError(f"data.length: {length} is too short for {self.kind}, at least {minimum} is needed")
 
+    def refuse_z_loss(self) -> None:
+        """Raises UserError if `z_loss` is set, where no loss is over the vocabulary."""
+        if self.z_loss:
+            raise UserError(f"objective.z_loss: not used by {self.kind}; remove it")
+
     def check_tokens(self, vocabulary: Vocabulary, *names: str) -> None:
         """Raises UserError if a vocabulary has no such special token: cls, sep, mask or eos."""
         for name in names:

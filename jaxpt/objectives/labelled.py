@@ -274,6 +274,8 @@ class HeadObjective(Objective):
         return {**batch, "encoder_token_types": jnp.minimum(batch["encoder_token_types"], max(num_types - 1, 0))}
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        if not self.predicts_tokens:
+            self.refuse_z_loss()
         self.task.check_metrics()
         self.layout(vocabulary)
 

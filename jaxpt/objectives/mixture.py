@@ -166,6 +166,7 @@ class Mixture(Labelled):
         return total / count
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        self.refuse_z_loss()
         self.check_tasks(model, length, vocabulary)
         stacks = {name: model.task_head(part.task.head).stack for name, part in self.parts.items()}
         if len(set(stacks.values())) > 1:

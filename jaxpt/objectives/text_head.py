@@ -104,3 +104,7 @@ class TextHead(Labelled):
         if self.lm_loss and self.features is not None:
             raise UserError("objective.lm_loss trains the model, objective.features reads a frozen one; remove one")
         super().check(model, length, vocabulary)
+
+    def refuse_z_loss(self) -> None:
+        if not self.lm_loss:
+            super().refuse_z_loss()

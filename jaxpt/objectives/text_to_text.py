@@ -47,8 +47,12 @@ class TextToText(NextToken, Labelled):
     """Hyperparameters of text-to-text training on labelled rows."""
 
     kind: Literal["text_to_text"] = "text_to_text"
+    dropout: SkipJsonSchema[None] = Field(None, exclude=True)
+    """Null: it has no head."""
     features: SkipJsonSchema[None] = Field(None, exclude=True)
     """Null: it has no head."""
+    examples: SkipJsonSchema[None] = Field(None, exclude=True)
+    """Null: a packed row has as many examples as there is room for."""
     targets_length: PositiveInt = 64
     """Maximum number of tokens of a target."""
     separator: str = "\n"

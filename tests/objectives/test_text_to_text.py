@@ -113,3 +113,9 @@ def test_what_does_not_fit_is_refused(model, keys, said):
     made = config(model, **keys)
     with pytest.raises(UserError, match=said):
         made.objective.check(made.model, made.data.length, WORDS.vocabulary)
+
+
+@pytest.mark.parametrize("keys", [{"dropout": 0.5}, {"examples": 2}])
+def test_what_a_head_has_is_refused(keys):
+    with pytest.raises(UserError, match=rf"objective\.{next(iter(keys))}: wants null, got"):
+        config("t5", **keys)

@@ -14,6 +14,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.word_vectors import WordVectorsConfig
 from jaxpt.objectives import rows, skip_gram, word2vec
 from jaxpt.objectives.base import Objective
+from jaxpt.objectives.glove import GloVe
 from jaxpt.train import sparse
 from tests import families
 from tests.models.helpers import drawn
@@ -154,6 +155,9 @@ def test_settings_that_do_not_fit_are_one_line():
         objective("skip_gram").check(model, 3, Vocabulary(size=V))
     with pytest.raises(UserError, match=r"objective.subwords.min_length: 5 is more than max_length, 4"):
         objective("cbow", subwords={"min_length": 5, "max_length": 4}).check(model, 9, Vocabulary(size=V))
+    for h in (objective("cbow", z_loss=1e-4), GloVe(z_loss=1e-4)):
+        with pytest.raises(UserError, match=rf"objective\.z_loss: not used by {h.kind}; remove it"):
+            h.check(model, 9, Vocabulary(size=V))
 
 
 def test_docstrings():
