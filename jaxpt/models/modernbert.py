@@ -91,10 +91,10 @@ class ModernBertConfig(ModelConfig):
         """Local layers attend to tokens at a distance below this."""
         return self.window // 2 + 1
 
-    def rotations(self, positions: jax.Array) -> dict[str, Rotation]:
-        """The rotary positions of local and global layers, for positions [B, L] or [1, L]."""
-        thetas = {"global": self.global_theta, "local": self.local_theta}
-        return {kind: Rope(x).rotation(positions, self.embed_dim // self.heads) for kind, x in thetas.items()}
+    def rotations(self, positions: jax.Array, segment_ids: jax.Array | None = None) -> dict[str, Rotation]:
+        """The rotary positions of local and global layers, for positions [B, L] or [1, L] of texts with these ids."""
+        thetas, width = {"global": self.global_theta, "local": self.local_theta}, self.embed_dim // self.heads
+        return {kind: Rope(x).rotation(positions, width, segment_ids) for kind, x in thetas.items()}
 
     def segments(self) -> tuple[Segment, ...]:
         """The layers."""
@@ -203,6 +203,6 @@ class ModernBert(LanguageModel):
           Hidden states [B, L, D] in the compute dtype.
         """
         positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
-        shared = Shared(Mask(segment_ids, segment_ids), positional=self.config.rotations(positions))
+        shared = Shared(Mask(segment_ids, segment_ids), positional=self.config.rotations(positions, segment_ids))
         output = self.encoder(self.embed(tokens_BxL), shared, layers=layers)
         return output.with_hidden(self.final_norm(output.hidden))

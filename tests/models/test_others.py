@@ -71,6 +71,18 @@ def test_packed_equals_separate(name):
         close(got, want)
 
 
+def test_a_long_text_does_not_change_the_rotary_positions_of_its_neighbour():
+    """Of texts of 5 and 7 tokens the second alone is longer than the original training."""
+    factors = {"rope_short_factors": (1.0, 1.0), "rope_long_factors": (4.0, 4.0), "rope_original_positions": 6}
+    model, variables = made("eurobert", rope_scaling="longrope", **factors)
+
+    def run(ids, segments, positions):
+        return apply(model, variables, "encode", ids, segment_ids=segments, positions=positions)
+
+    for got, want in zip(*packed(run, 16)):
+        close(got, want)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", grids.cases(["bart", "mbart"], "bart"))
 def test_padding_never_changes_a_real_token(name):
