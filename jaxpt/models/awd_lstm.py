@@ -42,6 +42,8 @@ class AWDLSTMConfig(ModelConfig):
     text_layout: ClassVar[str] = "decoder"
 
     kind: Literal["awd_lstm"] = "awd_lstm"
+    adapter: None = None
+    """Null: adapters are for Transformers."""
     layers: Layers = 3
     embed_dim: Size = 400
     """Width of the embeddings and of the last layer."""

@@ -152,6 +152,8 @@ class DecoderOnlyConfig(MixtureConfig):
             raise ValueError(f"positions: {self.positions} goes with no window; remove window and other_window")
         if self.parallel != "no" and self.norm_position != "before":
             raise ValueError(f"parallel: {self.parallel} wants norm_position before")
+        if self.mlp_bias and all(map(self.is_sparse, range(self.layers))):
+            raise ValueError("mlp_bias: experts have no biases, and no layer is dense; remove it")
         return self
 
     def _check_rope(self) -> None:
@@ -160,6 +162,8 @@ class DecoderOnlyConfig(MixtureConfig):
         rotated = int(self.width * self.rotary_share)
         if rotated % 2 or not rotated:
             raise ValueError(f"rotary_share: {self.rotary_share} of head_dim {self.width} is not an even width")
+        if self.rope_scaling == "none" and self.rope_factor != 1:
+            raise ValueError(f"rope_factor: {self.rope_factor} is not used with rope_scaling none; set rope_scaling")
         for name in ("rope_short_factors", "rope_long_factors"):
             count = len(getattr(self, name))
             if self.rope_scaling == "longrope" and count != rotated // 2:

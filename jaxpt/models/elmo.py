@@ -39,6 +39,8 @@ class ELMoConfig(ModelConfig):
     fixed_params: ClassVar[tuple[str, ...]] = ("model/words/spelling",)
 
     kind: Literal["elmo"] = "elmo"
+    adapter: None = None
+    """Null: adapters are for Transformers."""
     layers: Layers = 2
     """Layers of LSTMs, the words' vectors aside."""
     embed_dim: Size

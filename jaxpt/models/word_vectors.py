@@ -30,6 +30,8 @@ class WordVectorsConfig(ModelConfig):
     text_layout: ClassVar[str] = "words"
 
     kind: Literal["word_vectors"] = "word_vectors"
+    adapter: None = None
+    """Null: adapters are for Transformers."""
     embed_dim: Size
     """Numbers of each vector."""
 

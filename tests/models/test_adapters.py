@@ -8,7 +8,10 @@ from flax import traverse_util
 
 from jaxpt.errors import UserError
 from jaxpt.models.adapters.bottleneck import BottleneckConfig
+from jaxpt.models.awd_lstm import AWDLSTMConfig
+from jaxpt.models.elmo import ELMoConfig
 from jaxpt.models.network import Network
+from jaxpt.models.word_vectors import WordVectorsConfig
 from tests import families, grids
 from tests.models.helpers import EVERY, OF_THEIR_OWN, drawn
 from tests.train.test_trainable import flat, steps
@@ -161,3 +164,10 @@ def test_wrong_kinds_are_named():
         families.config("bert", model={"adapter": {"kind": "bottelneck"}})
     with pytest.raises(UserError, match=r"model\.adapter"):
         families.config("bert", model={"adapter": {"dim": 0}})
+    with pytest.raises(UserError, match=r"model\.adapter: wants null, got"):
+        families.config("awd_lstm", model={"adapter": {"kind": "bottleneck", "dim": 4}})
+
+
+@pytest.mark.parametrize("make", [AWDLSTMConfig, ELMoConfig, WordVectorsConfig])
+def test_models_without_the_places_have_none(make):
+    assert make.model_fields["adapter"].annotation is type(None)

@@ -85,6 +85,8 @@ def test_wrong_sizes_are_refused():
         ({"pattern": ()}, "pattern: wants at least one kind of layer"),
         ({"window": 2}, "other_window: 3 is wider than window 2; swap the two"),
         ({"parallel": "one_norm"}, "parallel: one_norm wants norm_position before"),
+        ({"rope_factor": 8.0}, "rope_factor: 8.0 is not used with rope_scaling none; set rope_scaling"),
+        ({"experts": 2, "mlp_bias": True}, "mlp_bias: experts have no biases, and no layer is dense; remove it"),
         ({"positions": "alibi"}, "positions: alibi goes with no window; remove window and other_window"),
     ],
 )
