@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxpt.errors import UserError
 from jaxpt.metrics.base import metric
+from jaxpt.metrics.tagging import check_lengths
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,14 +97,19 @@ def macro_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = N
     """Mean of the F1 of each label; a label that is neither predicted nor a target counts 0 if `labels` has it.
 
     Args:
-      predictions: [N], or 0/1 [N, C].
+      predictions: [N], or 0/1 [N, C], or the tags of the words of each text.
       targets: as predictions.
       labels: all labels in order; by default those that occur.
 
     Example:
       >>> macro_f1([0, 1], [0, 1], labels=[0, 1, 2])
       {'macro_f1': 0.6666666666666666}
+      >>> macro_f1([["A", "B"], ["B"]], [["A", "B"], ["B"]])
+      {'macro_f1': 1.0}
     """
+    if is_matrix(targets) and any(isinstance(tag, str) for row in targets for tag in row):
+        check_lengths(predictions, targets)
+        predictions, targets = ([tag for row in rows for tag in row] for rows in (predictions, targets))
     return {"macro_f1": _averaged_f1(predictions, targets, labels, "macro")}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -149,7 +150,7 @@ def glue_submission(name: str, ids: Sequence, predictions: Sequence, default: st
 def _written(task: GlueTask, prediction: Any, default: str | None) -> str:
     """A prediction as the leaderboard has it."""
     if not task.labels:
-        return f"{min(max(float(prediction), 0.0), 5.0):.3f}"
+        return _written_number(task, prediction, default)
     if prediction in task.labels:
         return prediction
     if prediction in task.words:
@@ -159,3 +160,16 @@ def _written(task: GlueTask, prediction: Any, default: str | None) -> str:
     if default is None:
         raise UserError(f"{task.submission}: the prediction {prediction!r} is none of: {', '.join(task.labels)}")
     return _written(task, default, None)
+
+
+def _written_number(task: GlueTask, prediction: Any, default: str | None) -> str:
+    """A number as the leaderboard has it."""
+    try:
+        number = float(prediction)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isfinite(number):
+        return f"{min(max(number, 0.0), 5.0):.3f}"
+    if default is None:
+        raise UserError(f"{task.submission}: the prediction {prediction!r} is no finite number")
+    return _written_number(task, default, None)

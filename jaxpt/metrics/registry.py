@@ -27,7 +27,7 @@ def score(metric: str, predictions: Sequence, targets: Sequence, **options: Any)
       {name: value}; finite numbers.
 
     Raises:
-      UserError: no such metric or option, no examples, or not as many predictions as targets.
+      UserError: no such metric or option, no examples, or not as many predictions, `groups` or `no_answer` as targets.
 
     Example:
       >>> score("matthews", [1, 1, 1], [1, 0, 1])
@@ -42,6 +42,9 @@ def score(metric: str, predictions: Sequence, targets: Sequence, **options: Any)
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.default is parameter.empty and name not in (*_POSITIONAL, *options):
             raise UserError(f"{metric} needs the option {name!r}, one id for each example")
+    for name in ("groups", "no_answer"):
+        if (given := options.get(name)) is not None and len(given) != len(targets):
+            raise UserError(f"{metric}: {name}: {len(given)} values for {len(targets)} targets; there is one for each")
     return {name: float(value) for name, value in function(predictions, targets, **options).items()}
 
 

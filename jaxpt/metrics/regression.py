@@ -47,7 +47,8 @@ def mse(predictions: Sequence[float], targets: Sequence[float]) -> dict[str, flo
       >>> mse([1.0, 2.0], [1.0, 4.0])
       {'mse': 2.0}
     """
-    _check_finite(predictions)
+    for values in (predictions, targets):
+        _check_finite(values)
     return {"mse": sum((float(p) - float(t)) ** 2 for p, t in zip(predictions, targets)) / len(targets)}
 
 

@@ -25,7 +25,7 @@ def tag_accuracy(predictions: Tags, targets: Tags) -> dict[str, float]:
       >>> tag_accuracy([["DET", "NOUN"], ["VERB"]], [["DET", "VERB"], ["VERB"]])
       {'tag_accuracy': 0.6666666666666666}
     """
-    _check_lengths(predictions, targets)
+    check_lengths(predictions, targets)
     equal = [p == t for row, gold in zip(predictions, targets) for p, t in zip(row, gold)]
     return {"tag_accuracy": sum(equal) / max(len(equal), 1)}
 
@@ -93,7 +93,7 @@ def span_f1(
       >>> span_f1([["U-PER", "O"]], [["U-PER", "U-PER"]])["f1"]
       0.6666666666666666
     """
-    _check_lengths(predictions, targets)
+    check_lengths(predictions, targets)
     tags = dict.fromkeys(tag for rows in (targets, predictions) for row in rows for tag in row)
     detected_scheme = scheme_of(tags)
     if scheme is not None and (wrong := next((tag for tag in tags if tag[0] not in SCHEMES[scheme]), None)):
@@ -122,7 +122,8 @@ def _schemes() -> str:
     return "; ".join(f"{scheme} has {', '.join(sorted(prefixes))}" for scheme, prefixes in SCHEMES.items())
 
 
-def _check_lengths(predictions: Tags, targets: Tags) -> None:
+def check_lengths(predictions: Tags, targets: Tags) -> None:
+    """Raises UserError if a text has not a tag for each word."""
     for row, (p, t) in enumerate(zip(predictions, targets)):
         if len(p) != len(t):
             raise UserError(f"row {row}: {len(p)} predicted tags for {len(t)} words; each word has one tag")

@@ -297,6 +297,13 @@ LANGUAGES = {
 FALSE_TRUE = ("False", "True")
 NLI = ("entailment", "neutral", "contradiction")
 RTE = ("entailment", "not_entailment")
+
+
+def _dpr_referent(row: Row) -> list[str]:
+    candidates, label = _columns("dpr", "candidates", "label", row=row)
+    return [candidates[int(label)]]
+
+
 WNLI = ("not_entailment", "entailment")
 _NLI = _labelled("mnli", NLI, "premise", "hypothesis")
 _RTE = _labelled("rte", RTE, "premise", "hypothesis")
@@ -337,7 +344,7 @@ TASKS: dict[str, TextTask] = {
     ),
     "dpr": _texts(
         _having("dpr", ("sentence", "pronoun"), pronouns.dpr_inputs),
-        lambda row: [row["candidates"][int(row["label"])]],
+        _dpr_referent,
     ),
     "axb": _axb(),
     "axg": _RTE,

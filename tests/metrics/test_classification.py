@@ -140,6 +140,13 @@ def test_several_labels_for_each_example():
     assert value("exact_match", np.array(predictions), np.array(targets)) == 1 / 2
 
 
+def test_tags_of_words():
+    predictions, targets = [["A", "B"], ["B"]], [["A", "B"], ["A"]]
+    assert score("macro_f1", predictions, targets) == score("macro_f1", ["A", "B", "B"], ["A", "B", "A"])
+    with pytest.raises(UserError, match="row 1"):
+        score("macro_f1", predictions, [["A", "B"], ["A", "B"]])
+
+
 def test_average_precision():
     scores = [[0.9, 0.2], [0.8, 0.1], [0.1, 0.3]]
     targets = [[1, 0], [0, 0], [1, 0]]  # the second label never occurs

@@ -46,6 +46,10 @@ def test_bad_submissions():
         with pytest.raises(UserError, match=r"RTE\.tsv: the prediction .* is none of: entailment, not_entailment"):
             glue_submission("rte", [0], [wrong])
         assert glue_submission("rte", [0], [wrong], default="entailment")[1] == "0\tentailment"
+    for wrong in ("x", float("nan"), None):
+        with pytest.raises(UserError, match=r"STS-B\.tsv: the prediction .* is no finite number"):
+            glue_submission("stsb", [0], [wrong])
+        assert glue_submission("stsb", [0], [wrong], default="0")[1] == "0\t0.000"
     with pytest.raises(UserError, match="GLUE has no task 'boolq'; one of: cola, sst2, "):
         glue_task("boolq")
 

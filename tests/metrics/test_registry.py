@@ -68,6 +68,10 @@ def test_options():
         score("mse", [1], [1], labels=[1])
     with pytest.raises(UserError, match="multirc needs the option 'groups', one id for each example"):
         score("multirc", [1], [1])
+    options = {"multirc": "groups", "axg": "groups", "record": "groups", "squad_v2": "no_answer"}
+    for metric, name in options.items():
+        with pytest.raises(UserError, match=f"{metric}: {name}: 1 values for 2 targets; there is one for each"):
+            score(metric, ["a", "b"], ["a", "b"], **{name: [0]})
 
 
 def test_options_of_a_recipe():

@@ -28,6 +28,8 @@ def test_constant_predictions_constant_targets_and_one_example_have_no_correlati
 
 
 @pytest.mark.parametrize("metric", ["pearson", "spearman", "mse"])
-def test_predictions_are_finite(metric):
+def test_predictions_and_targets_are_finite(metric):
     with pytest.raises(UserError, match="row 1: nan is no finite number"):
         score(metric, [1.0, float("nan")], [1.0, 2.0])
+    with pytest.raises(UserError, match="row 1: nan is no finite number"):
+        score(metric, [1.0, 2.0], [1.0, float("nan")])

@@ -133,6 +133,8 @@ def test_a_column_that_is_missing_is_named(name):
 def test_bad_rows():
     with pytest.raises(UserError, match="stsb: the row has no column 'label'; it has: sentence1, sentence2"):
         text_task("stsb").targets(PAIR)
+    with pytest.raises(UserError, match="dpr: the row has no column 'candidates'; it has: sentence, label"):
+        text_task("dpr").targets({"sentence": "x", "label": 0})
     with pytest.raises(UserError, match="qqp: the row has no column 'question2'; it has: question1, label"):
         text_task("qqp").inputs({"question1": "x", "label": 0})
     with pytest.raises(UserError, match=r"wsc: word 3 \(from 0\) of .* is not 'He', which span2_index says"):
