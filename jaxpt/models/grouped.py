@@ -111,9 +111,12 @@ def _backward(residuals: tuple, dy_MxF: jax.Array) -> tuple[jax.Array, jax.Array
     def block(n: jax.Array, sum_GxDxF: jax.Array) -> jax.Array:
         cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=first_N[n], slice_size=size)
         x_bxD = jnp.where((jnp.arange(size) < rows_N[n])[:, None], cut(padded_x), 0)
-        return sum_GxDxF.at[group_N[n]].add(x_bxD.T @ cut(padded_dy))
+        dkernel = jnp.matmul(x_bxD.T, cut(padded_dy), preferred_element_type=jnp.float32)
+        return sum_GxDxF.at[group_N[n]].add(dkernel)
 
-    return dx_MxD, jax.lax.fori_loop(0, count, block, jnp.zeros_like(kernel_GxDxF)), None
+    zeros_GxDxF = jnp.zeros(kernel_GxDxF.shape, jnp.float32)  # sums over many blocks lose digits in bfloat16
+    dkernel_GxDxF = jax.lax.fori_loop(0, count, block, zeros_GxDxF)
+    return dx_MxD, dkernel_GxDxF.astype(kernel_GxDxF.dtype), None
 
 
 _blocks.defvjp(_forward, _backward)

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,6 +30,16 @@ def test_product_and_gradients(sizes):
         y, pull = jax.vjp(lambda x, kernel, run=run: run(x, kernel, sizes), x, kernel)
         for found, exact in zip((y, *pull(cotangent)), (wanted, to_x, to_kernel), strict=True):
             np.testing.assert_allclose(found, exact, atol=1e-5, rtol=1e-5)
+
+
+def test_the_gradient_of_many_blocks_is_summed_in_float32():
+    """256 blocks of 8 rows: each adds 10 to 2,560, where bfloat16 has every 16th number."""
+    x, dy = np.ones((2048, 1), jnp.bfloat16), np.ones((2048, 1), jnp.bfloat16)
+    x[::2] = 1.5
+    sizes = jnp.array([2048] + [0] * 255)
+    kernel = np.ones((256, 1, 1), jnp.bfloat16)
+    pull = jax.jit(lambda dy: jax.vjp(lambda kernel: grouped.product(x, kernel, sizes, "blocks"), kernel)[1](dy)[0])
+    assert pull(dy)[0] == 2560
 
 
 def test_a_permutation_has_the_gradient_of_a_gather():
