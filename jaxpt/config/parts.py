@@ -96,7 +96,7 @@ class ModelConfig(Frozen):
     """Layers that one turn of the loop over a stack does: 2 makes a small model on a CPU a quarter faster. `auto` is
     all on a GPU, up to 24, where nothing is computed again and each GPU has whole weights; else 1."""
     text_layout: ClassVar[str]
-    """How texts and special tokens stand in an example of fine-tuning (`jaxpt.objectives.labelled.layouts`)."""
+    """How texts and special tokens stand in an example of fine-tuning (`jaxpt.objectives.labelled.FAMILIES`)."""
     fixed_params: ClassVar[tuple[str, ...]] = ()
     """Paths of parameters that are no weights, but made of the vocabulary (`constants`), and never trained."""
     adapter: AnyAdapter | None = None

@@ -27,7 +27,6 @@ from jaxpt.parallel import compiler, staged
 PARAMETER_AXES = (
     "vocab", "embed", "expert_embed", "mlp", "heads", "positions", "buckets", "classes", "layers", "expert", "norm",
 )  # fmt: skip
-ACTIVATION_AXES = ("batch", "length", "residual_length", "act_embed", "act_heads", "act_mlp", "act_vocab")
 VOCAB_MULTIPLE = 128
 
 Initializer = jax.nn.initializers.Initializer

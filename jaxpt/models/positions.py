@@ -1,4 +1,4 @@
-"""Position encodings: absolute (learned, sinusoidal) and relative (T5, ALiBi, Shaw, RoPE).
+"""Position encodings: absolute (learned, sinusoidal) and relative (T5, ALiBi, RoPE).
 
 All take an `offset`: the position of the first query, for decoding with a cache. It may be a traced number; keys start
 at position 0.
@@ -204,29 +204,6 @@ def sinusoids_in_halves(positions_BxL: jax.Array, width: int) -> jax.Array:
     frequencies = np.exp(np.arange(half) * (-math.log(10_000.0) / (half - 1))).astype(np.float32)
     angle_BxLxF = positions_BxL[..., None].astype(jnp.float32) * frequencies
     return jnp.concatenate([jnp.sin(angle_BxLxF), jnp.cos(angle_BxLxF)], axis=-1)
-
-
-class ShawPositions(nn.Module):
-    """Shaw's relative positions on the keys: q_i · a_clip(j−i, ±k), with learned vectors a for distances −k to k.
-
-    Paper: https://arxiv.org/abs/1803.02155
-    """
-
-    reach: int
-    """k: larger distances share one vector."""
-    embedding_init: Initializer
-
-    @nn.compact
-    def __call__(
-        self, q_BxLxHxK: jax.Array, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None
-    ) -> jax.Array:
-        """Term of the scores before scaling: → float32 [B, H, L, S]. `key_index_S` as in `Mask`."""
-        rows, length = 2 * self.reach + 1, q_BxLxHxK.shape[1]
-        table = param(self, "table", self.embedding_init, (rows, q_BxLxHxK.shape[-1]), ("buckets", "norm"))
-        by_row = jnp.einsum("BLHK,RK->BHLR", q_BxLxHxK, table.astype(q_BxLxHxK.dtype))
-        distance_LxS = distances(length, keys, offset, key_index_S)
-        row_LxS = jnp.clip(distance_LxS, -self.reach, self.reach) + self.reach
-        return jnp.take_along_axis(by_row, row_LxS[None, None], axis=-1).astype(jnp.float32)
 
 
 class Rotation(NamedTuple):

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.config import ModelConfig, ObjectiveConfig, SourceConfig, kinds, resolve
@@ -351,6 +352,11 @@ def decode_batch(model: Bound, batch: Batch, **options: Any) -> Output:
     encoded, segment_ids = encode_batch(model, batch), batch["encoder_segment_ids"]
     decoded = model.decode(batch["decoder_input_tokens"], encoded.hidden, encoder_segment_ids=segment_ids, **options)
     return decoded.add_aux(encoded.aux, encoded.metrics)
+
+
+def transpose_carry(memory: Any) -> Any:
+    """A carry, rows first, ⇄ a model's memory, layers first."""
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory)
 
 
 def carried_loss(

@@ -29,7 +29,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound, compute_dtype
 from jaxpt.models.heads.softmax import Softmax
 from jaxpt.models.network import Head, Network
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective, transpose_carry
 from jaxpt.objectives.losses import token_loss
 from jaxpt.objectives.sampled_softmax import sampled_loss
 
@@ -86,14 +86,14 @@ class BidirectionalLM(Objective):
         memory = None
         ids = (batch["encoder_segment_ids"], batch["backward_segment_ids"])
         if carry is not None:
-            memory = _turned(_continued(carry, ids) if self.reset_at_documents else carry)
+            memory = transpose_carry(_continued(carry, ids) if self.reset_at_documents else carry)
         # The backward model reads from the last token to the first: its rows are in the order in which it reads.
         output = model.bidirectional(
             batch["encoder_input_tokens"], batch["backward_input_tokens"][:, ::-1], ids[0], ids[1][:, ::-1], memory
         )
         hidden_Bx2LxP = jnp.concatenate([output.hidden.forward, output.hidden.backward[:, ::-1]], axis=1)
         outputs = self._of_states(model, hidden_Bx2LxP, batch)
-        return outputs if carry is None else (*outputs, _turned(output.memory))
+        return outputs if carry is None else (*outputs, transpose_carry(output.memory))
 
     def _of_states(self, model: Bound, hidden_Bx2LxP: jax.Array, batch: Batch) -> LossOutputs:
         """The loss of both directions, one beside the other."""
@@ -123,7 +123,7 @@ class BidirectionalLM(Objective):
         self.check_model(network.config)
         token = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
         return jax.eval_shape(
-            lambda p, x: _turned(network.bind(p).bidirectional(x, x, x, x).memory), network.shapes(), token
+            lambda p, x: transpose_carry(network.bind(p).bidirectional(x, x, x, x).memory), network.shapes(), token
         )
 
     @property
@@ -152,11 +152,6 @@ class BidirectionalLM(Objective):
                 f"model.kind: {model.kind} has no forward and backward language model, which objective.kind: "
                 f"{self.kind} trains; model.kind: elmo has them"
             )
-
-
-def _turned(memory: Any) -> Any:
-    """Rows first ⇄ layers first."""
-    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory)
 
 
 def _continued(carry: Any, ids: tuple[jax.Array, jax.Array]) -> Any:

@@ -24,7 +24,7 @@ from jaxpt.data.spec import DataSpec, masked_features, text_windows
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective, transpose_carry
 from jaxpt.objectives.losses import token_loss
 
 
@@ -111,14 +111,13 @@ class PermutationLM(Objective):
         return {"permutation_lm": batch["masked_weights"].sum()}
 
     def loss(self, model: Bound, batch: Batch, carry: Any = None) -> Any:
-        turned = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), carry)  # rows first ⇄ layers first
         output = model.streams(
             batch["encoder_input_tokens"],
             token_types=batch["encoder_token_types"],
             segment_ids=batch["encoder_segment_ids"],
             ranks=batch["encoder_order"],
             targets=batch["masked_positions"],
-            memory=turned,
+            memory=transpose_carry(carry),
         )
         total, metrics = token_loss(
             model.lm_states(output.hidden.query_BxPxD),
@@ -130,7 +129,7 @@ class PermutationLM(Objective):
             chunk=self.loss_chunk,
         )
         sums: LossOutputs = {"permutation_lm": total, **output.aux}, metrics
-        return sums if carry is None else (*sums, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), output.memory))
+        return sums if carry is None else (*sums, transpose_carry(output.memory))
 
     @property
     def carries(self) -> bool:

@@ -16,9 +16,8 @@ from typing import Literal
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import DataSpec, text_windows
-from jaxpt.errors import UserError
 from jaxpt.objectives.base import Baseline
-from jaxpt.objectives.causal_lm import DecoderLM, decoder_features, lengths_of_texts
+from jaxpt.objectives.causal_lm import DecoderLM, check_separator, decoder_features, lengths_of_texts
 
 
 class PrefixLM(DecoderLM):
@@ -53,9 +52,5 @@ class PrefixLM(DecoderLM):
         return dataclasses.replace(super().baseline, target_name="target tokens after the prefix")
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if self.separator and vocabulary.eos is None:
-            raise UserError(
-                "objective.separator: true requires a vocabulary with an end-of-text token; set "
-                "objective.separator=false"
-            )
+        check_separator(self.separator, False, vocabulary)
         self.check_length(length, 2)

@@ -27,7 +27,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
 from jaxpt.objectives.activation import ActivationRegularizer
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, transpose_carry
 from jaxpt.objectives.causal_lm import DecoderLM, check_separator, decoder_features, lengths_of_texts
 from jaxpt.objectives.losses import token_loss
 
@@ -96,9 +96,9 @@ class RecurrentLM(DecoderLM):
         if "decoder_continues" in batch:
             carry = jax.tree.map(lambda x: jnp.where(_like(batch["decoder_continues"], x) > 0, x, 0), carry)
         tokens, ids = batch["decoder_input_tokens"], batch["decoder_segment_ids"]
-        output = model.decode(tokens, segment_ids=ids, memory=_transposed(carry))
+        output = model.decode(tokens, segment_ids=ids, memory=transpose_carry(carry))
         sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
-        return {**sums, **output.aux}, metrics, _transposed(output.memory)
+        return {**sums, **output.aux}, metrics, transpose_carry(output.memory)
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         dropped, segments = model.lm_states(hidden), batch["decoder_segment_ids"]
@@ -121,7 +121,7 @@ class RecurrentLM(DecoderLM):
         if not self.carry:
             return None
         tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
-        return jax.eval_shape(lambda p, x: _transposed(network.bind(p).decode(x).memory), network.shapes(), tokens)
+        return jax.eval_shape(lambda p, x: transpose_carry(network.bind(p).decode(x).memory), network.shapes(), tokens)
 
     @property
     def baseline(self) -> Baseline:
@@ -136,11 +136,6 @@ class RecurrentLM(DecoderLM):
                 f"objective.carry: model.kind: {model.kind} has no state to carry; model.kind: awd_lstm has one, "
                 "or set objective.kind: causal_lm"
             )
-
-
-def _transposed(memory: Any) -> Any:
-    """Rows first ⇄ layers first."""
-    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory)
 
 
 def _like(flags_B: jax.Array, x: jax.Array) -> jax.Array:

@@ -27,8 +27,9 @@ from jaxpt.objectives.seq2seq import TextDenoising
 def noise_counts(length: int, density: float, mean_span: float) -> tuple[int, int]:
     """Number of noise tokens and noise spans of a sequence.
 
-    noise = clip(round(max(L, 2) · density), 1, L − 1), spans = max(round(noise / mean_span), 1), both rounded half to
-    even in float64; a sequence of one token has no noise.
+        noise = clip(round(L · density), 1, L − 1),   spans = min(max(round(noise / mean_span), 1), noise, L − noise)
+
+    Both are rounded half to even in float64; a sequence of one token has no noise.
 
     Args:
       length: tokens in the sequence.

@@ -16,7 +16,6 @@ from jaxpt.models.positions import (
     LearnedPositions,
     RelativeBias,
     Rope,
-    ShawPositions,
     positions_from,
     relative_bucket,
     rotate,
@@ -96,26 +95,23 @@ def test_learned_positions():
 INIT = nn.initializers.zeros
 
 
-def relative_terms(queries, keys, offset, index=None, q=None):
-    """Everything that is added to scores: T5's biases, ALiBi's, and Shaw's of the vectors q."""
-    rng = np.random.default_rng(0)
-    table, shaw = rng.normal(size=(32, 3)), rng.normal(size=(5, 4)).astype(np.float32)
+def relative_terms(queries, keys, offset, index=None):
+    """Everything that is added to scores: T5's biases and ALiBi's."""
+    table = np.random.default_rng(0).normal(size=(32, 3))
     for bidirectional in (True, False):
         bias = RelativeBias(3, bidirectional, INIT).apply({"params": {"table": table}})
         yield bias.materialise(queries, keys, offset, index)
     yield alibi(3, queries, keys, offset, index)
-    yield ShawPositions(2, INIT).apply({"params": {"table": shaw}}, q, keys, offset, index)
 
 
 def test_the_terms_of_queries_at_an_offset_are_a_slice_of_the_whole():
     """Of queries 5, 6 and 7 among ten positions: where they stand may be known at compile time, or not."""
-    few, of_all = 3, slice(5, 8)
-    rng = np.random.default_rng(1)
-    q, rows = rng.normal(size=(2, 10, 3, 4)).astype(np.float32), rng.normal(size=(12, 4))
+    few = 3
+    rows = np.random.default_rng(1).normal(size=(12, 4))
     learned = LearnedPositions(12, 4, INIT, jnp.float32, 2)
 
     def terms(queries, offset):
-        yield from relative_terms(queries, 10, offset, q=q if queries == 10 else q[:, of_all])
+        yield from relative_terms(queries, 10, offset)
         yield learned.apply({"params": {"table": rows}}, queries, None, offset)
         yield from Rope().rotation(positions_from(queries, offset), 4)
 
@@ -124,13 +120,13 @@ def test_the_terms_of_queries_at_an_offset_are_a_slice_of_the_whole():
         axis = whole.ndim - 2  # of the queries
         for part in parts:
             np.testing.assert_allclose(part, np.take(whole, range(5, 8), axis), rtol=1e-6, atol=1e-6)
-    assert len(found[0]) == 7
+    assert len(found[0]) == 6
 
 
 def test_keys_in_the_order_of_a_ring():
     """The newest of eight keys is in slot 2: each term has the columns of keys in order, turned."""
-    order, q = (np.arange(8) - 3) % 8, np.random.default_rng(1).normal(size=(2, 1, 3, 4)).astype(np.float32)
-    both = jax.jit(lambda order: [tuple(relative_terms(1, 8, 7, index, q)) for index in (order, None)])
+    order = (np.arange(8) - 3) % 8
+    both = jax.jit(lambda order: [tuple(relative_terms(1, 8, 7, index)) for index in (order, None)])
     for got, in_order in zip(*both(order), strict=True):
         np.testing.assert_array_equal(got, np.asarray(in_order)[..., order])
 
@@ -167,18 +163,6 @@ def test_sinusoids_in_halves():
     found = np.asarray(sinusoids_in_halves(jnp.array([[3, 7]]), 6))
     angles = [7 / 10_000 ** (i / 2) for i in range(3)]
     np.testing.assert_allclose(found[0, 1], [*np.sin(angles), *np.cos(angles)], 1e-5)
-
-
-def test_shaw_is_one_vector_for_each_distance():
-    module = ShawPositions(reach=2, embedding_init=nn.initializers.normal(1.0))
-    q = np.random.default_rng(0).normal(size=(2, 4, 3, 5)).astype(np.float32)
-    scores, variables = jax.jit(functools.partial(module.init_with_output, keys=6))(jax.random.key(0), q)
-    scores, table = np.asarray(scores), np.asarray(variables["params"]["table"].value)
-    assert table.shape == (5, 5) and np.std(table) > 0.3
-    for i in range(4):
-        for j in range(6):
-            want = q[:, i] @ table[np.clip(j - i, -2, 2) + 2]
-            np.testing.assert_allclose(scores[:, :, i, j], want, rtol=1e-5, atol=1e-5)
 
 
 ROPES = [Rope(), Rope(500.0, "linear", 4.0), Rope(500.0, "llama3", 8.0, 1.0, 4.0, 64)]
