@@ -247,7 +247,7 @@ def test_a_model_of_another_family_is_refused():
 def test_a_head_that_only_a_later_phase_has_is_refused():
     first = families.config("bert", objective={"next_sentence": False})
     later = families.config("bert")
-    with pytest.raises(UserError, match=r"train\.phases: the first phase lacks pooler, sentence_pair, which"):
+    with pytest.raises(UserError, match=r"train\.phases: the first phase has no pooler, sentence_pair, which"):
         step.check(later, state.setup(first, jax.devices()[:1]))
 
 
