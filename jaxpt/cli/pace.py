@@ -9,12 +9,12 @@ import json
 import sys
 
 from jaxpt.errors import UserError
-from jaxpt.runtime import allocator, plugins, signals
+from jaxpt.runtime import allocator, exit_codes, plugins, signals
 from jaxpt.runtime.stamp import stamped
 
 
 def main() -> int:
-    """Measures; returns the exit code: 2 for a user error, whose line is the last one."""
+    """Measures; returns the exit code (`jaxpt.runtime.exit_codes`). The line of an error is the last one."""
     signals.start()
     allocator.keep_freed_memory()
     from jaxpt.study import pace, recipes
@@ -25,7 +25,7 @@ def main() -> int:
             budget = pace.write(recipes.load(words["recipe"], words["overrides"]), words["minutes"])
     except (UserError, OSError) as error:
         print(stamped(f"jaxpt: {error}"), file=sys.stderr, flush=True)
-        return 2
+        return exit_codes.of(error)
     print(pace.described(budget), flush=True)
     return 0
 

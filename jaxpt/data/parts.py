@@ -50,6 +50,12 @@ def parts(config: Config) -> tuple[Part, ...]:
     return (Part(ALONE, config),)
 
 
+def languages(config: Config) -> tuple[str, ...]:
+    """The languages that a recipe's texts have tokens for, each once."""
+    sources = (config.data, *config.data.mixture)
+    return tuple(dict.fromkeys(source.language for source in sources if source.language is not None))
+
+
 def each_task(config: Config) -> dict[str, Config]:
     """The recipe of each task of a mixture, as if it were all, in the order of `data.mixture`.
 

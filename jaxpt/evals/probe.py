@@ -24,6 +24,7 @@ import optax
 from jaxpt import config as configs
 from jaxpt.config.studies import Probe
 from jaxpt.data import tables
+from jaxpt.data.parts import languages
 from jaxpt.data.tables.reading import where
 from jaxpt.data.tables.rows import Row, column, label
 from jaxpt.decode import prompts
@@ -31,7 +32,7 @@ from jaxpt.decode.embed import Layer, tokens_of
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.runtime.disk import write_text
-from jaxpt.train import checkpoint, state
+from jaxpt.train import checkpoint, initial, state
 from jaxpt.train.display import say
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -193,8 +194,11 @@ def probe(path: str, settings: Probe) -> dict[str, Any]:
 
     run_dir, step = checkpoint.find(path)
     config = configs.load(run_dir)
-    setup = state.setup(config)
-    task = task_of(settings, tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind), setup)
+    setup, vocabulary = initial.setup_at(state.setup(config), step), config.data.tokenizer
+    tokenizer = tokenizers.load(
+        run_dir / "tokenizer", vocabulary.kind, extra_ids=vocabulary.extra_ids, languages=languages(config)
+    )
+    task = task_of(settings, tokenizer, setup)
     reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
     trained = _accuracies(setup, reader.restore_params(setup, step), task, settings)
     untrained = _accuracies(setup, setup.to_model(setup.init()), task, settings)

@@ -139,6 +139,8 @@ def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus
     """The nearest words of static vectors."""
     if corpus is not None:
         raise UserError(f"{model.path}: a static vector is the same in every sentence; leave out --corpus")
+    if query is not None and word is not None:
+        raise UserError(f"{model.path}: a query and --word: give one of them")
     if query is None and word is None:
         raise UserError(f"{model.path}: wants a word, such as bank")
     if query is not None and (match := _ANALOGY.fullmatch(query.strip())):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxpt import config as configs
 from jaxpt.config import Config, ObjectiveConfig
 from jaxpt.data import tokenizers
+from jaxpt.data.parts import languages
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode import prompts
 from jaxpt.decode.programs import Place
@@ -174,11 +175,10 @@ def _opened_tokenizer(
 
 def _tokenizer(tokenizer: str | Path | Tokenizer | None, run_dir: Path, config: Config) -> Tokenizer:
     """A run's tokenizer, with the tokens of its languages."""
-    data, settings, tokenizer_dir = config.data, config.data.tokenizer, run_dir / "tokenizer"
+    settings, tokenizer_dir = config.data.tokenizer, run_dir / "tokenizer"
     limits: dict[str, Any] = {"extra_ids": settings.extra_ids, "max_size": config.model.vocab_size}
     if tokenizer is None:
-        languages = dict.fromkeys(source.language for source in (data, *data.mixture) if source.language is not None)
-        limits |= {"kind": settings.kind, "lowercase": settings.lowercase, "languages": tuple(languages)}
+        limits |= {"kind": settings.kind, "lowercase": settings.lowercase, "languages": languages(config)}
     if tokenizer is None and not tokenizer_dir.is_dir() and settings.path is not None:
         tokenizer, limits["add_tokens"] = settings.path, settings.add_tokens
     return _opened_tokenizer(tokenizer, tokenizer_dir, limits)

@@ -76,13 +76,17 @@ class StaticVectors:
             raise UserError(f"{self.path}: has no vector of {word!r}")
         return self._compose(word) if row is None else self.vectors_VxD[row]
 
+    def known(self, word: str) -> np.ndarray | None:
+        """As `vector`; None where there is none."""
+        return None if self.row(word) is None and self._compose is None else self.vector(word)
+
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """The mean of the vectors of each text's words: float32 [texts, D]; 0 where none of them is known."""
         means = np.zeros((len(texts), self.vectors_VxD.shape[1]), np.float32)
         for mean, text in zip(means, texts):
-            rows = [self.row(text[start:end]) for start, end in words_of(text)]
-            if known := [row for row in rows if row is not None]:
-                mean[:] = self.vectors_VxD[known].mean(0)
+            vectors = (self.known(text[start:end]) for start, end in words_of(text))
+            if known := [vector for vector in vectors if vector is not None]:
+                mean[:] = np.mean(known, 0)
         return means
 
     @functools.cached_property

@@ -36,6 +36,8 @@ def sts(path: str, file: str, *, layer: str = "all", pool: str = "mean", columns
     print(f"{'layer':>8}{'pool':>8}{'Spearman':>10}{'Pearson':>10}")
     sentences = [*pairs.first, *pairs.second]
     if isinstance(model, StaticVectors):
+        if layer != "all" or pool != "mean":
+            raise UserError(f"{path}: has one vector of each word; leave out --layer and --pool")
         _print("words", "mean", model.embed(sentences), pairs.scores)
         return
     for pooling in poolings:

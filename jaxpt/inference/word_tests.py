@@ -19,6 +19,7 @@ import numpy as np
 from jaxpt.data.tables.files import read_lines
 from jaxpt.errors import UserError
 from jaxpt.inference.static_vectors import StaticVectors, open_vectors
+from jaxpt.inference.words import normalized
 from jaxpt.metrics.regression import spearman
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -80,12 +81,12 @@ def read(file: str | Path) -> Tests:
 
 def similarity(model: StaticVectors, pairs: Sequence[tuple[str, str, float]]) -> tuple[float, int]:
     """(Spearman's correlation of cosines and scores, NaN of fewer than three; number of pairs with vectors)."""
-    known = [(model.row(a), model.row(b), score) for a, b, score in pairs]
-    known = [row for row in known if None not in row]
+    known = [(model.known(a), model.known(b), score) for a, b, score in pairs]
+    known = [row for row in known if row[0] is not None and row[1] is not None]
     if len(known) < 3:
         return float("nan"), len(known)
     first, second, scores = zip(*known)
-    cosines = (model.unit_VxD[list(first)] * model.unit_VxD[list(second)]).sum(-1)
+    cosines = (normalized(np.stack(first)) * normalized(np.stack(second))).sum(-1)
     return spearman(cosines.tolist(), list(scores))["spearman"], len(known)
 
 

@@ -125,8 +125,9 @@ def _each(program: hlo.Program) -> list[tuple[str, str, str, int, int]]:
             if place.startswith("all-reduce-scatter"):
                 kind = "reduce-scatter"
             computation = program.computations[place]
-            # The second operand of a send is a token.
-            operands = candidate.operands[:1] if candidate.opcode == "send" else candidate.operands
+            # Others are a send's token; a ragged all-to-all's destination and the places in it.
+            has_others = candidate.opcode == "send" or kind == "ragged-all-to-all"
+            operands = candidate.operands[:1] if has_others else candidate.operands
             operand = sum(instructions.size(computation[name].shape) for name in operands if name in computation)
             channel = instructions.channel(candidate)
             key = candidate.name if channel is None or (channel == _OF_ALL and place == outer) else channel

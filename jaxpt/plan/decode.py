@@ -50,6 +50,8 @@ class Shape:
         model = config.model
         if model.family == "encoder":
             raise UserError(f"--decode: {model.kind} is an encoder: it fills masks, but does not generate")
+        if not config.objective.network(model).has_cache:
+            raise UserError(f"--decode: {model.kind} has no cache of what it has read, and does not generate")
         both = model.family == "encoder_decoder"
         match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)" + (r"/([1-9]\d*)" if both else ""), text)
         if match is None:

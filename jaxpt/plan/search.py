@@ -136,7 +136,7 @@ def search(
                 return
             settings = {**settings, **cut}
 
-    for mesh in _meshes(config, topology):
+    for mesh in _meshes(config, phase, topology):
         if len(trials) < max(2 * limit // 3, 1):
             compile_(mesh)
     tensor = [trial.settings for trial in (min(trials, key=_rank), trials[0]) if trial.settings["mesh.tensor"] > 1]
@@ -155,7 +155,7 @@ def _rank(trial: Trial) -> tuple[float, float]:
     return trial.seconds, math.inf if trial.measured is None else trial.measured.total
 
 
-def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
+def _meshes(config: Config, phase: int, topology: Topology) -> Iterator[Settings]:
     """The recipe's own mesh, then others: all data, all fsdp, and both beside a little tensor.
 
     fsdp over half of a slice as well: not every width divides by all of its devices, as 1,600 does not by 128.
@@ -165,13 +165,13 @@ def _meshes(config: Config, topology: Topology) -> Iterator[Settings]:
     recipe_mesh = {axis: rest if size == -1 else size for axis, size in recipe_mesh.items()}
     meshes = [recipe_mesh]
     yield recipe_mesh
-    per_slice = topology.size // topology.slices
+    per_slice, rows = topology.size // topology.slices, configs.at_phase(config, phase).data.batch_size
     for tensor in (1, 2, 4):
         for fsdp in (per_slice // tensor, 1, per_slice // tensor // 2, min(8, per_slice // tensor)):
             data, rest = divmod(topology.size, tensor * max(fsdp, 1))
             mesh: Settings = {f"mesh.{axis}": 1 for axis in AXES}
             mesh |= {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.tensor": tensor}
-            possible = fsdp and not rest and config.data.batch_size % (data * fsdp * config.train.grad_accum_steps) == 0
+            possible = fsdp and not rest and rows % (data * fsdp * config.train.grad_accum_steps) == 0
             if possible and mesh not in meshes:
                 meshes.append(mesh)
                 yield mesh

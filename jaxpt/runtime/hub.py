@@ -92,6 +92,8 @@ def _snapshot(name: str, revision: str | None, weights: bool) -> Path:
         if revision != directory.name:
             errors.note(f"{title}: revision {directory.name}; to stay with it: {name}@{directory.name}")
         return directory
+    except hub_errors.HFValidationError:
+        raise _unavailable(name, title, "it is no name of the hub") from None
     except hub_errors.GatedRepoError:
         raise _unavailable(name, title, "access is granted on its page, then: hf auth login") from None
     except hub_errors.RevisionNotFoundError:

@@ -40,7 +40,8 @@ NOTE = """\
   are); in brackets the median and the best seed, and the number of seeds. The best checkpoint of each run and the point
   of the grid are chosen on the
   validation set, the point with the first seed alone. **n of m points**: the others failed or are still to be run,
-  and this search is smaller than those that it is compared with.
+  and this search is smaller than those that it is compared with. **(validation)**: there is no test set; scores of
+  the rows that have chosen are too good.
 - **constant baseline**: one prediction for all, the best of the training set: the most frequent label; of tags no
   constant, but the most-frequent-tag baseline. **simple**: a model of `jaxpt baseline`, such as a linear one on counts
   of words. A model that is not better by two standard errors has learnt nothing that shows beside it.
@@ -79,6 +80,8 @@ class Scores:
     """Standard error of the mean over the seeds; None with one seed."""
     over_examples: float | None = None
     """Its standard error over test examples; None where predictions cannot be scored again."""
+    split: str = "test"
+    """Which was scored: the validation set where there is no test set."""
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> Scores:
@@ -167,6 +170,7 @@ def scores(study: Study, cell: Cell) -> Scores:
         lower_is_better=scorer is not None and scorer.lower_is_better,
         over_seeds=_over_seeds(list(by_seed.values())),
         over_examples=_over_examples(metric, [_file_of(runs[seed]) for seed in by_seed]),
+        split="test" if all(receipt(runs[seed]).get("test") for seed in by_seed) else "validation",
     )
 
 
@@ -189,6 +193,18 @@ def others(task: Task, metric: str, runs: Sequence[Mapping[str, float]]) -> dict
 def _metrics(run_dir: Path) -> dict[str, float]:
     known = receipt(run_dir)
     return known.get("test") or known.get("best") or known.get("task") or {}
+
+
+def head(task: str, of_task: Sequence[Scores]) -> str:
+    """The head of a task's column: its name and metric, and whether the scores are of the validation set.
+
+    Args:
+      task: the name.
+      of_task: the scores in the column.
+    """
+    metric = next((cell_scores.metric for cell_scores in of_task if cell_scores.metric), "")
+    is_validation = any(cell_scores.split == "validation" for cell_scores in of_task)
+    return f"{task}, {metric}".removesuffix(", ") + (" (validation)" if is_validation else "")
 
 
 def difference(study: Study, cell: Cell, other: Cell) -> Difference | None:
@@ -270,15 +286,13 @@ def tables(study: Study) -> list[Table]:
     """
     tuned = study.evaluate.finetune
     scores_by_cell = {cell.name: scores(study, cell) for cell in cells(study)}
-    metrics = {cell_scores.task: cell_scores.metric for cell_scores in scores_by_cell.values() if cell_scores.metric}
+    of_tasks = [[cell_scores for cell_scores in scores_by_cell.values() if cell_scores.task == task.name]
+                for task in tuned.tasks]  # fmt: skip
     many = len(tuned.strategies) > 1
-    constants = [
-        _constant([cell_scores for cell_scores in scores_by_cell.values() if cell_scores.task == task.name])
-        for task in tuned.tasks
-    ]
+    constants = [_constant(of_task) for of_task in of_tasks]
     heads = ["model", "weights", *["strategy"] * many]
     numeric = range(len(heads), len(heads) + len(tuned.tasks) + 1)
-    heads += [f"{task.name}, {metrics.get(task.name, '')}".removesuffix(", ") for task in tuned.tasks] + ["average"]
+    heads += [head(task.name, of_task) for task, of_task in zip(tuned.tasks, of_tasks)] + ["average"]
     rows = [("constant baseline", *[""] * (1 + many), *constants, "")] if any(constants) else []
     for row in study.tuned_rows:
         for start, strategy in ways(tuned, row):

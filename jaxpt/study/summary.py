@@ -40,8 +40,7 @@ def table(study: Study) -> Table:
     heads = ("model", "parameters", "tokens", "steps", "FLOPs", "in steps", "wall time")
     cells = {row.name: [finetuned.scores(study, _cell(study, row, n)) for n in range(len(tasks))]
              for row in study.tuned_rows}  # fmt: skip
-    metrics = [next((row[n].metric for row in cells.values() if row[n].metric), "") for n in range(len(tasks))]
-    heads += tuple(f"{task.name}, {metric}".removesuffix(", ") for task, metric in zip(tasks, metrics))
+    heads += tuple(finetuned.head(task.name, [row[n] for row in cells.values()]) for n, task in enumerate(tasks))
     rows = [(row.name, *_cost(study, row), *map(_score, cells[row.name])) for row in study.tuned_rows]
     return Table(TITLE, heads, tuple(range(1, len(heads))), tuple(rows))
 
@@ -72,7 +71,7 @@ def _cost(study: Study, row: StudyRow) -> tuple[str, ...]:
     """Parameters, tokens, steps, FLOPs, time of the steps and wall time."""
     names = [row.name, *study.ancestors(row)] if row.is_trained else []
     run_dirs = [run_dir for name in names if (run_dir := Path(study.run_dir) / name).is_dir()]
-    run = receipt(run_dirs[0]) if run_dirs else {}
+    run = receipt(Path(study.run_dir) / row.name) if row.is_trained else {}
     if not run:
         return ("",) * 6
     lines = [records(run_dir)[0] for run_dir in run_dirs]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.extend import core
+from jax.interpreters import partial_eval
 
 from jaxpt.models.attention import VISIBLE
 from jaxpt.models.kernels import BLOCKS
@@ -67,7 +68,7 @@ def model_flops(
       objective: gives the loss.
       params: arrays or ShapeDtypeStructs.
       batch: features of a global batch, arrays or ShapeDtypeStructs.
-      teachers: models that the loss looks at; their pass counts three times too, though it has no backward.
+      teachers: models that the loss looks at. Their pass counts three times too: `step_flops` counts it once.
       carry: what goes from batch to batch, likewise.
 
     Returns:
@@ -80,8 +81,8 @@ def model_flops(
 
 
 def step_flops(setup: Setup, batch: Any) -> int:
-    """FLOPs that a training step cannot do without: `model_flops`, and where parameters are frozen those of the forward
-    pass and of the backward pass to the trained ones.
+    """FLOPs that a training step cannot do without: `model_flops`, and where parameters are frozen, or a teacher is
+    looked at, those of the forward passes and of the backward pass to the trained parameters.
 
     Args:
       setup: of the phase.
@@ -92,14 +93,16 @@ def step_flops(setup: Setup, batch: Any) -> int:
     """
     objective, shapes, teachers = setup.config.objective, setup.shapes, setup.loss_options().get("teachers")
     trained, frozen = trainable.partition(shapes.params, setup.trained)
-    if not frozen:
+    if not frozen and not teachers:
         return model_flops(setup.network, objective, shapes.params, batch, teachers, shapes.carry)
     loss, arrays = _loss(setup.network.with_model(remat="none"), objective, teachers)
 
     def total(trained: Any, frozen: Any, *given: Any) -> Any:
         return sum(jax.tree.leaves(loss(setup.assemble(trained, frozen, None), *given)))
 
-    return matmul_flops(jax.value_and_grad(total), trained, frozen, batch, arrays, shapes.carry)
+    jaxpr = jax.make_jaxpr(jax.value_and_grad(total))(trained, frozen, batch, arrays, shapes.carry).jaxpr
+    used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))  # without gradients of frozen tables
+    return count(used, needed=True)
 
 
 def _loss(

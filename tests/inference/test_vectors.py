@@ -96,6 +96,10 @@ def test_analogies_and_similarity(tmp_path):
     )
     pairs = word_tests.read(tmp_path / "p.tsv").pairs
     assert len(pairs) == 4 and word_tests.similarity(vectors, pairs) == (pytest.approx(1.0), 3)
+    # A word that is made of its pieces counts as any other.
+    composed = StaticVectors("run", vectors.words, vectors.vectors_VxD, lambda word: vectors.vector("king"))
+    assert word_tests.similarity(composed, pairs)[1] == 4
+    np.testing.assert_array_equal(composed.embed(["xx"])[0], vectors.vector("king"))
     (tmp_path / "p.tsv").write_text("king queen 9\nman bank\n")
     with pytest.raises(UserError, match=r"line 2: wants two words and a score, or four words, got 'man bank\\n'"):
         word_tests.read(tmp_path / "p.tsv")

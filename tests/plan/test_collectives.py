@@ -283,7 +283,9 @@ def test_machines_with_gpus_share_what_a_ring_sends_between_them(mesh, machine, 
 )
 def test_in_an_all_to_all_each_gpu_sends_its_own_parts_to_other_machines(kind, machine, network, share):
     """No ring: a GPU's network card carries what the others do not have to."""
-    text = SPARSE.replace(" all-reduce(", f" {kind}(")
+    # A ragged one has its destination, and the places in it, beside what is sent.
+    operands = "%param_0, %param_0" if kind.startswith("ragged") else "%param_0"
+    text = SPARSE.replace(" all-reduce(%param_0", f" {kind}({operands}")
     (one,) = collectives.find(hlo.Program(text), {"data": 4}, None, machine)
     assert (one.kind, one.network, one.sent) == (kind, network, share * 512 * 64 * 4)
 

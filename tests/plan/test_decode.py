@@ -71,6 +71,7 @@ def test_layers_with_a_window_have_a_smaller_cache(tmp_path):
         ("gpt2", "2x33", "--decode 2x33: length 33, but the model has 32 positions"),
         ("t5", "2x8", "--decode 2x8: t5 wants BATCHxENCODER/DECODER, such as 32x512/128"),
         ("bert", "2x8", "--decode: bert is an encoder: it fills masks, but does not generate"),
+        ("awd_lstm", "2x8", "--decode: awd_lstm has no cache of what it has read, and does not generate"),
     ],
 )
 def test_a_batch_that_is_none_is_one_line(family, text, answer):

@@ -184,6 +184,15 @@ def test_search_tries_half_of_a_slice_for_widths_that_all_devices_do_not_divide(
     assert {data for data, fsdp, tensor, *_ in seen if fsdp == 32 and tensor == 1} == {2}
 
 
+def test_search_goes_by_the_batch_of_the_last_phase(compiler):
+    """It compiles that one: 8 rows do not divide over 16 devices, 64 do."""
+    seen = compiler(state=2, temporaries=16)
+    phases = {"phases": [{"steps": 1}, {"set": {"data.batch_size": 64}}]}
+    recipe = families.config("bert", data={"batch_size": 8}, train=phases)
+    search.search(recipe, Target("v5e:4x4"), topologies.parse("v5e:4x4"), limit=30)
+    assert any(data * fsdp == 16 for data, fsdp, *_ in seen)
+
+
 def test_search_prints_what_differs_from_the_recipe(compiler, capsys):
     compiler(state=2, temporaries=16)
     command.plan(config(mesh={"data": 1, "fsdp": 16}), "v5e:4x4", searching=3)

@@ -69,7 +69,11 @@ def test_the_cache_serves_where_the_hub_cannot_be_reached(server, monkeypatch, t
 
 def test_what_cannot_be_had_has_one_hint(server, monkeypatch, tmp_path):
     hint = r"a model of the hub: hf download {} --local-dir DIR"
-    for name, reason in (("lab/none", "the hub has no such model"), ("lab/tiny@v9", "the hub has no revision 'v9'")):
+    for name, reason in (
+        ("lab/none", "the hub has no such model"),
+        ("lab/tiny@v9", "the hub has no revision 'v9'"),
+        ("lab/a--b", "it is no name of the hub"),
+    ):
         with pytest.raises(UserError, match=f"{name}: no such directory, and {reason}.*{hint.format(name[:8])}"):
             hub.local(name)
     use(monkeypatch, "http://127.0.0.1:9", tmp_path / "other")

@@ -94,6 +94,7 @@ def test_without_a_test_set_the_best_checkpoint_counts(tmp_path):
     assert found.by_seed == {0: 0.9} and found.constant == {"accuracy": 0.4}
     assert finetuned.difference(plan, first, other).over_examples == 0.0
     assert "difference | by" in finetuned.markdown(plan)
+    assert found.split == "validation" and f"| {first.task.name}, accuracy (validation) |" in finetuned.markdown(plan)
 
 
 def test_a_metric_that_was_not_measured_is_named(tmp_path):

@@ -14,7 +14,7 @@ from jaxpt import config as configs
 from jaxpt.config import InitConfig, TokenizerConfig
 from jaxpt.data import datasets, tokenizers
 from jaxpt.errors import UserError
-from jaxpt.train import initial, run_dir, state, step, teachers, weights
+from jaxpt.train import flops, initial, run_dir, state, step, teachers, weights
 from tests import families
 from tests.models.helpers import drawn, whole
 from tests.runs import assert_bit_equal, final
@@ -68,6 +68,12 @@ def test_a_teacher_is_sharded_and_stays_as_it_is(teacher):
     _, alone = one_step(path, {"data": 1}, 1)
     setup, together = one_step(path, {"data": 2, "fsdp": 2, "tensor": 2}, 8)
     assert alone["kl"] > 0 and alone["cosine"] > 0
+    with setup.use():
+        batch, models = step.batch_shapes(setup, setup.config.objective), setup.loss_options()["teachers"]
+        thrice = flops.model_flops(setup.network, setup.config.objective, setup.shapes.params, batch, models)
+        once = flops.step_flops(setup, batch)
+    # Four layers of the teacher without a backward pass, one of the student with one, and a head of each.
+    assert (4 + 3) / 15 < once / thrice < 4 / 6
     for name in alone:
         np.testing.assert_allclose(together[name], alone[name], rtol=1e-4, atol=1e-6, err_msg=name)
     expected = traverse_util.flatten_dict(params, sep="/")

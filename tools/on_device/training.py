@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import math
 import sys
 import tempfile
 import time
@@ -84,12 +85,11 @@ def compare(losses: Sequence[float], reference: Sequence[float]) -> dict[str, fl
     """Relative differences of losses from those of the reference, which may have another number of steps.
 
     Example:
-      >>> compare([2.0, 2.2], [2.0, 2.0, 1.0])["largest"]
-      0.1
+      >>> compare([2.0, 2.2], [2.0, 2.0, 1.0])["largest"], compare([2.0, float("nan")], [2.0, 2.0])["largest"]
+      (0.1, inf)
     """
     differences = [abs(loss - wanted) / wanted for loss, wanted in zip(losses, reference)]
-    largest = max(differences[:COMPARED])
-    largest = largest if largest == largest else float("inf")
+    largest = max(float("inf") if math.isnan(difference) else difference for difference in differences[:COMPARED])
     return {"largest": round(largest, 9), "first": differences[0], "last": differences[-1], "steps": len(differences)}
 
 

@@ -207,16 +207,18 @@ class TaggingTask(Task):
         words = self.words(row, where)
         tags, more = ["O"] * len(words), []
         for item in text.split(SPANS.strip()):
-            kind, colon, entity = (part.strip() for part in item.partition(":"))
+            kind, _, entity = (" ".join(part.split()) for part in item.partition(":"))
             entity_words = entity.split()
+            if not kind or not entity_words:
+                continue
             free = (
                 n for n in range(len(words) - len(entity_words) + 1)
-                if entity_words and words[n : n + len(entity_words)] == entity_words
+                if words[n : n + len(entity_words)] == entity_words
                 and set(tags[n : n + len(entity_words)]) == {"O"}
             )  # fmt: skip
             if (start := next(free, None)) is not None:
                 tags[start : start + len(entity_words)] = [f"B-{kind}", *[f"I-{kind}"] * (len(entity_words) - 1)]
-            elif colon and kind and entity_words:
+            else:
                 more.append(f"B-{kind}")
         return tags + more
 
@@ -240,8 +242,12 @@ class TaggingTask(Task):
 
     def confusions(self, predictions: Sequence[list[str]], targets: Sequence[list[str]]) -> list[str]:
         ids = {label: number for number, label in enumerate(self.labels)}
-        prediction_ids, target_ids = ([ids[tag] for tag in _flat(rows)] for rows in (predictions, targets))
-        return metrics.confusions(prediction_ids, target_ids, self.labels)
+        pairs = [
+            (ids.get(tag, -1), ids[target])  # a generated tag may be none of the labels, or stand after the words
+            for tags, target_tags in zip(predictions, targets, strict=True)
+            for tag, target in zip(tags, target_tags)
+        ]
+        return metrics.confusions([p for p, _ in pairs], [t for _, t in pairs], self.labels)
 
     def repairs(self, row: Row, where: str) -> int:
         """How many tags of a row are I-X and are read as B-X."""

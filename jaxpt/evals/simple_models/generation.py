@@ -16,7 +16,7 @@ from jaxpt.evals.simple_models.base import Candidate, SimpleModel, Splits
 
 LEAD = 3
 """Sentences of a lead: lead-3, the usual baseline of summaries (https://arxiv.org/abs/1704.04368)."""
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’)]*\s+|(?<=[。！？])|\n+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"'”’)])\s+|(?<=[。！？])|\n+")
 _ROWS_AT_ONCE = 256
 
 
@@ -24,8 +24,8 @@ def sentences(text: str) -> list[str]:
     """The sentences of a text, by the signs that end them.
 
     Example:
-      >>> sentences("It rained. Did it stop?  No .")
-      ['It rained.', 'Did it stop?', 'No .']
+      >>> sentences('It rained. "Did it stop?"  No .')
+      ['It rained.', '"Did it stop?"', 'No .']
     """
     return [sentence.strip() for sentence in _SENTENCE_END.split(text) if sentence and sentence.strip()]
 

@@ -33,7 +33,7 @@ is_first is_capital'
     for place, word in enumerate(words):
         before2, before, lower, after, after2 = padded[place : place + 5]
         signs = {
-            "is_first": place == 0, "is_capital": word[0].isupper(), "is_upper": word.isupper(),
+            "is_first": place == 0, "is_capital": word[:1].isupper(), "is_upper": word.isupper(),
             "has_digit": any(map(str.isdigit, word)), "has_hyphen": "-" in word,
         }  # fmt: skip
         yield [

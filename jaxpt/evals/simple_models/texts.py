@@ -117,7 +117,8 @@ def fit_outputs(model: BaseEstimator, x_NxF: csr_matrix, targets: np.ndarray, ou
       outputs: K.
     """
     if targets.dtype.kind == "f":
-        return lambda x: model.fit(x_NxF, targets).predict(x)[:, None]
+        model.fit(x_NxF, targets)
+        return lambda x: model.predict(x)[:, None]
     if targets.ndim == 2:
         from sklearn.base import clone
 

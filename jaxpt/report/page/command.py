@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -155,7 +156,7 @@ def html(title: str, groups: Sequence[Group], command: str) -> str:
             parts.append(f'<h2 id="g{number}">{escape(group.title)}</h2>')
         parts.append(f'<p class="lead">{escape(group.lead)}</p>')
         for heading, content in group.sections:
-            anchor = f"{number}-{heading.lower().replace(' ', '-')}"
+            anchor = f"{number}-{re.sub('[^a-z0-9]+', '-', heading.lower())}"
             links.append(f'<a href="#{anchor}">{escape(heading)}</a>')
             parts.append(f'<section id="{anchor}"><h3>{escape(heading)}</h3>{content}</section>')
     timestamp = time.strftime("%Y-%m-%d %H:%M")

@@ -149,10 +149,11 @@ def _receipt(study: StudyData, assumed: costs.Assumptions) -> str:
     """What rows and fine-tunings took together, searches and discarded runs included."""
     row_dirs = {run.path.resolve() for run in study.rows}
     rows = [costs.estimate(run.receipt, run.lines, assumed) for run in study.rows]
+    receipts = {path: run_dirs.receipt(path) for path in runs.run_dirs(study.directory)}
     tuned = [
-        costs.estimate(run_dirs.receipt(path), list(curves.cumulated(run_dirs.records(path)[0])), assumed)
-        for path in runs.run_dirs(study.directory)
-        if path.resolve() not in row_dirs
+        costs.estimate(known, list(curves.cumulated(run_dirs.records(path)[0])), assumed)
+        for path, known in receipts.items()
+        if path.resolve() not in row_dirs and "simple_model" not in known  # which take seconds
     ]
     groups = {f"{len(rows)} pretrained": rows, f"{len(tuned)} fine-tuned": tuned}
     nonempty = {name: members for name, members in groups.items() if members}

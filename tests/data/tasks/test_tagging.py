@@ -120,6 +120,8 @@ def test_losses_and_words_with_another_tag():
     two = row(["New", "York"], ["B-LOC", "B-LOC"])
     assert NER.difference(["B-LOC", "B-LOC"], ["B-LOC", "I-LOC"], two, "") == "York B-LOC → I-LOC"
     assert NER.text_of(two, "") == "New York"
+    # Of generated text: a type that is no label's, and an entity that stands nowhere.
+    assert NER.confusions([["B-LOC", "B-X", "B-PER"]], [["O", "O"]])[5].split() == ["O", "1", "0", "0", "0", "0", "1"]
     assert NER.confusions([["B-LOC", "I-LOC"]], [["B-LOC", "B-LOC"]])[1].split() == ["B-LOC", "1", "0", "1", "0", "0"]
 
 
@@ -157,6 +159,8 @@ def test_entities_as_text():
     scores = NER.score([found], [NER.target(given, "")], "span_f1")
     assert scores["precision"] == scores["recall"] == pytest.approx(2 / 3)
     assert NER.answer_text("LOC: Rome", given, "")["tags"] == ["O"] * 6
+    for text in (": Ada", "a\nb: Ada", "PER:", "Ada"):
+        assert NER.score([NER.parse(text, given, "")], [NER.target(given, "")], "span_f1")
     assert NER.target_text(row(["a"], ["O"]), "") == "" and NER.parse("", given, "") == ["O"] * 6
     with pytest.raises(UserError, match="text_to_text wants tags of entities: 'NOUN' is neither O, B-X nor I-X"):
         TaggingTask(tags="ner", labels=("NOUN", "VERB")).target_text(row(["a"], ["NOUN"]), "")

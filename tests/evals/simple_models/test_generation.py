@@ -27,7 +27,7 @@ def test_examples_in_docstrings():
 
 
 def test_each_is_what_its_name_says():
-    assert predicted("lead_3") == ['It rained.\n"Why?\nhe said.', "A cat on a chair"]
+    assert predicted("lead_3") == ['It rained.\n"Why?"\nhe said.', "A cat on a chair"]
     assert predicted("copy") == [row["article"] for row in TEST], "without the words of the template"
     assert predicted("commonest") == ["A cat slept."] * 2
     assert predicted("nearest")[1] == "A cat slept."

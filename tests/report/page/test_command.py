@@ -10,8 +10,9 @@ import pytest
 
 from jaxpt import cli
 from jaxpt.config.studies import load_study
-from jaxpt.report.page import costs
+from jaxpt.report.page import command, costs
 from jaxpt.report.page import studies as page_studies
+from jaxpt.report.page.sections import Group
 from jaxpt.study import tables
 from jaxpt.study.text_table import Table
 from tests.report.page import canned
@@ -161,6 +162,13 @@ def test_a_study_and_a_run(plan, runs, tmp_path):  # noqa: F811
     assert b"<svg" in drawn.read_bytes() and name not in drawn.read_bytes()
     make(tmp_path, tmp_path / "which.yaml", runs / "bert", words=["--picture", str(drawn)])
     assert name in drawn.read_bytes(), "beside others a study's charts say its name"
+
+
+def test_a_heading_is_no_html():
+    """Those of a study are the titles of its tables, whoever wrote them."""
+    section = ('a"><script>alert(1)</script>', "content")
+    page = command.html("title", [Group("study", "", [section])], "jaxpt report")
+    assert "<script" not in page and 'href="#1-a-script-alert-1-script-"' in page
 
 
 def test_the_seeds_of_a_score_stand_below_its_mean():
