@@ -123,7 +123,7 @@ def test_prompts_ends_and_continuations(name, opened):
 def test_dialogues(name, opened):
     read = opened(name)
     model = types.SimpleNamespace(
-        tokenizer=read.tokenizer, vocabulary=read.vocabulary, prompt_ids=read.encoder.prompt,
+        family="decoder", tokenizer=read.tokenizer, vocabulary=read.vocabulary, prompt_ids=read.encoder.prompt,
         options=lambda **keys: Options(**{"eos": read.eos} | keys),
     )  # fmt: skip
     template = chat_template.load(read.folder, read.tokenizer)
