@@ -34,7 +34,7 @@ from jaxpt.train import (
     weights,
 )
 from jaxpt.train.display import say
-from jaxpt.train.run_dir import changes, edited
+from jaxpt.train.run_dir import changes, edited, receipt
 from jaxpt.train.state import Setup, State, per_device_size
 
 
@@ -95,12 +95,18 @@ def begin(
         reader.close()
 
 
-def expected_step(config: Config, checkpoints: checkpoint.Checkpoints) -> int:
-    """The step that `begin` is about to go on from, unless a checkpoint is damaged or a host has a newer one."""
-    source, steps = config.init_from, checkpoints.finished_steps()
-    if steps or source is None or not source.state:
-        return max(steps, default=0)
-    return checkpoint.find(source.path, source.step)[1]
+def expected_phase(config: Config, checkpoints: checkpoint.Checkpoints) -> int | None:
+    """The phase that the run goes on in after `begin`, unless a checkpoint is damaged or a host has a newer one.
+
+    None where the run has ended, or loads programs that are checked first.
+    """
+    source, step = config.init_from, max(checkpoints.finished_steps(), default=0)
+    if not step and source is not None and source.state:
+        step = checkpoint.find(source.path, source.step)[1]
+    is_over = config.train.patience is not None and receipt(Path(config.run_dir)).get("finished", False)
+    if step >= config.train.steps or is_over or config.train.compiled is not None:
+        return None
+    return configs.phase_of(config, step + 1)
 
 
 def _resume(

@@ -124,7 +124,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         if local is not None:
             stack.callback(local.close)
         # That of the newest checkpoint, or the first: its programs are compiled while the state is made or read.
-        expected = _expected_phase(config, checkpoints)
+        expected = initial.expected_phase(config, checkpoints)
         started = None if expected is None else start_programs(config, setup, expected)
         current, meta = initial.begin(setup, checkpoints, run_dir, local)
         done = int(current.step)
@@ -150,16 +150,6 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
             return ending.finish(run, current)
         say(initial.describe(setup, resources.disk_need(largest, config.checkpoint)))
         return run.run(current, meta)
-
-
-def _expected_phase(config: Config, checkpoints: checkpoint.Checkpoints) -> int | None:
-    """The phase that the run will most likely go on in; None where it has ended, or loads programs that are checked
-    first."""
-    step, is_over = initial.expected_step(config, checkpoints), config.train.patience is not None
-    is_over = is_over and run_dirs.receipt(Path(config.run_dir)).get("finished", False)
-    if step >= config.train.steps or is_over or config.train.compiled is not None:
-        return None
-    return configs.phase_of(config, step + 1)
 
 
 def _open_run_dir(config: Config, run_dir: Path, stack: contextlib.ExitStack) -> None:
