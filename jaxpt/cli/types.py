@@ -37,8 +37,7 @@ def _integers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-def words(text: str) -> list[str]:
-    """Words with commas."""
+def _words(text: str) -> list[str]:
     return [word for word in text.split(",") if word]
 
 
@@ -48,3 +47,4 @@ positive = _checked(float, lambda number: 0 < number < math.inf, "a number above
 nonnegative = _checked(float, lambda number: 0 <= number < math.inf, "a number from 0 on")
 share = _checked(float, lambda number: 0 <= number <= 1, "a share from 0 to 1")
 numbers = _checked(_integers, lambda numbers: min(numbers) >= 0, "numbers such as 0,5")
+words = _checked(_words, bool, "names such as a,b")

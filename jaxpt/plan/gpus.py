@@ -133,9 +133,18 @@ def devices(kind: str, machines: int, each: int) -> list[jax.Device]:
 
 
 def share() -> float:
-    """The share of a GPU's memory that JAX takes: XLA_CLIENT_MEM_FRACTION, or three quarters."""
-    names = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-    return float(next(filter(None, map(os.environ.get, names)), 0.75))
+    """The share of a GPU's memory that JAX takes: XLA_CLIENT_MEM_FRACTION, or three quarters.
+
+    Raises:
+      UserError: that variable is no share.
+    """
+    for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        if text := os.environ.get(name):
+            try:
+                return float(text)
+            except ValueError:
+                raise UserError(f"{name}: wants a share such as 0.9, not {text!r}") from None
+    return 0.75
 
 
 def _assume_cudnn(capability: int) -> None:

@@ -390,7 +390,7 @@ class Run:
     ) -> list[dict]:
         """Shows and writes the figures of the last steps; returns those of each."""
         values = jax.device_get(window)
-        means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0]}
+        means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0] if name != "learning_rate"}
         # NaN in steps without the task.
         prefixes = tuple(f"{name}/" for name in getattr(self.config.task, "task_names", ()))
         for name in (name for name in means if name.startswith(prefixes)):
@@ -402,7 +402,7 @@ class Run:
         self.clock.move(feed.take_idle(), "steps", "data")
         if (slow := self.throughput.see(rates["steps_per_second"], seconds)) is not None:
             say(f"step {done}: {slow}; input wait {rates['input_wait']:.0%}")
-        rate = float(self.setup.schedule(done - 1))
+        rate = float(values[-1]["learning_rate"])
         self.last_loss = float(values[-1]["loss"])
         display.step(done, float(means["loss"]), rate, rates)
         metrics.write(
@@ -426,8 +426,7 @@ class Run:
         action, spiked, done = self.config.train.on_spike, self.num_spikes, int(current.step)
         for step_number, value in enumerate(values, done - len(values) + 1):
             number = self.rewinds.batch_number(step_number, self.phase.data_start)
-            rate = float(self.setup.schedule(step_number - 1))
-            spike = watch.see(step_number, number, rate, value)
+            spike = watch.see(step_number, number, float(value["learning_rate"]), value)
             if spike is None:
                 continue
             hint = "; train.on_spike=skip or rewind would leave it out" if not self.num_spikes else ""

@@ -142,7 +142,8 @@ def make_update(
             skipped_total=state.skipped_total + ~is_finite,
         )
         metrics["loss"] = sum(coefficients[part] * metrics[part] for part in coefficients)
-        return new, metrics | {"gradient_norm": jnp.sqrt(jnp.square(norms).sum()), "skipped": 1.0 - is_finite}
+        norm = jnp.sqrt(jnp.square(norms).sum())
+        return new, metrics | {"learning_rate": rate, "gradient_norm": norm, "skipped": 1.0 - is_finite}
 
     return step
 

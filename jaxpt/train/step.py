@@ -206,7 +206,8 @@ def make_train_step(setup: Setup, objective: Objective) -> Callable[[State, Batc
             skipped_total=state.skipped_total + ~is_good,
             scale=scale,
         )
-        metrics |= {"gradient_norm": norm, "skipped": 1.0 - is_finite}
+        rate = setup.schedule(state.step - state.skipped_total)
+        metrics |= {"learning_rate": rate, "gradient_norm": norm, "skipped": 1.0 - is_finite}
         if config.train.layer_norms:
             metrics |= layer_norms({"gradient": grads, "update": updates, "parameter": trained}, setup.axes)
         return new, metrics

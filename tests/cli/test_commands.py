@@ -157,6 +157,7 @@ def test_help_is_a_word_too(capsys, argv, same):
         (["plan", "x.yaml", "--shrdings"], "'--shrdings'; did you mean --shardings or --slices?; see jaxpt plan"),
         (["doctor", "now"], "doctor: unknown argument 'now'"),
         (["inspect", RECIPE, "-n", "0"], "argument -n: expected a positive integer, got '0'"),
+        (["eval", RECIPE, "--tasks", ","], "argument --tasks: expected names such as a,b, got ','"),
         (["inspect", RECIPE, "--at", "-1"], "argument --at: expected an index ≥ 0, got '-1'"),
         (["inspect", RECIPE, "--split", "test"], "invalid choice: 'test'"),
         (["tokenizer", "train", RECIPE], "the following arguments are required: --out"),

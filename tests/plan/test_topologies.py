@@ -82,6 +82,9 @@ def test_a_program_may_take_the_share_of_a_gpu_that_jax_takes(monkeypatch):
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", ".9")
     assert topologies.parse("h100:8").memory == int(0.9 * 84_942_979_072)
     assert topologies.parse("v5e:4x4").memory == topologies.CHIPS["v5e"].memory
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "90%")
+    with pytest.raises(UserError, match=r"^XLA_CLIENT_MEM_FRACTION: wants a share such as 0.9, not '90%'$"):
+        _ = topologies.parse("h100:8").memory
 
 
 GOOGLE = {

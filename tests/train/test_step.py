@@ -35,7 +35,9 @@ def setup_for(family, mesh=(1, 1, 1), accumulation=1, dropout=0.0):
     """A setup with plain SGD, whose momentum (decay 0) is the gradient itself."""
     sizes = dict(zip(("data", "fsdp", "tensor", "context", "pipeline"), mesh))
     train = {"grad_accum_steps": accumulation, "layer_norms": family == "bert"}
-    config = families.config(family, mesh=sizes, train=train, model={"dropout": dropout})
+    config = families.config(
+        family, mesh=sizes, train=train, model={"dropout": dropout}, optimizer={"schedule": {"kind": "linear"}}
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizers, "make", lambda *_: optax.sgd(0.1, momentum=0.0))
         return state.setup(config, jax.devices()[: int(np.prod(mesh))])
@@ -162,6 +164,13 @@ def test_a_step_that_is_not_finite_never_reaches_the_weights(family):
         after, metrics = update(families.placed(fresh, setup), step.put(batch, setup))
     assert metrics["skipped"] == 1
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(after.params), fresh.params)
+    # The rate is that of the update: a skipped one leaves it as it was.
+    assert metrics["learning_rate"] == setup.schedule(0) != setup.schedule(1)
+    batch = step.put(families.batch(setup.config), setup)
+    with setup.use():
+        after, metrics = update(families.placed(jax.device_get(after), setup), batch)
+        assert (after.step, metrics["learning_rate"]) == (2, setup.schedule(0))
+        assert update(after, batch)[1]["learning_rate"] == setup.schedule(1)
 
 
 @pytest.mark.slow
