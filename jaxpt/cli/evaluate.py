@@ -61,10 +61,9 @@ def evaluate(path: str, overrides: Sequence[str] = ()) -> dict[str, float]:
     data = preparing.prepare(config, phase=phase)
     setup = state.setup(config).for_evaluation()
     steps.check(config, setup)
-    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    params = reader.restore_params(setup, step)
-    setup = teachers.attach_same(setup, reader.meta(step), say)
-    reader.close()
+    with checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True) as saved:
+        params = saved.restore_params(setup, step)
+        setup = teachers.attach_same(setup, saved.meta(step), say)
     if not setup.teachers:
         setup = setup.for_phase(config.model_copy(update={"objective": config.objective.without_teachers()}))
     say(f"{run_dir} at step {step}, {len(data.validation)} validation examples")

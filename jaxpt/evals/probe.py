@@ -199,16 +199,15 @@ def probe(path: str, settings: Probe) -> dict[str, Any]:
         run_dir / "tokenizer", vocabulary.kind, extra_ids=vocabulary.extra_ids, languages=languages(config)
     )
     task = task_of(settings, tokenizer, setup)
-    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    trained = _accuracies(setup, reader.restore_params(setup, step), task, settings)
+    with checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True) as saved:
+        trained = _accuracies(setup, saved.restore_params(setup, step), task, settings)
     untrained = _accuracies(setup, setup.to_model(setup.init()), task, settings)
-    reader.close()
     means: dict[str, Any] = {"accuracy": trained[-1], "untrained": untrained[-1], "most_frequent": task.baseline}
     if settings.layer == "all":
         means |= {"layers": trained, "untrained_layers": untrained}
     (run_dir / "evaluations").mkdir(exist_ok=True)
-    saved = {"step": step, "settings": settings.model_dump(mode="json"), **means}
-    write_text(run_dir / "evaluations" / "probe.json", json.dumps(saved, indent=2) + "\n")
+    results = {"step": step, "settings": settings.model_dump(mode="json"), **means}
+    write_text(run_dir / "evaluations" / "probe.json", json.dumps(results, indent=2) + "\n")
     for line in lines(f"{run_dir} at step {step}", settings, task, trained, untrained):
         say(line)
     return means

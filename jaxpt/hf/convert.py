@@ -197,9 +197,8 @@ def _left_to_predict(config: Config, run_dir: Path, step: int) -> list[str]:
     """What `jaxpt predict` does with a classifier's outputs, and their class does not."""
     if config.task is None:
         return []
-    reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    task = config.task.with_measured(reader.metrics(step))
-    reader.close()
+    with checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True) as saved:
+        task = config.task.with_measured(saved.metrics(step))
     lines = []
     if (temperature := getattr(task, "temperature", None)) is not None:
         lines.append(f"not in Hugging Face's class: logits divided by the temperature {temperature:.4g}, as in predict")

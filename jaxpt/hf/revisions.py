@@ -39,8 +39,7 @@ def export_every(run: str | Path, out: str | Path, *, report: Callable[[str], No
         raise UserError(f"{run}: is one checkpoint; --every wants the run directory, or leave --every out")
     directory, _ = checkpoint.find(run)
     config, out = configs.load(directory), Path(out)
-    checkpoints = checkpoint.Checkpoints(directory, config.checkpoint, read_only=True)
-    try:
+    with checkpoint.Checkpoints(directory, config.checkpoint, read_only=True) as checkpoints:
         for step in checkpoints.steps():
             place = out / f"step{step}"
             if place.exists():
@@ -57,8 +56,6 @@ def export_every(run: str | Path, out: str | Path, *, report: Callable[[str], No
                 disk.write_text(temporary / FILE, json.dumps(state, indent=2) + "\n")
             loss = "" if state["train_loss"] is None else f", training loss {state['train_loss']:.4f}"
             report(f"{place}: {state['tokens']:,.0f} tokens of text seen{loss}")
-    finally:
-        checkpoints.close()
 
 
 def training_state(config: Config, directory: Path, step: int, meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,10 +43,9 @@ class RunPredictor:
         """
         config = config.model_copy(update={"model": configs.model_at(config, step)})
         setup = state.setup(config).for_evaluation()
-        reader = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-        self._params: Any = reader.restore_params(setup, step)
-        metrics = reader.metrics(step)
-        reader.close()
+        with checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True) as saved:
+            self._params: Any = saved.restore_params(setup, step)
+            metrics = saved.metrics(step)
         task_config = chosen_task(config)
         metrics = metrics if task_config is config else of_part(metrics, task_config.task.name)
         self.task, self.config = task, with_measured(task_config, metrics)

@@ -101,10 +101,8 @@ class Run:
     @property
     def checkpoints(self) -> dict[int, Path]:
         """The directory of each checkpoint, by its step."""
-        reader = checkpoint.Checkpoints(self.run_dir, CheckpointConfig(), read_only=True)
-        steps = reader.steps()
-        reader.close()
-        return {step: self.run_dir / "checkpoints" / str(step) for step in steps}
+        with checkpoint.Checkpoints(self.run_dir, CheckpointConfig(), read_only=True) as saved:
+            return {step: self.run_dir / "checkpoints" / str(step) for step in saved.steps()}
 
     @property
     def metrics(self) -> pandas.DataFrame:

@@ -62,7 +62,7 @@ class HeadObjective(Objective):
 
     @property
     def family(self) -> str:  # type: ignore[override]
-        """`text_layout` of the model."""
+        """The family of the model, by how the texts stand in a row."""
         return FAMILIES[self.text_layout]
 
     @property

@@ -80,16 +80,13 @@ def run(config: Config, run_dir: Path, at: int, batch_number: int | None = None)
     if not 1 <= at <= config.train.steps:
         raise UserError(f"--step {at}: the run has steps 1 to {config.train.steps}")
     setup = teachers.attach(state.setup(config), print)
-    checkpoints = checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True)
-    try:
-        starts = [n for n in checkpoints.steps() if n < at and checkpoints.damage(n) is None]
+    with checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True) as saved:
+        starts = [n for n in saved.steps() if n < at and saved.damage(n) is None]
         if not starts:
-            steps = ", ".join(map(str, checkpoints.steps())) or "none"
+            steps = ", ".join(map(str, saved.steps())) or "none"
             raise UserError(f"{run_dir}: no whole checkpoint is from before step {at}; those there are: {steps}")
         start = starts[-1]
-        meta, current = checkpoints.meta(start), checkpoints.restore(initial.setup_at(setup, start), start)
-    finally:
-        checkpoints.close()
+        meta, current = saved.meta(start), saved.restore(initial.setup_at(setup, start), start)
     stages, known = configs.train_stages(config), rewinds.Rewinds(config, meta)
     first, last = (configs.phase_of(config, n) for n in (start + 1, at))
     for index in range(first, last + 1):

@@ -97,16 +97,13 @@ def _checked(run_dir: Path, repair: bool) -> Iterator[tuple[str, str | None]]:
         yield "run.json", _fault(lambda: run_dirs.receipt(run_dir))
     lines, damaged = run_dirs.records(run_dir)
     yield f"metrics.jsonl, {len(lines):,} lines", f"{damaged} more are damaged" if damaged else None
-    checkpoints = Checkpoints(run_dir, CheckpointConfig(), read_only=True)
-    try:
+    with Checkpoints(run_dir, CheckpointConfig(), read_only=True) as checkpoints:
         for step in checkpoints.steps():
             facts = run_dir / "checkpoints" / str(step) / "_CHECKPOINT_METADATA"  # Orbax's own, without a checksum
             fault = checkpoints.damage(step) or _fault(functools.partial(read_json, facts))
             if fault and copy and (copy / "checkpoints" / str(step)).is_dir():
                 fault += f"; {copy} has a copy: `jaxpt verify {shlex.quote(str(run_dir))} --repair` fetches it"
             yield f"checkpoint {step}", fault
-    finally:
-        checkpoints.close()
 
 
 def _damage(checkpoint: Path) -> str | None:

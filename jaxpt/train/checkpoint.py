@@ -17,7 +17,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -320,6 +320,12 @@ class Checkpoints:
         with self._saving():
             self._manager.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def _tree(state: State) -> dict[str, Any]:
     """A state by its fields; `carry` and `scale` are on the disk where there are such alone."""
@@ -367,9 +373,8 @@ def find(path: str | Path, step: int | None = None) -> tuple[Path, int]:
     run_dir, step = named_step(path) or (Path(path), step)
     if not (run_dir / "checkpoints").is_dir():
         raise UserError(f"{path}: is no run_dir, it holds no checkpoints")
-    checkpoints = Checkpoints(run_dir, CheckpointConfig(), read_only=True)
-    steps = checkpoints.steps()
-    checkpoints.close()
+    with Checkpoints(run_dir, CheckpointConfig(), read_only=True) as saved:
+        steps = saved.steps()
     if not steps or (step is not None and step not in steps):
         raise UserError(f"{path}: has no checkpoint of step {step}; there are: {', '.join(map(str, steps)) or 'none'}")
     if step is None:

@@ -82,17 +82,15 @@ def begin(
     if not source.state and other:
         return start(setup, source, say), None
     from_dir, at = checkpoint.find(source.path, source.step)
-    reader = checkpoint.Checkpoints(from_dir, setup.config.checkpoint, read_only=True)
     try:
-        if source.state:
-            say(f"branching from {from_dir} at step {at}: the whole state")
-            return reader.restore(setup_at(setup, at), at), None
-        say(f"starting from the weights of {from_dir} at step {at}")
-        return from_params(setup, setup.init(), reader.restore_params(setup, at)), None
+        with checkpoint.Checkpoints(from_dir, setup.config.checkpoint, read_only=True) as saved:
+            if source.state:
+                say(f"branching from {from_dir} at step {at}: the whole state")
+                return saved.restore(setup_at(setup, at), at), None
+            say(f"starting from the weights of {from_dir} at step {at}")
+            return from_params(setup, setup.init(), saved.restore_params(setup, at)), None
     except ValueError as error:
         raise UserError(f"init_from.path: {from_dir}: does not fit this model: {str(error).splitlines()[0]}") from None
-    finally:
-        reader.close()
 
 
 def expected_phase(config: Config, checkpoints: checkpoint.Checkpoints) -> int | None:

@@ -73,7 +73,6 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
     }
     networks = {name: network for name, (_, network, _) in opened.items()}
     for phase in configs.phase_configs(setup.config):
-        networks = {name: network for name, (_, network, _) in opened.items()}
         phase.objective.check_teachers(phase.model, phase.data.length, networks)
     loaded = {}
     for name, (parts, network, title) in opened.items():

@@ -145,11 +145,8 @@ class Saved(Mapping[str, np.ndarray]):
           UserError: it is damaged, of another step or run, or not of the model in the run's config.yaml.
         """
         config = configs.load(run_dir)
-        reader = checkpoint.Checkpoints(run_dir, settings or config.checkpoint, read_only=True)
-        try:
-            reader.check(step)
-        finally:
-            reader.close()
+        with checkpoint.Checkpoints(run_dir, settings or config.checkpoint, read_only=True) as saved:
+            saved.check(step)
         self._path = run_dir.absolute() / "checkpoints" / str(step) / "state"
         self._handler = handlers.ArraysHandler()
         tree = self._handler.metadata(self._path).tree
