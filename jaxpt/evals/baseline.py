@@ -161,9 +161,9 @@ def bigram(vocab_size: int, train: Iterable[Batch], validation: Iterable[Batch])
     Returns:
       Nats per token.
     """
-    model = Bigram(vocab_size, (pair[:2] for pair in _chunks(train)))
+    model = Bigram(vocab_size, (tokens[1:] for tokens in triples(train, False)))
     total = weight = 0.0
-    for left, right in _chunks(validation):
+    for _, left, right in triples(validation, False):
         total += model.loss(left, right).sum()
         weight += left.size
     return float(total / max(weight, 1))
@@ -210,18 +210,3 @@ def triples(
             chunk = []
     if chunk:
         yield tuple(np.concatenate(chunk, axis=1))
-
-
-def _chunks(batches: Iterable[Batch], size: int = 1_000_000) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(tokens, next tokens) in large chunks: counting has a cost per chunk."""
-    left: list[np.ndarray] = []
-    right: list[np.ndarray] = []
-    for batch in batches:
-        real = batch["decoder_loss_weights"] > 0
-        left.append(batch["decoder_input_tokens"][real])
-        right.append(batch["decoder_target_tokens"][real])
-        if sum(map(len, left)) >= size:
-            yield np.concatenate(left), np.concatenate(right)
-            left, right = [], []
-    if left:
-        yield np.concatenate(left), np.concatenate(right)

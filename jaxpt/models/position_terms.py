@@ -114,7 +114,10 @@ def alibi_slopes(heads: int) -> np.ndarray:
 
 @flax.struct.dataclass
 class Alibi(DistanceBias):
-    """ALiBi's bias of all heads. Nothing is learned."""
+    """ALiBi's bias, −slope · |i − j|, float32 [H, L, S]. Nothing is learned.
+
+    Paper: https://arxiv.org/abs/2108.12409
+    """
 
     heads: int = flax.struct.field(pytree_node=False)
 
@@ -126,15 +129,7 @@ class Alibi(DistanceBias):
         self, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None
     ) -> jax.Array:
         """As `DistanceBias.materialise`."""
-        return alibi(self.heads, queries, keys, offset, key_index_S)
-
-
-def alibi(heads: int, queries: int, keys: int, offset: Offset = 0, key_index_S: jax.Array | None = None) -> jax.Array:
-    """ALiBi's bias, −slope · |i − j|: float32 [H, L, S]. Nothing is learned. `key_index_S` as in `Mask`.
-
-    Paper: https://arxiv.org/abs/2108.12409
-    """
-    return -alibi_slopes(heads)[:, None, None] * jnp.abs(distances(queries, keys, offset, key_index_S))
+        return -alibi_slopes(self.heads)[:, None, None] * jnp.abs(distances(queries, keys, offset, key_index_S))
 
 
 def alibi_of_keys(heads: int, positions_BxS: jax.Array) -> jax.Array:

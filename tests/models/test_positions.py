@@ -11,7 +11,7 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.models import position_terms, positions
-from jaxpt.models.position_terms import Alibi, alibi, alibi_of_keys
+from jaxpt.models.position_terms import Alibi, alibi_of_keys
 from jaxpt.models.positions import (
     LearnedPositions,
     RelativeBias,
@@ -101,7 +101,7 @@ def relative_terms(queries, keys, offset, index=None):
     for bidirectional in (True, False):
         bias = RelativeBias(3, bidirectional, INIT).apply({"params": {"table": table}})
         yield bias.materialise(queries, keys, offset, index)
-    yield alibi(3, queries, keys, offset, index)
+    yield Alibi(3).materialise(queries, keys, offset, index)
 
 
 def test_the_terms_of_queries_at_an_offset_are_a_slice_of_the_whole():
@@ -143,7 +143,7 @@ def test_sinusoidal():
 
 
 def test_alibi_falls_off_with_distance():
-    bias = np.asarray(alibi(6, 4, 5))
+    bias = np.asarray(Alibi(6).materialise(4, 5))
     slopes = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]  # four of 4 heads, then every second one of 8
     want = [[[-slope * abs(i - j) for j in range(5)] for i in range(4)] for slope in slopes]
     np.testing.assert_allclose(bias, want)
