@@ -21,12 +21,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from pydantic import Field, model_validator
 
 from jaxpt.config import Fraction, Layers, ModelConfig, Size
 from jaxpt.models.base import LanguageModel, compute_dtype
-from jaxpt.models.layers import Dropout, Embed, Initializer, constrain, param, stored_rows
+from jaxpt.models.layers import Dropout, Embed, constrain, param, stored_rows, uniform
 from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.recurrent import LSTM
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -96,7 +95,7 @@ class Layer(nn.Module):
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:
         """Reads a batch: `shared.positional` has the segment ids, [B, L]."""
-        c, init = self.config, _uniform(1 / math.sqrt(self.size))
+        c, init = self.config, uniform(1 / math.sqrt(self.size))  # as torch initialises LSTMs
         lstm = LSTM(
             self.size, compute_dtype(c), init, init, weight_dropout=c.rate("weight_dropout"), name="lstm"
         )  # fmt: skip
@@ -113,7 +112,7 @@ class AWDLSTM(LanguageModel):
 
     def setup(self) -> None:
         c = self.config
-        self.token_embed = Embed(c.vocab_size, c.embed_dim, _uniform(0.1), compute_dtype(c))
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, uniform(0.1), compute_dtype(c))
         self.word_dropout = WordDropout(c.vocab_size, c.rate("embedding_dropout"))
         self.input_dropout = Dropout(c.rate("input_dropout"), _TOKENS)
         self.output_dropout = Dropout(c.rate("output_dropout"), _TOKENS)
@@ -159,12 +158,3 @@ class WordDropout(nn.Module):
         """Token ids and their embeddings → the embeddings [B, L, D]."""
         factor_V = Dropout(self.rate)(jnp.ones(self.vocab_size, x_BxLxD.dtype))
         return x_BxLxD * jnp.take(factor_V, tokens_BxL, mode="clip")[..., None]
-
-
-def _uniform(bound: float) -> Initializer:
-    """Uniform in (−bound, bound), torch's initialisation of LSTMs and that of the released embeddings."""
-
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-    return init

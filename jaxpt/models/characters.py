@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jaxpt.models.layers import Dense, Initializer, constrain, param, stored_rows
+from jaxpt.models.layers import Dense, constrain, param, stored_rows, uniform
 
 if TYPE_CHECKING:
     from jaxpt.data.calls import Vocabulary
@@ -125,12 +125,12 @@ class CharacterEmbed(nn.Module):
 
     def _convolved(self, codes_BxLxM: jax.Array) -> jax.Array:
         """relu(max over the word of each filter): [B, L, M] → [B, L, F]."""
-        codes = param(self, "characters", _uniform(1.0), (CODES, self.char_dim), ("norm", "norm"))
+        codes = param(self, "characters", uniform(1.0), (CODES, self.char_dim), ("norm", "norm"))
         x_NxMxE = codes.astype(self.dtype)[codes_BxLxM.reshape(-1, self.longest)]
         outputs = []
         for index, (characters, number) in enumerate(self.filters):
             shape = (characters, self.char_dim, number)
-            kernel = param(self, f"filter_{index}_kernel", _uniform(0.05), shape, ("norm", "norm", "norm"))
+            kernel = param(self, f"filter_{index}_kernel", uniform(0.05), shape, ("norm", "norm", "norm"))
             bias = param(self, f"filter_{index}_bias", nn.initializers.zeros, (number,), ("norm",))
             places = ("NWC", "WIO", "NWC")
             y = jax.lax.conv_general_dilated(
@@ -154,10 +154,3 @@ class Highway(nn.Module):
         gate = jax.nn.sigmoid(gate)
         new = jax.nn.relu(Dense(width, axes, init, self.dtype, name="transform")(x))
         return gate * new + (1 - gate) * x
-
-
-def _uniform(limit: float) -> Initializer:
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        return jax.random.uniform(key, shape, dtype, -limit, limit)
-
-    return init

@@ -19,13 +19,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 from pydantic import model_validator
 
 from jaxpt.config import Fraction, Layers, ModelConfig, NonNegativeInt, PositiveFloat, Size
 from jaxpt.models import characters
 from jaxpt.models.base import LanguageModel, compute_dtype
-from jaxpt.models.layers import Dropout, Initializer, constrain
+from jaxpt.models.layers import Dropout, constrain, uniform
 from jaxpt.models.output import Output, Past
 from jaxpt.models.recurrent import LSTM
 from jaxpt.models.stack import Segment, Shared, Stack
@@ -122,7 +121,7 @@ class Layer(nn.Module):
 
     def _lstm(self, name: str) -> LSTM:
         c = self.config
-        init = _glorot(c.width + c.width, 4 * c.cells)  # of one matrix over inputs and outputs
+        init = uniform((6 / (2 * c.width + 4 * c.cells)) ** 0.5)  # Glorot's, of one matrix over inputs and outputs
         projection = c.width if c.width < c.cells else None
         return LSTM(
             c.cells, compute_dtype(c), init, init, nn.initializers.glorot_uniform(), name == "backward", projection,
@@ -208,13 +207,3 @@ def _at_first(x_BxLxP: jax.Array, is_word_BxL: jax.Array) -> jax.Array:
     first_BxL = jax.lax.cummax(jnp.where(is_word_BxL, jnp.arange(is_word_BxL.shape[1]), 0), axis=1)
     take = functools.partial(jnp.take_along_axis, indices=first_BxL[..., None], axis=1)
     return take(x_BxLxP) if x_BxLxP.ndim == 3 else jax.vmap(take)(x_BxLxP)
-
-
-def _glorot(fan_in: int, fan_out: int) -> Initializer:
-    """Uniform within √(6 / (fan_in + fan_out)), whatever the shape."""
-    limit = (6 / (fan_in + fan_out)) ** 0.5
-
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        return jax.random.uniform(key, shape, dtype, -limit, limit)
-
-    return init

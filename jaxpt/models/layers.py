@@ -34,6 +34,15 @@ F = TypeVar("F", bound=Callable[..., jax.Array])
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 
 
+def uniform(bound: float) -> Initializer:
+    """Initial values uniform on (−bound, bound), whatever the shape."""
+
+    def init(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
 def stored_rows(vocab_size: int) -> int:
     """Number of rows of a stored vocabulary table: the next multiple of 128, independent of the mesh.
 

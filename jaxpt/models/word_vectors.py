@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from jaxpt.config import HeadName, ModelConfig, PoolerOptions, Size, TaskHead
 from jaxpt.models.base import LanguageModel, compute_dtype
-from jaxpt.models.layers import Embed
+from jaxpt.models.layers import Embed, uniform
 from jaxpt.models.output import Output
 
 
@@ -59,7 +57,7 @@ class WordVectors(LanguageModel):
 
     def setup(self) -> None:
         c = self.config
-        self.token_embed = Embed(c.vocab_size, c.embed_dim, small_uniform(c.embed_dim), compute_dtype(c))
+        self.token_embed = Embed(c.vocab_size, c.embed_dim, uniform(0.5 / c.embed_dim), compute_dtype(c))
 
     def embed(self, tokens_BxL: jax.Array, **options: Any) -> jax.Array:
         """The vectors: [B, L, D]."""
@@ -83,12 +81,3 @@ class WordVectors(LanguageModel):
         """
         x_BxLxD = self.token_embed(tokens_BxL)
         return Output(x_BxLxD, layers=x_BxLxD[None] if layers else None)
-
-
-def small_uniform(width: int) -> nn.initializers.Initializer:
-    """word2vec's initial values: uniform on ±1 / (2 · width)."""
-
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, shape, dtype, -0.5 / width, 0.5 / width)
-
-    return init

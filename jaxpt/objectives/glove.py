@@ -23,8 +23,8 @@ from jaxpt.config import ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec, text_windows
 from jaxpt.errors import UserError
+from jaxpt.models.layers import uniform
 from jaxpt.models.network import Head
-from jaxpt.models.word_vectors import small_uniform
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics
 from jaxpt.objectives.rows import CONTEXTS, TOKENS, RowObjective, Rows, Tables, table_head, width_of
 
@@ -59,7 +59,7 @@ class GloVe(RowObjective):
 
     def heads(self, model: ModelConfig) -> dict[str, Head]:
         width, rows = width_of(model), model.vocab_size
-        init = small_uniform(width)
+        init = uniform(0.5 / width)
         tables = {"contexts": width, "bias": 1, "context_bias": 1}
         return {name: table_head(rows, size, init) for name, size in tables.items()}
 

@@ -33,8 +33,8 @@ from jaxpt.data import subwords
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec, text_windows
 from jaxpt.errors import UserError
+from jaxpt.models.layers import uniform
 from jaxpt.models.network import Head
-from jaxpt.models.word_vectors import small_uniform
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics
 from jaxpt.objectives.rows import TOKENS, RowObjective, Rows, Tables, table_head, width_of
 
@@ -110,7 +110,7 @@ class Word2Vec(RowObjective):
         width = width_of(model)
         heads = {"contexts": table_head(model.vocab_size, width, nn.initializers.zeros)}
         if self.subwords is not None:
-            heads["subwords"] = table_head(self.subwords.buckets, width, small_uniform(width))
+            heads["subwords"] = table_head(self.subwords.buckets, width, uniform(0.5 / width))
         return heads
 
     def coefficients(self) -> dict[str, float]:
