@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 
 from jaxpt import config as configs
-from jaxpt.runtime import allocator
+from jaxpt.runtime import process
 from jaxpt.train import corruption, state, step
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
@@ -66,7 +66,7 @@ def main():
     arguments = parser.parse_args()
     if jax.config.jax_platforms == "cpu":
         jax.config.update("jax_num_cpu_devices", arguments.devices)
-    allocator.keep_freed_memory()  # as `jaxpt train`
+    process.keep_freed_memory()  # as `jaxpt train`
     recipe = next((word for word in arguments.words if "=" not in word), str(RECIPE))
     overrides = [*SMALL, *(word for word in arguments.words if "=" in word)]
     sides = {name: Side(recipe, [*overrides, f"train.on_spike={name}"]) for name in ("keep", "rewind")}

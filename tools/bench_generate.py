@@ -32,8 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpt.cli.parsing import Parser
-from jaxpt.cli.types import count, positive
+from jaxpt.cli.parsing import Parser, count, positive
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "models"
 CASES = {"gpt2": "gpt2_124m", "t5": "t5_base", "llama": "llama3_2_1b"}

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxpt
-from jaxpt.runtime import allocator
+from jaxpt.runtime.process import keep_freed_memory
 
 PEER = Path(__file__).with_name("bench_harness_peer.py")
 Pair = tuple[str, str]
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="lm-eval's batch size")
     parser.add_argument("--one-core", action="store_true")
     a = parser.parse_args()
-    allocator.keep_freed_memory()  # as the command line does
+    keep_freed_memory()  # as the command line does
     if a.one_core:
         os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
     for kind, vocabulary, files, pairs in (

@@ -23,7 +23,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 from jaxpt.models.decoder_only import DecoderOnlyConfig
 from jaxpt.models.moe import MoE
 from jaxpt.parallel import compiler
-from jaxpt.runtime import allocator
+from jaxpt.runtime import process
 
 THEIR = ("eager", "grouped_mm")
 
@@ -88,7 +88,7 @@ def main():
     for name, size in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=size)
     args = parser.parse_args()
-    allocator.keep_freed_memory()  # as `jaxpt train`; of both sides
+    process.keep_freed_memory()  # as `jaxpt train`; of both sides
     rng = np.random.default_rng(0)
     given = weights(rng, args.experts, args.width, args.hidden)
     x, dy = (rng.normal(size=(args.rows, args.length, args.width)).astype(np.float32) for _ in range(2))

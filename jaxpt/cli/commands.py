@@ -14,14 +14,14 @@ import io
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxpt import errors
 from jaxpt.cli.parsing import Parser, Version, add_command, add_common
 from jaxpt.cli.table import COMMANDS
 from jaxpt.errors import AlreadySaid, UserError, printable
-from jaxpt.runtime import allocator, exit_codes, plugins, progress, signals
+from jaxpt.runtime import exit_codes, plugins, process, progress, signals
 from jaxpt.runtime.stamp import stamped
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def start() -> NoReturn:
     """Entry point: runs the command in `sys.argv` and exits."""
     _read_and_print_utf_8()
     signals.start()
-    allocator.keep_freed_memory()
+    process.keep_freed_memory()
     signals.finish(main())
 
 
@@ -283,3 +283,35 @@ def schema(kind: str | None, write: str | None = None) -> None:
         print(*write_schemas(Path(write)), sep="\n")
     else:
         raise UserError(f"--write writes the schemas of all kinds; leave {kind} out")
+
+
+def completion(shell: str) -> None:
+    """`jaxpt completion`: the script with which a shell completes commands, options, choices and names of files.
+
+    Args:
+      shell: "bash" or "zsh".
+
+    Raises:
+      UserError: shtab, which writes it, is not installed.
+    """
+    try:
+        import shtab
+    except ModuleNotFoundError:
+        from jaxpt.runtime import packages
+
+        raise UserError(f"completion: shtab is not installed: {packages.install_command('completion')}") from None
+    whole = parser()
+    for action in _actions(whole):
+        if action.nargs != 0 and action.choices is None and action.type is None:  # all others may be files
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(whole, shell))
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """The arguments of a parser and of its subparsers."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for subparser in action.choices.values():
+                yield from _actions(subparser)
+        else:
+            yield action

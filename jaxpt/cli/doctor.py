@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxpt.errors import UserError
-from jaxpt.runtime import disk, install, packages
+from jaxpt.runtime import disk, packages
 
 PROBES = {
     "devices": """
@@ -223,9 +223,11 @@ def _devices(process: subprocess.Popen[str]) -> list[Check]:
 def _missing_accelerator(platforms: set[str]) -> list[Check]:
     """Reports an accelerator that jax does not use."""
     if "gpu" not in platforms and (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
-        return [Check("CUDA", "there is an NVIDIA GPU, but jax does not use it", True, install.command("cuda"))]
+        return [
+            Check("CUDA", "there is an NVIDIA GPU, but jax does not use it", True, packages.install_command("cuda"))
+        ]
     if "tpu" not in platforms and (Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()):
-        return [Check("TPU", "there is a TPU, but jax does not use it", True, install.command("tpu"))]
+        return [Check("TPU", "there is a TPU, but jax does not use it", True, packages.install_command("tpu"))]
     if platforms == {"cpu"}:
         return [Check("accelerator", "none; the smoke recipes run on a CPU")]
     return []

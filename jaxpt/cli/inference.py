@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from jaxpt.cli.parsing import Argument, Command, arg, flag, overrides
-from jaxpt.cli.types import count, index, numbers, output, words
+from jaxpt.cli.parsing import Argument, Command, arg, count, flag, index, numbers, output, overrides, words
 from jaxpt.decode.options import Options
 
 _MODEL = arg("path", "RUN_DIR|HF_DIR", "a run, RUN_DIR/checkpoints/STEP, or a model")

@@ -7,8 +7,20 @@ not on the command line is left to the parameter's default. A recipe named `conf
 from __future__ import annotations
 
 from jaxpt.cli import inference
-from jaxpt.cli.parsing import PATH, RECIPE, Command, arg, flag, overrides
-from jaxpt.cli.types import count, index, nonnegative, output, positive, share
+from jaxpt.cli.parsing import (
+    PATH,
+    RECIPE,
+    Command,
+    arg,
+    count,
+    flag,
+    index,
+    nonnegative,
+    output,
+    overrides,
+    positive,
+    share,
+)  # fmt: skip
 
 _JSON = flag("--json", "print JSON", dest="as_json")
 _OBJECT = flag("--json", "print one JSON object", dest="as_json")
@@ -216,7 +228,7 @@ COMMANDS: dict[str, Command] = {
         arg("text", "TEXT", "text to tokenize", nargs="?"),
     ), ("runs/bert_tiny/tokenizer", "runs/bert_tiny/tokenizer 'The cat sat on the mat.'")),
     "doctor": Command("jaxpt.cli.doctor:doctor", "check versions, devices and memory, and list what is missing"),
-    "completion": Command("jaxpt.cli.completion:completion", "print a script that completes commands in a shell", (
+    "completion": Command("jaxpt.cli.commands:completion", "print a script that completes commands in a shell", (
         arg("shell", None, "the shell", choices=("bash", "zsh")),
     ), (
         "bash > ~/.local/share/bash-completion/completions/jaxpt",

@@ -32,7 +32,7 @@ from jaxpt.models.characters import CODES
 from jaxpt.models.elmo import ELMoConfig
 from jaxpt.models.network import Network
 from jaxpt.models.stored import Piece, finite, stored_params
-from jaxpt.runtime import disk, install
+from jaxpt.runtime import disk, packages
 from jaxpt.train import weights
 
 OPTIONS, WEIGHTS = "options.json", "weights.hdf5"
@@ -277,5 +277,5 @@ def _h5py() -> ModuleType:
     try:
         import h5py
     except ImportError:
-        raise UserError(f"ELMo's weights need h5py: {install.command('elmo')}") from None
+        raise UserError(f"ELMo's weights need h5py: {packages.install_command('elmo')}") from None
     return h5py

@@ -27,7 +27,7 @@ from jaxpt.models.heads import classes, sentence_pair
 from jaxpt.models.network import Network
 from jaxpt.models.stored import finite
 from jaxpt.parallel import compiler
-from jaxpt.runtime import install
+from jaxpt.runtime import packages
 
 TOLERANCE = 1e-4
 """Tolerance relative to the largest value of an output."""
@@ -229,7 +229,7 @@ def verify(directory: str | Path, network: Network | None = None, params: Any = 
         import torch
         import transformers
     except ModuleNotFoundError as error:
-        raise UserError(f"--verify requires {error.name}: {install.command('parity')}") from None
+        raise UserError(f"--verify requires {error.name}: {packages.install_command('parity')}") from None
     if network is None:
         network, params = load(directory)
     family = family_of(network.config, read_config(Path(directory))[0]["model_type"])

@@ -14,7 +14,7 @@ from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError, listed
 from jaxpt.inference.loaded import Loaded
 from jaxpt.inference.loading import load
-from jaxpt.runtime import install
+from jaxpt.runtime import packages
 from jaxpt.study import recipes
 from jaxpt.train import checkpoint, loop, preflight
 from jaxpt.train.display import say
@@ -114,7 +114,7 @@ class Run:
         try:
             import pandas
         except ModuleNotFoundError:
-            raise UserError(f"Run.metrics: pandas is not installed: {install.command('notebook')}") from None
+            raise UserError(f"Run.metrics: pandas is not installed: {packages.install_command('notebook')}") from None
         by_step: dict[int, dict[str, Any]] = {}
         for record in records(self.run_dir)[0]:
             by_step.setdefault(record["step"], {}).update(record)

@@ -44,7 +44,7 @@ TPU: Options = {
 DETERMINISTIC: Options = {"xla_gpu_deterministic_ops": True}
 
 # On a CPU a computation ends before the next one is begun: set here, since JAX reads it when it first meets the CPU.
-# One that is queued has its temporaries already, and `jaxpt.runtime.allocator` keeps what was taken: with twelve steps
+# One that is queued has its temporaries already, and `jaxpt.runtime.process` keeps what was taken: with twelve steps
 # queued a small GPT-2 took 4.3 GiB, of which it uses 2.2. The queue brings a CPU nothing, whose cores do the host's
 # work too.
 jax.config.update("jax_cpu_enable_async_dispatch", False)

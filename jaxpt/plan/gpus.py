@@ -14,7 +14,7 @@ import jax
 
 from jaxpt.errors import UserError
 from jaxpt.parallel.chips import GPUS
-from jaxpt.runtime import install
+from jaxpt.runtime import packages
 
 XLA_FLAGS = "--xla_gpu_autotune_level=0"
 """What a process that compiles for GPUs has in its environment: there is nothing here to try kernels on."""
@@ -116,7 +116,9 @@ def devices(kind: str, machines: int, each: int) -> list[jax.Device]:
       UserError: the compiler, JAX's plugin for CUDA, is not installed, or not the one of this JAX.
     """
     if importlib.util.find_spec("jax_cuda13_plugin") is None:
-        raise UserError(f"compiling for GPUs needs their compiler, JAX's CUDA plugin: {install.command('plan-gpu')}")
+        raise UserError(
+            f"compiling for GPUs needs their compiler, JAX's CUDA plugin: {packages.install_command('plan-gpu')}"
+        )
     jax.config.update("jax_platforms", "cpu")  # a GPU that is here stays free
     from jax.experimental import topologies
 
@@ -127,7 +129,7 @@ def devices(kind: str, machines: int, each: int) -> list[jax.Device]:
         )
     except Exception as error:  # of any class of JAX's, such as for a plugin of another version
         reason = " ".join(str(error).split())
-        hint = install.command("plan-gpu")
+        hint = packages.install_command("plan-gpu")
         raise UserError(f"compiling for {kind}: JAX's CUDA plugin: {reason}; {hint}") from None
     return list(described.devices)
 

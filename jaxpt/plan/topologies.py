@@ -17,7 +17,7 @@ from jaxpt.errors import UserError
 from jaxpt.parallel import chips
 from jaxpt.parallel.chips import CHIPS, GPUS, Chip
 from jaxpt.plan import gpus, vendor_names
-from jaxpt.runtime import install
+from jaxpt.runtime import packages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Topology:
         if self.machine is not None:
             return gpus.devices(self.name.partition(":")[0], self.chips // self.machine, self.machine)
         if importlib.util.find_spec("libtpu") is None:
-            raise UserError(f"compiling for TPUs needs their compiler, libtpu: {install.command('plan')}")
+            raise UserError(f"compiling for TPUs needs their compiler, libtpu: {packages.install_command('plan')}")
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other processes may compile too
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # ask no metadata server which TPU this is: there is none
         jax.config.update("jax_platforms", "cpu")  # a TPU that is here stays free

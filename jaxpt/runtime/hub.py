@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxpt import errors
 from jaxpt.errors import UserError, printable
-from jaxpt.runtime import install
+from jaxpt.runtime import packages
 
 SECONDS = 10.0
 """Until the hub counts as not reachable."""
@@ -79,7 +79,7 @@ def _snapshot(name: str, revision: str | None, weights: bool) -> Path:
     """Where the cache has a model; asked for once in a process, so that all of a run reads one revision."""
     title = f"{name}@{revision}" if revision else name
     if importlib.util.find_spec("huggingface_hub") is None:
-        raise _unavailable(name, title, f"huggingface_hub is not installed: {install.command('hub')}")
+        raise _unavailable(name, title, f"huggingface_hub is not installed: {packages.install_command('hub')}")
     import huggingface_hub
     from huggingface_hub import errors as hub_errors
 

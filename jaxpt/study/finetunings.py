@@ -1,6 +1,6 @@
 """Runs the fine-tunings of a study: in each cell the grid with the first seed, then the other seeds at its best point.
 
-All run in one process besides the study's (`jaxpt.cli.worker`). Of each run one line is shown, all go to LOG. BEGUN
+All run in one process besides the study's (`jaxpt.cli.children`). Of each run one line is shown, all go to LOG. BEGUN
 says with which settings and from which weights a run began, and whether it is finished, so that a study that goes on
 asks for it no more.
 """
@@ -63,7 +63,7 @@ class Worker:
         if self._process is None:
             # In a new session, so that it receives Ctrl-C once, through the study.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jaxpt.cli.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, "-m", "jaxpt.cli.children", "train"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
             )  # fmt: skip
             self._done = 0

@@ -25,7 +25,7 @@ from jaxpt.config.studies import Study, StudyRow, SweptRow, load_study
 from jaxpt.errors import RetryableError, StorageError, UserError
 from jaxpt.metrics import describe
 from jaxpt.runtime import disk, exit_codes, plugins, signals
-from jaxpt.runtime.spawning import without_script
+from jaxpt.runtime.process import without_script
 from jaxpt.study import children, curves, failures, finetunings, pace, recipes, tables
 from jaxpt.study.children import Children, Stopped
 from jaxpt.study.failures import Failure
@@ -36,7 +36,7 @@ from jaxpt.train.run_dir import has_checkpoint, receipt
 
 PROGRAM = (sys.executable, "-m", "jaxpt")
 """What trains and probes a row: the words before the command."""
-PACE = (sys.executable, "-m", "jaxpt.cli.pace")
+PACE = (sys.executable, "-m", "jaxpt.cli.children", "measure")
 """What measures its steps."""
 _SPAWNING = threading.Lock()
 """`without_script` changes what all threads see."""

@@ -10,7 +10,7 @@ from jaxpt.config import Config, ModelConfig
 from jaxpt.data import checks
 from jaxpt.data.batches import manifest
 from jaxpt.errors import UserError
-from jaxpt.runtime import hub, limits
+from jaxpt.runtime import hub, process
 from jaxpt.train import foreign, run_dir
 
 
@@ -23,7 +23,7 @@ def check(config: Config) -> None:
     Raises:
       UserError: the run_dir cannot be written or belongs to another run, or as `check_recipe`.
     """
-    limits.check()
+    process.check_limits()
     run_dir.check(config)
     check_recipe(config)
 

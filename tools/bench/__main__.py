@@ -20,7 +20,7 @@ Without names of cases those for a GPU are run where JAX finds one, and those fo
 jaxpt computes a masked LM's logits at the masked positions alone, AutoModelForMaskedLM at all. So there is a side more
 of torch whose head sees the masked positions alone; what the other one computes besides is said beside its ratio.
 
-On a CPU jaxpt has malloc keep what is freed for the next step (`jaxpt.runtime.allocator`), and so has torch here, which
+On a CPU jaxpt has malloc keep what is freed for the next step (`jaxpt.runtime.process`), and so has torch here, which
 comes without: `--plain-malloc` leaves torch as it comes. The JSON says it of each side ("keeps_freed_memory").
 
 MFU = FLOPs / seconds / the chip's bf16 peak, in bfloat16 alone: float32 has other peaks, by what its products are
@@ -49,8 +49,7 @@ import show
 import worker
 from cases import CASES, CPU, GPU, Case
 
-from jaxpt.cli.parsing import Parser
-from jaxpt.cli.types import count, positive
+from jaxpt.cli.parsing import Parser, count, positive
 
 Result = dict[str, Any]
 
@@ -153,9 +152,9 @@ def _compared(a: argparse.Namespace) -> Callable[[str, Case], Result]:
 
 
 def _packed(a: argparse.Namespace) -> Callable[[str, Case], Result]:
-    from jaxpt.runtime import allocator
+    from jaxpt.runtime import process
 
-    allocator.keep_freed_memory()  # as the command line does
+    process.keep_freed_memory()  # as the command line does
     return lambda name, case: packing.measured(name, case, a.packing, _dtype(a), a.rounds, a.steps, a.vocab)
 
 

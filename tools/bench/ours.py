@@ -11,7 +11,7 @@ import numpy as np
 import worker
 from cases import CLIP_NORM, CONFIGS, LEARNING_RATE, WEIGHT_DECAY, Case, random_batch
 
-from jaxpt.runtime import allocator
+from jaxpt.runtime import process
 
 clock = time.perf_counter
 
@@ -140,4 +140,4 @@ def configuration(case: Case, dtype: str, data: dict[str, Any] | None = None, **
 
 
 if __name__ == "__main__":
-    worker.serve(Ours(allocator.keep_freed_memory()))  # as the command line does
+    worker.serve(Ours(process.keep_freed_memory()))  # as the command line does

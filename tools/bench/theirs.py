@@ -2,7 +2,7 @@
 
 compile       torch.compile
 masked        of a masked LM the head is computed on the masked positions alone, as ours is, not on all
-plain-malloc  glibc's malloc as it comes; else it keeps what is freed, as ours does (`jaxpt.runtime.allocator`)
+plain-malloc  glibc's malloc as it comes; else it keeps what is freed, as ours does (`jaxpt.runtime.process`)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import worker
 from cases import CLIP_NORM, LEARNING_RATE, WEIGHT_DECAY, Case, of_transformers
 
-from jaxpt.runtime import allocator
+from jaxpt.runtime import process
 
 clock = time.perf_counter
 CLASSES = {
@@ -117,5 +117,5 @@ def _with_masked_head(model: Any) -> Any:
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    keeps = "plain-malloc" not in words and allocator.keep_freed_memory()
+    keeps = "plain-malloc" not in words and process.keep_freed_memory()
     worker.serve(Theirs("compile" in words, "masked" in words, keeps))

@@ -27,9 +27,9 @@ from jaxpt.data.records.shard import is_intact, write_shard
 from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name
 from jaxpt.data.seqio_tasks import Documents, Offline, Pieces
 from jaxpt.errors import UserError
-from jaxpt.runtime import disk, install
+from jaxpt.runtime import disk, packages
+from jaxpt.runtime.process import without_script
 from jaxpt.runtime.progress import Progress, clock, work_line
-from jaxpt.runtime.spawning import without_script
 
 Job = tuple[int, Pieces, Path]
 """Number, documents and file of a shard."""
@@ -292,7 +292,7 @@ def _in_beam(spec: Offline, jobs: Sequence[Job], options: Sequence[str]) -> None
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
     except ModuleNotFoundError:
-        raise UserError(f"--beam needs Apache Beam: {install.command('beam')}") from None
+        raise UserError(f"--beam needs Apache Beam: {packages.install_command('beam')}") from None
     work = [(number, shard, os.path.abspath(path)) for number, shard, path in jobs]
     with beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
         _ = pipeline | beam.Create(work) | beam.Reshuffle() | beam.Map(functools.partial(_make_in_beam, spec))

@@ -14,7 +14,7 @@ from typing import Any
 from jaxpt.data.tables.quiet_tensorflow import tensorflow
 from jaxpt.data.tables.rows import START, Offset, Row
 from jaxpt.errors import UserError, printable
-from jaxpt.runtime import install
+from jaxpt.runtime import packages
 
 RECORDS_AT_ONCE = 1000
 
@@ -75,7 +75,7 @@ def _open(path: str) -> Any:
     try:
         from array_record.python import array_record_module
     except ModuleNotFoundError:
-        hint = install.command("array-record")
+        hint = packages.install_command("array-record")
         raise UserError(f"{path}: reading ArrayRecord needs the package array-record: {hint}") from None
     if "://" in path:
         raise UserError(f"{path}: ArrayRecord files are read from disks; download or mount them")

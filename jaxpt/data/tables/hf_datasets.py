@@ -14,7 +14,7 @@ from typing import Any
 from jaxpt.config.kinds import nearest
 from jaxpt.data.tables.rows import START, Offset, Row
 from jaxpt.errors import UserError, printable
-from jaxpt.runtime import install
+from jaxpt.runtime import packages
 
 ROWS_AT_ONCE = 1000
 _NAME = re.compile(r"(?P<path>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.+-]+))?(?:@(?P<revision>[\w./-]+))?")
@@ -55,7 +55,7 @@ def open_split(name: str, split: str) -> Any:
     try:
         import datasets
     except ModuleNotFoundError as error:
-        raise UserError(f"hf://{name}: {error.name} is not installed: {install.command('datasets')}") from None
+        raise UserError(f"hf://{name}: {error.name} is not installed: {packages.install_command('datasets')}") from None
     datasets.disable_progress_bars()
     try:
         splits = datasets.load_dataset(**_arguments(name))

@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from jaxpt.runtime import limits
+from jaxpt.runtime import process
 
 _LAYERS = "tensorflow_text.python.keras"
 _LEGACY = "TF_USE_LEGACY_KERAS"
@@ -32,7 +32,7 @@ def tensorflow() -> ModuleType:
     Raises:
       UserError: the system gives the process too little memory for it.
     """
-    limits.check()
+    process.check_limits()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it prints that it cannot do integers: we have nothing else
     with quietly():

@@ -11,7 +11,7 @@ from jaxpt.config.kinds import nearest
 from jaxpt.data.tables.quiet_tensorflow import tensorflow
 from jaxpt.data.tables.rows import Row
 from jaxpt.errors import UserError
-from jaxpt.runtime import install
+from jaxpt.runtime import packages
 
 
 def tfds(name: str, split: str = "train") -> Iterator[Row]:
@@ -56,8 +56,8 @@ def prepared_builder(name: str) -> Any:
     except Exception as error:  # tfds has many, with messages of many lines
         if re.search("apache[_ ]beam", str(error), re.IGNORECASE):
             raise UserError(
-                f"TFDS prepares {name} with Apache Beam, which is not installed: {install.command('beam')}; or name "
-                "the files of the data set"
+                f"TFDS prepares {name} with Apache Beam, which is not installed: "
+                f"{packages.install_command('beam')}; or name the files of the data set"
             ) from None
         raise UserError(f"TFDS data set {name}: {first_line(error)}") from None
     return builder

@@ -2,7 +2,7 @@ import importlib.metadata
 
 import pytest
 
-from jaxpt.runtime import install
+from jaxpt.runtime import packages
 
 GIT = '{"url": "https://git.example/jaxpt", "vcs_info": {"vcs": "git", "commit_id": "abc"}}'
 
@@ -20,15 +20,15 @@ def test_the_command_fits_the_installation(direct_url, command, monkeypatch, tmp
         def read_text(self, name):
             return direct_url
 
-    monkeypatch.setattr(install, "_PACKAGE", tmp_path / "jaxpt")
+    monkeypatch.setattr(packages, "_PACKAGE", tmp_path / "jaxpt")
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["jax>=0.10", 'libtpu>=0.0.40; extra == "plan"'])
-    assert install.command("plan") == command
+    assert packages.install_command("plan") == command
 
 
 def test_in_a_checkout_it_is_that_of_the_readme(monkeypatch, tmp_path):
-    checkout = install._PACKAGE.parent
+    checkout = packages._PACKAGE.parent
     monkeypatch.chdir(checkout)
-    assert install.command("plan") == "pip install -e '.[plan]'"
+    assert packages.install_command("plan") == "pip install -e '.[plan]'"
     monkeypatch.chdir(tmp_path)
-    assert install.command("plan") == f"pip install -e '{checkout}[plan]'"
+    assert packages.install_command("plan") == f"pip install -e '{checkout}[plan]'"

@@ -10,7 +10,7 @@ from jaxpt.study.finetunings import END
 
 STUDY = """
 import subprocess, sys, time
-worker = subprocess.Popen([sys.executable, "-m", "jaxpt.cli.worker"])
+worker = subprocess.Popen([sys.executable, "-m", "jaxpt.cli.children", "train"])
 time.sleep(300)
 """
 
