@@ -45,7 +45,7 @@ def load(path: str | Path, **options: Any) -> Loaded:
 
     Args:
       path: RUN_DIR, RUN_DIR/checkpoints/STEP, or a Hugging Face directory.
-      **options: `tokenizer`, `mesh`, `batch_size`, `dtype`, `objective`; see `jaxpt.inference.loading.load`.
+      **options: `tokenizer`, `mesh`, `batch_size`, `dtype`, `objective`; see `jaxpt.inference.loaded.load`.
 
     Returns:
       The model.
@@ -53,9 +53,9 @@ def load(path: str | Path, **options: Any) -> Loaded:
     Raises:
       UserError: the directory is none of these, is damaged, or has no tokenizer.
     """
-    from jaxpt.inference import loading
+    from jaxpt.inference import loaded
 
-    return loading.load(path, **options)
+    return loaded.load(path, **options)
 
 
 def __getattr__(name: str) -> Any:

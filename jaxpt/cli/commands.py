@@ -235,7 +235,7 @@ def import_model(source: str, out: str, **options: Any) -> None:
 
         import_weights(source, out, **options)
         return
-    from jaxpt.inference.vector_import import import_vectors
+    from jaxpt.inference.static_vectors import import_vectors
 
     if any(options.values()):
         raise UserError(f"{source}: is a file of word vectors, which has no options; leave them out")

@@ -128,14 +128,15 @@ COMMANDS: dict[str, Command] = {
         "glove.6B.100d.txt bank --png bank.png        # static vectors: the nearest words",
         "runs/skip_gram_tiny 'man : king :: woman : ?'  # an analogy",
     )),
-    "vectors": Command("jaxpt.inference.word_tests:vectors", "test static word vectors: similarity and analogies", (
+    "vectors": Command("jaxpt.inference.vector_tests:vectors", "test static word vectors: similarity and analogies", (
         arg("path", "VECTORS", "a file of word vectors, or a run of skip_gram, cbow or glove"),
         arg("files", "FILE", "two words and a score a line (WordSim-353), or four words (analogies)", nargs="+"),
     ), (
         "runs/word2vec wordsim353.tsv simlex999.txt questions-words.txt",
         "glove.6B.100d.txt wordsim353.tsv",
     )),
-    "sts": Command("jaxpt.inference.sts:sts", "correlate the cosine of sentence vectors with people's scores", (
+    "sts": Command(
+        "jaxpt.inference.vector_tests:sts", "correlate the cosine of sentence vectors with people's scores", (
         _MODEL_OR_VECTORS,
         arg("file", "FILE", "pairs of sentences with a score: .tsv, .csv, .jsonl, …; also .gz"),
         arg("--layer", "N", "as jaxpt embed (all)"),

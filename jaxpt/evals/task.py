@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 
 from jaxpt.config import Config, NonNegativeInt, execution
+from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
-from jaxpt.evals import error_analysis, predictors
+from jaxpt.evals import predictors
 from jaxpt.evals.simple_models import beside
 from jaxpt.evals.task_scores import all_metrics, constant_baseline
 from jaxpt.models.heads import features
@@ -26,6 +28,15 @@ if TYPE_CHECKING:
 
 Tell = Callable[[Any, Mapping[str, float]], Details]
 """(parameters, metrics of the validation set) → what is told of the rows; see `Result.details`."""
+WORST = 5
+"""Rows that are shown."""
+_KEPT_ROWS = 20
+"""Rows that are kept with their texts, for `jaxpt report`."""
+_MOST_LETTERS = 1000
+"""Of a text that is kept."""
+MOST_LABELS = 500
+"""More are no classes."""
+_WIDTH = 160  # characters of a line
 
 
 class TaskMetrics(Evaluator):
@@ -94,8 +105,7 @@ class _OneTask:
         self.majority = constant_baseline(config.task, trained, rows, self._targets)
         self._has_simple_models = beside.is_within(config, trained, settings.simple_models)
         self._labels = {
-            name: error_analysis.label_counts(config.task, split_rows)
-            for name, split_rows in (("train", trained), (split, rows))
+            name: label_counts(config.task, split_rows) for name, split_rows in (("train", trained), (split, rows))
         }
         self.predictor = predictors.build(setup, data.tokenizer, others)
         self.predictor.compile(self._found.records)
@@ -126,7 +136,7 @@ class _OneTask:
             losses = self.predictor.losses(params, self._found.records, of_rows, self._targets)
             task = with_measured(self._config, measured).task
             confidences = [task.confidence(of_row) if has_outputs else None for of_row in of_rows]
-            task_details = error_analysis.details(task, rows, self._targets, predictions, losses, confidences)
+            task_details = row_details(task, rows, self._targets, predictions, losses, confidences)
             reliability = task.reliability(of_rows, self._targets) if has_outputs else {}
             common = {"labels": self._labels, **({"reliability": reliability} if reliability else {})}
             parts = tuple(common | part for part in task_details.parts)
@@ -214,3 +224,71 @@ def lines(
     ]
     notes = [f"[{metric}: {how}]" for metric, how in (computed or {}).items()]
     return [f"{name}: {'  '.join([*entries, *notes])}"]
+
+
+def row_details(
+    task: Task,
+    rows: Sequence[LocatedRow],
+    targets: Sequence[Any],
+    predictions: Sequence[Any],
+    losses: Sequence[float],
+    confidences: Sequence[float | None] | None = None,
+) -> Details:
+    """The predictions of a split, and what is shown of them.
+
+    Args:
+      task: says how targets and predictions are shown.
+      rows: the rows.
+      targets: of each row.
+      predictions: likewise.
+      losses: likewise.
+      confidences: the probability of each prediction, where it has one.
+
+    Returns:
+      Confusion matrix and worst rows; of each row {"id", "target", "prediction", "loss"}, and "probability" where it
+      is known.
+    """
+    records = tuple(
+        {
+            "id": task.row_id(row.row),
+            "target": task.named(target, row.row, row.where),
+            "prediction": task.named(prediction, row.row, row.where),
+            "loss": round(loss, 6),
+            **({} if confidence is None else {"probability": round(confidence, 6)}),
+        }
+        for row, target, prediction, loss, confidence in zip(
+            rows, targets, predictions, losses, confidences or [None] * len(rows), strict=True
+        )
+    )
+    lines = task.confusions(predictions, targets)
+    lines.append(f"largest losses of {len(rows):,} rows:")
+    worst = sorted(range(len(rows)), key=lambda number: -losses[number])
+    for number in worst[:WORST]:
+        row, where = rows[number].row, rows[number].where
+        difference = task.difference(targets[number], predictions[number], row, where)
+        text = _cut(f"{losses[number]:8.4f}  {records[number]['id']}: {difference}", _WIDTH // 2)
+        lines.append(f"{text}  {_cut(task.text_of(row, where), _WIDTH - len(text))}")
+    texts = (task.text_of(rows[number].row, rows[number].where)[:_MOST_LETTERS] for number in worst[:_KEPT_ROWS])
+    return Details(tuple(lines), records, ({"worst": [records[n] | {"text": text} for n, text in zip(worst, texts)]},))
+
+
+def label_counts(task: Task, rows: Sequence[LocatedRow]) -> dict[str, int]:
+    """How often each label occurs, the most frequent first; {} of a task without labels, or with very many.
+
+    Args:
+      task: says which labels a row has.
+      rows: all of them have labels.
+    """
+    counts = Counter(label for row in rows for label in task.labels_in(row.row, row.where))
+    return dict(counts.most_common()) if len(counts) <= MOST_LABELS else {}
+
+
+def _cut(text: str, width: int) -> str:
+    """A text in one line of at most `width` characters.
+
+    Example:
+      >>> _cut("a film\\nthat is good", 10)
+      'a film th…'
+    """
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width - 1]}…"

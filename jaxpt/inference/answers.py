@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from jaxpt import errors
 from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
-from jaxpt.inference import filling, loading, opening
+from jaxpt.inference import filling, loaded, opening
 from jaxpt.inference.filling import Candidates
 from jaxpt.inference.text import Completion, OnText
 
@@ -79,7 +79,7 @@ class Answers:
         """
         self.name, self._settings = path, dict(settings)
         chosen, step = opening.resolve_checkpoint(path)
-        self._model = loading.load(chosen, batch_size=batch_size)
+        self._model = loaded.load(chosen, batch_size=batch_size)
         self._is_encoder = self._model.family == "encoder"
         self.identity = [str(Path(path).resolve()), step]
         if self._is_encoder and (wrong := [name for name in settings if name != "top_k"]):

@@ -19,8 +19,7 @@ from jaxpt.decode.embed import Layer
 from jaxpt.errors import StorageError, UserError
 from jaxpt.inference import corpus, words
 from jaxpt.inference.corpus import Text
-from jaxpt.inference.loaded import Loaded
-from jaxpt.inference.loading import load
+from jaxpt.inference.loaded import Loaded, load
 from jaxpt.runtime import disk
 from jaxpt.runtime.progress import track
 

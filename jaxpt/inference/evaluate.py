@@ -7,8 +7,9 @@ OUT/results.json        metrics with standard errors, baselines, settings, of al
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,13 +21,11 @@ from jaxpt.config import DistributedConfig, MeshConfig
 from jaxpt.data import tables
 from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
-from jaxpt.evals.few_shot import baselines, measures, results, scoring, task
+from jaxpt.evals.few_shot import baselines, measures, scoring, task
 from jaxpt.evals.few_shot.examples import Example, examples
 from jaxpt.evals.few_shot.model import NetworkModel
-from jaxpt.evals.few_shot.ngram import NGrams
-from jaxpt.evals.few_shot.results import Result
 from jaxpt.evals.few_shot.task import HarnessTask
-from jaxpt.inference import files, loading, opening
+from jaxpt.inference import files, loaded, opening
 from jaxpt.inference.loaded import Loaded
 from jaxpt.models.base import compute_dtype
 from jaxpt.parallel import processes
@@ -39,6 +38,36 @@ CHUNK = 1024
 """Examples that are scored together: what a killed process loses at most; of written answers four batches."""
 CORPUS_BYTES = 20_000_000
 """Of the n-gram model's text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The metrics of a task."""
+
+    task: HarnessTask
+    shots: int
+    examples: int
+    metrics: Mapping[str, measures.Value]
+    baselines: Mapping[str, Mapping[str, measures.Value]]
+    groups: Mapping[str, measures.Value]
+    """Accuracy of each group, of a task with groups that are few."""
+    computed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """{metric: how it is computed}, where its name does not say all."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+
+        def as_json(metrics: Mapping[str, measures.Value]) -> dict[str, Any]:
+            return {
+                name: {"value": estimate.value, "standard_error": estimate.error, "unit": estimate.unit}
+                for name, estimate in metrics.items()
+            }
+
+        return {
+            "task": self.task.name, "shots": self.shots, "examples": self.examples, "metrics": as_json(self.metrics),
+            "baselines": {name: as_json(metrics) for name, metrics in self.baselines.items()},
+            "groups": as_json(self.groups), "computed": dict(self.computed), "settings": _task_settings(self.task),
+        }  # fmt: skip
 
 
 def evaluate(
@@ -70,7 +99,7 @@ def evaluate(
       form: of an encoder-decoder.
       unit: of an encoder.
       batch_size: rows that are generated at a time.
-      dtype: compute dtype, as `loading.load`.
+      dtype: compute dtype, as `loaded.load`.
       seed: of the shots.
       overrides: `TASK.key=value`.
 
@@ -81,12 +110,12 @@ def evaluate(
       UserError: a task, its data or the model is not as it must be.
     """
     task_examples = _read(task.load_all(names, overrides), shots, limit, data, seed)
-    ngrams = None if corpus is None else NGrams(_corpus(corpus))
+    ngrams = None if corpus is None else baselines.NGrams(_corpus(corpus))
     processes.start(DistributedConfig())
     console.quiet = not is_primary()
     mesh = MeshConfig() if jax.device_count() > 1 else None
     chosen, step = opening.resolve_checkpoint(path)
-    model = loading.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
+    model = loaded.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
     asks = make_adapter(model, form, unit)
     for harness_task, _, _ in task_examples:
         asks.check(harness_task)
@@ -107,7 +136,7 @@ def evaluate(
         if not is_primary():
             continue
         trivial = baselines.baselines(harness_task, of_task, ngrams)
-        task_results.append(results.result(harness_task, n, outcomes, trivial))
+        task_results.append(_result(harness_task, n, outcomes, trivial))
     if not is_primary():
         return []
     _show(asks, task_results)
@@ -154,11 +183,50 @@ def _show(asks: NetworkModel, task_results: list[Result]) -> None:
     """Prints the table of results, and how each metric was computed."""
     if asks.truncated:
         say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
-    console.print(results.table(task_results), width=None if console.is_terminal else 140)  # a log has no width
+    console.print(_table(task_results), width=None if console.is_terminal else 140)  # a log has no width
     for line in dict.fromkeys(
         f"{r.task.name}: {metric}: {how}" for r in task_results for metric, how in r.computed.items()
     ):
         say(line)
+
+
+def _result(
+    harness_task: HarnessTask,
+    shots: int,
+    outcomes: Sequence[measures.SampleResult],
+    trivial: Mapping[str, Mapping[str, measures.Value]],
+) -> Result:
+    """The result of a task from its outcomes.
+
+    Args:
+      harness_task: the task.
+      shots: examples shown before each.
+      outcomes: at least one.
+      trivial: of `baselines.baselines`.
+    """
+    has_groups = harness_task.form == "pair" and harness_task.group is not None
+    return Result(
+        harness_task, shots, len(outcomes), measures.measure(harness_task, outcomes), trivial,
+        measures.by_group(outcomes) if has_groups else {}, measures.computed(harness_task, outcomes),
+    )  # fmt: skip
+
+
+def _table(results: Sequence[Result]) -> Any:
+    """A `rich` table of results: a row for each metric, the baselines beside it."""
+    from rich.table import Table
+
+    names = list(dict.fromkeys(name for entry in results for name in entry.baselines))
+    rich_table = Table()
+    for name in ("task", "shots", "n", "metric", "value", *names):
+        rich_table.add_column(name, no_wrap=True)
+    for entry in results:
+        for number, (metric, value) in enumerate(entry.metrics.items()):
+            head = (entry.task.name, str(entry.shots), f"{entry.examples:,}") if number == 0 else ("", "", "")
+            beside = [
+                str(entry.baselines[name][metric]) if metric in entry.baselines.get(name, {}) else "" for name in names
+            ]
+            rich_table.add_row(*head, metric, str(value), *beside)
+    return rich_table
 
 
 def _outcomes(
@@ -245,10 +313,15 @@ def _replace(
     if before is None:
         return
     old = _told(harness_task, before.get("run", settings), before["settings"], before["examples"])
-    new = _told(harness_task, settings, results.settings(harness_task), count)
+    new = _told(harness_task, settings, _task_settings(harness_task), count)
     wrong = [name for name in new | old if old.get(name) != new.get(name)]
     if changes := "; ".join(f"{name} {json.dumps(old.get(name))}, now {json.dumps(new.get(name))}" for name in wrong):
         say(f"{path}: replaces results of other settings: {changes}")
+
+
+def _task_settings(harness_task: HarnessTask) -> dict[str, Any]:
+    """The keys of a task that are not the defaults, as JSON."""
+    return harness_task.model_dump(mode="json", exclude_defaults=True, exclude={"source"})
 
 
 def _told(harness_task: HarnessTask, run: dict[str, Any], keys: dict[str, Any], count: int) -> dict[str, Any]:

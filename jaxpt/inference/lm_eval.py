@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot.scoring import LoglikelihoodResult
-from jaxpt.inference import evaluate, loading
+from jaxpt.inference import evaluate, loaded
 
 _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 """Names of the limit of new tokens, the first that is given counts."""
@@ -67,7 +67,7 @@ class JaxptLM(LM):
         if form not in (None, "plain", "span") or unit not in ("piece", "word"):
             raise UserError(f"--model_args: form={form}, unit={unit}: form is plain or span, unit piece or word")
         rows = int(batch_size) if str(batch_size).isdecimal() else 32  # not `auto`
-        self._loaded = loading.load(path, batch_size=rows, dtype=dtype)
+        self._loaded = loaded.load(path, batch_size=rows, dtype=dtype)
         self._asks = evaluate.make_adapter(self._loaded, form, unit)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:

@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from jaxpt.config import MeshConfig
 from jaxpt.config.kinds import nearest
 from jaxpt.data.calls import Vocabulary
+from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode import likelihood
 from jaxpt.decode.embed import Layer, Pooling
 from jaxpt.decode.engine import Engine, Prompt
@@ -372,3 +373,32 @@ class Loaded:
 def _warn_of_truncated(count: int, message: str) -> None:
     if count:
         warnings.warn(f"{count} {message} to the model's positions", stacklevel=3)
+
+
+def load(
+    path: str | Path,
+    *,
+    tokenizer: str | Path | Tokenizer | None = None,
+    mesh: Mesh | MeshConfig | None = None,
+    batch_size: int = 32,
+    dtype: Literal["auto", "float32", "bfloat16"] | None = None,
+    objective: str | Mapping[str, Any] | None = None,
+) -> Loaded:
+    """Loads a trained model.
+
+    Args:
+      path: RUN_DIR (its newest checkpoint), RUN_DIR/checkpoints/STEP, or a Hugging Face directory.
+      tokenizer: another tokenizer, or its file or directory.
+      mesh: devices to shard the parameters over; by default the first device.
+      batch_size: rows that are decoded at a time.
+      dtype: compute dtype; by default the model's, on Hugging Face models bfloat16 on accelerators.
+      objective: kind or settings of the objective that says how a text begins and ends, where the run's own, or the
+        family's usual one for a Hugging Face directory, is not the right one.
+
+    Returns:
+      The model.
+
+    Raises:
+      UserError: the directory is none of these, is damaged, or has no tokenizer.
+    """
+    return Loaded(opening.open_model(path, tokenizer, objective), mesh=mesh, batch_size=batch_size, dtype=dtype)

@@ -20,8 +20,7 @@ from jaxpt.decode.embed import Layer
 from jaxpt.errors import UserError
 from jaxpt.inference import corpus as corpora
 from jaxpt.inference import occurrences, words
-from jaxpt.inference.loaded import Loaded
-from jaxpt.inference.loading import load
+from jaxpt.inference.loaded import Loaded, load
 from jaxpt.inference.occurrences import Use
 from jaxpt.inference.static_vectors import StaticVectors, of_run
 from jaxpt.runtime.progress import track

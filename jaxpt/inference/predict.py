@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data import tables
 from jaxpt.data.parts import chosen_task
-from jaxpt.data.tasks.base import LocatedRow, Task
-from jaxpt.errors import UserError
-from jaxpt.inference import averaging, prediction_files, prediction_rows
-from jaxpt.inference.prediction_rows import read_rows
+from jaxpt.data.tasks.base import Answer, LocatedRow, Task
+from jaxpt.errors import UserError, listed
+from jaxpt.inference import prediction_files
 from jaxpt.inference.predictor import RunPredictor, check_task
 from jaxpt.metrics.glue import GLUE, glue_labels, glue_submission, glue_test
 from jaxpt.parallel import processes
@@ -70,10 +71,10 @@ def predict(
     if glue:
         _submit(config, run_dir, step, file, out)
         return
-    rows = read_rows(task, file, texts)
+    rows = prediction_files.read_rows(task, file, texts)
     predictor = RunPredictor(config, run_dir, step)
-    answers = averaging.predict(predictor, path, average, rows, overrides) if average else predictor(rows)
-    records = prediction_rows.records(task, rows, answers, top_k, prediction_files.is_flat(to))
+    answers = _predict_together(predictor, path, average, rows, overrides) if average else predictor(rows)
+    records = prediction_files.to_records(task, rows, answers, top_k, prediction_files.is_table(to))
     if not checkpoint.is_primary():
         collections.deque(records, maxlen=0)
     elif to is None:
@@ -99,13 +100,96 @@ def _file_and_overrides(file: str | None, overrides: Sequence[str]) -> tuple[str
     return files[0], words
 
 
+def _predict_together(
+    first: RunPredictor, path: str, others: Sequence[str], rows: Sequence[LocatedRow], overrides: Sequence[str]
+) -> list[Answer]:
+    """Predicts with several runs as one, by the mean of their probabilities, such as ULMFiT's forward and backward
+    models; where rows have labels, says the metrics of each run and of the mean.
+
+    Args:
+      first: the first run's predictor.
+      path: how the user named that run.
+      others: the other runs, as the user named them.
+      rows: the rows.
+      overrides: `key=value` of each run's configuration.
+
+    Returns:
+      The answer to each row.
+
+    Raises:
+      UserError: a run does not choose one of the same labels.
+    """
+    predictors, paths = [first], [path, *others]
+    for other in others:
+        run_dir, step = checkpoint.find(other)
+        config = configs.load(run_dir, overrides)
+        check_task(config, run_dir)
+        predictors.append(RunPredictor(config, run_dir, step))
+    check_runs([predictor.config for predictor in predictors], paths)
+    answers_by_run = [list(predictor(rows)) for predictor in predictors]
+    means = [_mean(answers) for answers in zip(*answers_by_run, strict=True)]
+    for name, answers in zip([*paths, f"mean of {len(paths)}"], [*answers_by_run, means], strict=True):
+        for metric, score in _metrics(first.config.task, rows, answers).items():
+            say(f"{name}: {metric} {score:.4f}")
+    return means
+
+
+def check_runs(configurations: Sequence[Config], paths: Sequence[str]) -> None:
+    """Raises UserError where a run does not choose one of several labels by their probabilities, or not of the same
+    ones as the first.
+
+    Args:
+      configurations: of each run.
+      paths: how the user named the runs.
+    """
+    tasks = [config.task for config in configurations]
+    for task, config, path in zip(tasks, configurations, paths, strict=True):
+        if task.kind != "classification":
+            raise UserError(f"--average: is for task.kind: classification; {path} has {task.kind}")
+        if getattr(config.objective, "decide_by", None) == "generation":
+            wants = "objective.decide_by=likelihood gives them"
+            raise UserError(f"--average: {path} writes its labels as text and has no probabilities; {wants}")
+        if set(task.shown) != set(tasks[0].shown):
+            raise UserError(
+                f"--average: {path} has the labels {listed(task.shown, 8)}, {paths[0]} has {listed(tasks[0].shown, 8)}"
+            )
+
+
+def _mean(answers: Sequence[dict[str, Any]]) -> Answer:
+    """One answer from several: the mean of their probabilities, and the likeliest label.
+
+    Example:
+      >>> _mean([{"label": "a", "probabilities": {"a": 0.75, "b": 0.25}},
+      ...       {"label": "b", "probabilities": {"b": 0.875, "a": 0.125}}])
+      {'label': 'b', 'probabilities': {'a': 0.4375, 'b': 0.5625}}
+    """
+    labels = list(answers[0]["probabilities"])
+    means = np.mean([[answer["probabilities"][label] for label in labels] for answer in answers], axis=0)
+    return {"label": labels[int(means.argmax())], "probabilities": dict(zip(labels, means.tolist()))}
+
+
+def _metrics(task: Task, rows: Sequence[LocatedRow], answers: Sequence[Answer]) -> dict[str, float]:
+    """The task's metrics of answers; {} where a row has no label, or several rows are scored together.
+
+    Args:
+      task: of classification.
+      rows: the rows.
+      answers: to each of them.
+    """
+    if task.group is not None or any(row.row.values.get(task.label) is None for row in rows):
+        return {}
+    targets = [task.target(row.row, row.where) for row in rows]
+    predictions = [task.shown.index(answer["label"]) for answer in answers]
+    return {name: x for metric in task.scored for name, x in task.score(predictions, targets, metric).items()}
+
+
 def _submit(config: Config, run_dir: Path, step: int, file: str, out: str) -> None:
     """Writes the file that GLUE's leaderboard takes."""
     submission = Submission(chosen_task(config), file)
     to = submission.file(out)
     if to.exists():
         raise UserError(f"{to}: already exists; choose a new file")
-    rows = read_rows(submission.task, file, ())
+    rows = prediction_files.read_rows(submission.task, file, ())
     lines = submission.lines(rows, RunPredictor(config, run_dir, step)(rows, "decide"))
     if not checkpoint.is_primary():
         collections.deque(lines, maxlen=0)

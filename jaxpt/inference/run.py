@@ -12,8 +12,7 @@ from jaxpt.config import CheckpointConfig, Config
 from jaxpt.config.kinds import nearest
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError, listed
-from jaxpt.inference.loaded import Loaded
-from jaxpt.inference.loading import load
+from jaxpt.inference.loaded import Loaded, load
 from jaxpt.runtime import packages
 from jaxpt.study import recipes
 from jaxpt.train import checkpoint, loop, preflight

@@ -6,21 +6,25 @@ Shapes: V words · D numbers of each
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt.data import tokenizers
+from jaxpt.data.tokenizers.words import SPECIAL, of_words
 from jaxpt.errors import UserError
 from jaxpt.inference import vector_files
-from jaxpt.inference.loaded import Loaded
-from jaxpt.inference.loading import load
+from jaxpt.inference.loaded import Loaded, load
 from jaxpt.inference.opening import resolve_checkpoint
 from jaxpt.inference.words import normalized, words_of
-from jaxpt.objectives.rows import RowObjective
+from jaxpt.models.layers import stored_rows
+from jaxpt.objectives.rows import TOKENS, RowObjective
+from jaxpt.runtime import disk
 from jaxpt.train import weights
 
 Near = list[tuple[str, float, np.ndarray]]
@@ -163,6 +167,53 @@ def open_vectors(path: str | Path) -> Loaded | StaticVectors:
     if Path(path).is_file():
         return StaticVectors(path)
     return of_run(path) or load(path)
+
+
+def import_vectors(source: str | Path, out: str | Path) -> None:
+    """`jaxpt import` of a file of word vectors: a run whose model is the table and whose vocabulary the words.
+
+    Text is cut into words at white space and around punctuation. Case is folded where no word of the file has a capital
+    letter. The unknown word has the file's vector of <unk>, or zeros.
+
+    Args:
+      source: as `vector_files.read` takes it.
+      out: the directory to create.
+
+    Raises:
+      UserError: `out` exists, or the file is not as it must be. `out` is then not created.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out}: already exists; choose a new directory")
+    disk.check_path(out)
+    words, vectors_VxD = vector_files.read(source)
+    rows, zeros_D = dict(zip(words, vectors_VxD)), np.zeros(vectors_VxD.shape[1], np.float32)
+    # Files of word2vec have </s>, those of GloVe <unk>.
+    special = [rows.pop(token, rows.pop(token.lower(), zeros_D)) for token in SPECIAL.values()]
+    table_VxD = np.stack([*special, *rows.values()])
+    lowercase = all(word == word.lower() for word in rows)
+    config = configs.build(_recipe(str(out), table_VxD.shape, lowercase), lambda key: f"{source}: {key}")
+    network = config.objective.network(config.model)
+    padded = np.pad(table_VxD, ((0, stored_rows(len(table_VxD)) - len(table_VxD)), (0, 0)))
+    with disk.whole_directory(out) as temporary:
+        of_words(rows, lowercase).save(temporary / "tokenizer")
+        disk.write_text(temporary / "config.yaml", configs.with_checksum(configs.to_yaml(config)))
+        weights.write(temporary, network, {TOKENS: np.dtype(np.float32)}, iter([(TOKENS, None, padded)]))
+    run = shlex.quote(str(out))
+    print(f"{out}: word_vectors, {len(rows):,} words, {vectors_VxD.shape[1]} numbers each, from {source}")
+    print(f"to look at it: jaxpt neighbours {run} WORD")
+    print(f"to train from it: jaxpt train RECIPE init_from.path={run}")
+
+
+def _recipe(run_dir: str, shape: tuple[int, ...], lowercase: bool) -> dict[str, Any]:
+    rows, width = shape
+    return {
+        "run_dir": run_dir,
+        "model": {"kind": "word_vectors", "vocab_size": rows, "embed_dim": width},
+        "objective": {"kind": "skip_gram"},
+        "data": {"tokenizer": {"kind": "words", "lowercase": lowercase}, "length": 256, "batch_size": 16},
+        "optimizer": {"kind": "sparse_sgd", "learning_rate": 0.025, "updates": 128},
+    }
 
 
 def export(run: str, out: str) -> None:

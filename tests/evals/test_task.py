@@ -1,12 +1,22 @@
-"""The metrics of a task: which rows they are of."""
+"""The metrics of a task: which rows they are of, and what is told of each row and of those with the largest loss."""
+
+import doctest
+import json
 
 import pytest
 
 from jaxpt.data import datasets
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.classification import ClassificationTask
+from jaxpt.data.tasks.generation import GenerationTask
 from jaxpt.data.tasks.tagging import TaggingTask
+from jaxpt.evals import task
 from jaxpt.evals.task import TaskMetrics, lines
 from jaxpt.train import state
 from tests import fine_tuning
+
+TASK = ClassificationTask(labels=("no", "yes"))
 
 
 @pytest.mark.slow
@@ -32,9 +42,48 @@ def test_of_the_validation_set_the_first_rows_are_scored(tmp_path):
 
 def test_lines_say_what_a_value_is_of_and_what_it_is_compared_with():
     """Each word's most frequent tag is no constant."""
-    task = TaggingTask(labels=("B-A", "O"), metrics=("tag_accuracy", "macro_f1", "span_f1"))
+    tagging = TaggingTask(labels=("B-A", "O"), metrics=("tag_accuracy", "macro_f1", "span_f1"))
     metrics, trivial = {"tag_accuracy": 0.9, "macro_f1": 0.8}, {"tag_accuracy": 0.8522, "macro_f1": 0.4}
-    assert lines("task", metrics, trivial, task.baseline_names(), {"span_f1": task.computed("span_f1", [])}) == [
+    assert lines("task", metrics, trivial, tagging.baseline_names(), {"span_f1": tagging.computed("span_f1", [])}) == [
         "task: tag_accuracy 0.9000 (most-frequent-tag baseline 0.8522)  macro_f1 0.8000 (constant baseline 0.4000)  "
         "[span_f1: micro average over entities, IOB2, conlleval's rules]"
     ]
+
+
+def rows(*texts):
+    return [LocatedRow(Row(n, {"id": f"r{n}", "text": text}), f"line {n}", (0, n)) for n, text in enumerate(texts)]
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(task).attempted
+
+
+def test_every_row_and_the_worst_first():
+    losses = [0.1, 2.5, 0.3, 0.2, 0.0, 0.7, 0.6]
+    found = task.row_details(
+        TASK, rows(*"abc", "a\n film " * 40, *"efg"), [0, 1, 0, 1, 0, 1, 0], [0, 0, 0, 1, 0, 1, 0], losses
+    )
+    assert found.rows[1] == {"id": "r1", "target": "yes", "prediction": "no", "loss": 2.5}
+    assert [json.loads(json.dumps(one))["loss"] for one in found.rows] == losses
+    table, worst = found.lines[:3], found.lines[3:]
+    assert [line.split() for line in table[1:]] == [["no", "4", "0"], ["yes", "1", "2"]]
+    assert worst[:3] == ("largest losses of 7 rows:", "2.5000 r1: yes → no  b", "0.7000 r5: yes → yes  f")
+    assert len(worst) == 1 + task.WORST and worst[5].startswith("0.2000 r3: yes → yes  a film a film")
+    assert all("\n" not in line and len(line) <= 162 for line in worst)
+    (part,) = found.parts
+    assert [one["loss"] for one in part["worst"]] == sorted(losses, reverse=True)
+    assert part["worst"][0] == found.rows[1] | {"text": "b"}, "with their texts"
+
+
+def test_labels_are_counted_where_they_are_classes():
+    located = [LocatedRow(Row(n, {"label": label}), "", (0, n)) for n, label in enumerate(("no", "yes", "no"))]
+    assert task.label_counts(TASK, located) == {"no": 2, "yes": 1}
+    many = [LocatedRow(Row(n, {"label": str(n)}), "", (0, n)) for n in range(task.MOST_LABELS + 1)]
+    assert task.label_counts(TASK, many) == {} == task.label_counts(GenerationTask(), located)
+
+
+def test_texts_have_no_matrix():
+    generation = GenerationTask(inputs="{text}", targets="target")
+    found = task.row_details(generation, rows("a", "b"), [["x", "y"], ["z"]], ["x", ""], [0.25, 1.5])
+    assert found.lines == ("largest losses of 2 rows:", "1.5000 r1: z → (none)  b", "0.2500 r0: x, y → x  a")
+    assert found.rows[0] == {"id": "r0", "target": ["x", "y"], "prediction": "x", "loss": 0.25}

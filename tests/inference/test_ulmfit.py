@@ -14,7 +14,7 @@ from jaxpt import config as configs
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.errors import UserError
-from jaxpt.inference import averaging
+from jaxpt.inference import predict
 from jaxpt.study import recipes
 from jaxpt.train import initial, state, vocabularies, weights
 from tests import fine_tuning
@@ -111,7 +111,7 @@ def test_predictions_of_both_directions_are_averaged(folder, tmp_path, capsys):
 
 
 def test_examples_in_docstrings():
-    assert doctest.testmod(averaging).failed == 0
+    assert doctest.testmod(predict).failed == 0
 
 
 def test_runs_of_other_labels_are_not_averaged():
@@ -120,7 +120,7 @@ def test_runs_of_other_labels_are_not_averaged():
         return types.SimpleNamespace(task=task, objective=types.SimpleNamespace(decide_by=decide_by))
 
     first = config(("a", "b"))
-    averaging.check_runs([first, first], ["one", "two"])
+    predict.check_runs([first, first], ["one", "two"])
     for second, message in (
         (config(("c", "d")), "two has the labels c, d, one has a, b"),
         (config(None, "regression"), "is for task.kind: classification; two has regression"),
@@ -130,4 +130,4 @@ def test_runs_of_other_labels_are_not_averaged():
         ),
     ):
         with pytest.raises(UserError, match=re.escape(f"--average: {message}")):
-            averaging.check_runs([first, second], ["one", "two"])
+            predict.check_runs([first, second], ["one", "two"])

@@ -9,7 +9,7 @@ import pytest
 
 from jaxpt import cli
 from jaxpt.errors import UserError
-from jaxpt.inference import static_vectors, vector_files, word_tests
+from jaxpt.inference import static_vectors, vector_files, vector_tests
 from jaxpt.inference.static_vectors import StaticVectors
 from tests.runs import assert_bit_equal, final
 
@@ -90,19 +90,19 @@ def test_analogies_and_similarity(tmp_path):
     vectors = model()
     assert vectors.analogy("man", "king", "Woman", 2)[0][0] == "queen"
     (tmp_path / "a.txt").write_text(": family\nman king woman queen\nman woman king bank\nman king wizard witch\n")
-    assert word_tests.accuracy(vectors, word_tests.read(tmp_path / "a.txt").analogies) == (0.5, 2)
+    assert vector_tests.accuracy(vectors, vector_tests.read_tests(tmp_path / "a.txt").analogies) == (0.5, 2)
     (tmp_path / "p.tsv").write_text(
         "# words\nword1\tword2\tscore\nking\tqueen\t9\nman\tbank\t1\nMan\tking\t5\nman\txx\t3\n"
     )
-    pairs = word_tests.read(tmp_path / "p.tsv").pairs
-    assert len(pairs) == 4 and word_tests.similarity(vectors, pairs) == (pytest.approx(1.0), 3)
+    pairs = vector_tests.read_tests(tmp_path / "p.tsv").pairs
+    assert len(pairs) == 4 and vector_tests.similarity(vectors, pairs) == (pytest.approx(1.0), 3)
     # A word that is made of its pieces counts as any other.
     composed = StaticVectors("run", vectors.words, vectors.vectors_VxD, lambda word: vectors.vector("king"))
-    assert word_tests.similarity(composed, pairs)[1] == 4
+    assert vector_tests.similarity(composed, pairs)[1] == 4
     np.testing.assert_array_equal(composed.embed(["xx"])[0], vectors.vector("king"))
     (tmp_path / "p.tsv").write_text("king queen 9\nman bank\n")
     with pytest.raises(UserError, match=r"line 2: wants two words and a score, or four words, got 'man bank\\n'"):
-        word_tests.read(tmp_path / "p.tsv")
+        vector_tests.read_tests(tmp_path / "p.tsv")
 
 
 # ---- a run ----------------------------------------------------------------------------------------------------------

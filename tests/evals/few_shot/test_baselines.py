@@ -1,8 +1,12 @@
-"""Trivial answers beside a model's."""
+"""Trivial answers beside a model's; the byte n-gram model, against the formula counted by hand."""
 
-from jaxpt.evals.few_shot.baselines import baselines
+import math
+
+import numpy as np
+import pytest
+
+from jaxpt.evals.few_shot.baselines import NGrams, baselines
 from jaxpt.evals.few_shot.examples import Example
-from jaxpt.evals.few_shot.ngram import NGrams
 from jaxpt.evals.few_shot.task import HarnessTask
 
 
@@ -28,3 +32,44 @@ def test_the_most_frequent_answer_is_written():
     task = HarnessTask(name="x", form="generate_until", metrics=("exact_match",))
     examples = [Example(i, ("",), ("",), gold=[gold]) for i, gold in enumerate("aab")]
     assert round(baselines(task, examples)["majority"]["exact_match"].value, 3) == 0.667
+
+
+def by_hand(text, context, byte, order):
+    """Witten–Bell by loops over the text."""
+    probability = 1 / 256
+    for n in range(order):
+        if n > len(context):
+            break
+        head = context[len(context) - n :]
+        followers = [text[i + n] for i in range(len(text) - n) if text[i : i + n] == head]
+        if followers:
+            kinds = len(set(followers))
+            probability = (followers.count(byte) + kinds * probability) / (len(followers) + kinds)
+    return probability
+
+
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_it_is_the_formula(order):
+    text = b"the cat sat on the mat, the rat ate the cat"
+    model = NGrams(text, order)
+    for context, after in [("the ", "rat"), ("", "q"), ("on the", " mat"), ("zz", "the")]:
+        wanted = sum(
+            math.log(by_hand(text, (context + after[:i]).encode(), after.encode()[i], order)) for i in range(len(after))
+        )
+        assert model.likelihoods([context], [after])[0].log_prob == pytest.approx(wanted, abs=1e-9)
+
+
+def test_the_probabilities_of_all_bytes_sum_to_one():
+    model = NGrams(b"abracadabra" * 3, 3)
+    texts = [bytes([b]).decode("latin-1") for b in range(128)]
+    total = sum(math.exp(one.log_prob) for one in model.likelihoods(["ab"] * 128, texts))
+    rest = 128 * by_hand(b"abracadabra" * 3, b"ab", 200, 3)  # bytes that are no characters of one byte
+    assert total + rest == pytest.approx(1.0)
+
+
+def test_a_text_is_scored_as_one_piece():
+    model = NGrams(b"hello world, hello there", 4)
+    whole = model.rolling(["hello"])[0]
+    parts = model.likelihoods(["", "he"], ["he", "llo"])
+    assert whole.log_prob == pytest.approx(sum(one.log_prob for one in parts)) and whole.tokens == 5
+    assert np.isfinite(model.rolling([""])[0].log_prob)

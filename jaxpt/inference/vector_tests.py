@@ -1,11 +1,4 @@
-"""`jaxpt vectors`: what static word vectors know: similarity of words as people see it, and analogies.
-
-    pairs       a line: two words and a score (WordSim-353, SimLex-999): Spearman's correlation of the cosine with it
-    analogies   a line: a b c d, a is to b as c is to d; lines ": name" begin sections: how often d is the nearest word
-
-Fields are separated by white space; other columns after the third, and lines that begin with #, are passed over. Lines
-with a word that has no vector are left out, and counted.
-"""
+"""`jaxpt sts` and `jaxpt vectors`: vectors of sentences and of words, compared with what people say of them."""
 
 from __future__ import annotations
 
@@ -18,11 +11,54 @@ import numpy as np
 
 from jaxpt.data.tables.files import read_lines
 from jaxpt.errors import UserError
+from jaxpt.evals.sts import COLUMNS, correlations, read
 from jaxpt.inference.static_vectors import StaticVectors, open_vectors
-from jaxpt.inference.words import normalized
+from jaxpt.inference.words import normalized, parse_layer
 from jaxpt.metrics.regression import spearman
 
+POOLINGS = ("mean", "cls", "last")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+def sts(path: str, file: str, *, layer: str = "all", pool: str = "mean", columns: str = ",".join(COLUMNS)) -> None:
+    """`jaxpt sts`: prints Spearman's and Pearson's correlation, times 100, a line for each layer and pooling.
+
+    Args:
+      path: RUN_DIR or HF_DIR, or a file of static vectors.
+      file: pairs of sentences with a score (`evals.sts.read`).
+      layer: as `words.parse_layer`.
+      pool: poolings with commas.
+      columns: of the sentences and the score, with commas.
+
+    Raises:
+      UserError: a column is missing, a score is no number, or the model has no such layer or pooling.
+    """
+    chosen, names, poolings = parse_layer(layer), tuple(columns.split(",")), pool.split(",")
+    if len(names) != 3:
+        raise UserError(f"--columns: wants three names, as {','.join(COLUMNS)}, got {columns}")
+    if wrong := [name for name in poolings if name not in POOLINGS]:
+        raise UserError(f"--pool: {wrong[0]!r} is none of {', '.join(POOLINGS)}")
+    pairs = read(file, names)
+    model = open_vectors(path)
+    print(f"{path}, {file}: {len(pairs.scores):,} pairs, correlation × 100 of their cosine with their score")
+    print(f"{'layer':>8}{'pool':>8}{'Spearman':>10}{'Pearson':>10}")
+    sentences = [*pairs.first, *pairs.second]
+    if isinstance(model, StaticVectors):
+        if layer != "all" or pool != "mean":
+            raise UserError(f"{path}: has one vector of each word; leave out --layer and --pool")
+        _print("words", "mean", model.embed(sentences), pairs.scores)
+        return
+    for pooling in poolings:
+        embeddings = model.embed(sentences, pooling, chosen)
+        layers = np.moveaxis(embeddings, 1, 0) if embeddings.ndim == 3 else [embeddings]
+        numbers = range(len(layers)) if chosen == "all" else chosen if isinstance(chosen, tuple) else [chosen]
+        for number, vectors in zip(numbers, layers):
+            _print(number, pooling, vectors, pairs.scores)
+
+
+def _print(layer: int | str, pooling: str, vectors: np.ndarray, scores: list[float]) -> None:
+    coefficients = correlations(*np.split(vectors, 2), scores)
+    print(f"{layer:>8}{pooling:>8}{100 * coefficients['spearman']:10.1f}{100 * coefficients['pearson']:10.1f}")
 
 
 class Tests(NamedTuple):
@@ -33,7 +69,13 @@ class Tests(NamedTuple):
 
 
 def vectors(path: str, files: Sequence[str]) -> None:
-    """Prints a line for each file.
+    """`jaxpt vectors`: what static word vectors know: similarity of words as people see it, and analogies.
+
+    pairs       a line: two words and a score (WordSim-353, SimLex-999): Spearman's correlation of the cosine with it
+    analogies   a line: a b c d, a is to b as c is to d; lines ": name" begin sections: how often d is the nearest word
+
+    Fields are separated by white space; other columns after the third, and lines that begin with #, are passed over.
+    Lines with a word that has no vector are left out, and counted. A line is printed for each file.
 
     Args:
       path: a file of static vectors, or a run of skip_gram, cbow or glove.
@@ -42,7 +84,7 @@ def vectors(path: str, files: Sequence[str]) -> None:
     Raises:
       UserError: no static vectors, or a line that is neither a pair nor an analogy.
     """
-    tests = {file: read(file) for file in files}
+    tests = {file: read_tests(file) for file in files}
     opened = open_vectors(path)
     if not isinstance(opened, StaticVectors):
         raise UserError(f"{path}: has no static vectors; `jaxpt sts` compares vectors of sentences")
@@ -56,7 +98,7 @@ def vectors(path: str, files: Sequence[str]) -> None:
             print(f"{file}: {score:.1%} of {count:,} analogies right, {len(analogies) - count:,} have unknown words")
 
 
-def read(file: str | Path) -> Tests:
+def read_tests(file: str | Path) -> Tests:
     """Reads a file of pairs or analogies.
 
     Raises:
@@ -92,7 +134,7 @@ def similarity(model: StaticVectors, pairs: Sequence[tuple[str, str, float]]) ->
 
 def accuracy(model: StaticVectors, analogies: Sequence[tuple[str, str, str, str]]) -> tuple[float, int]:
     """(share of analogies whose last word is the nearest, without the three others; number with vectors)."""
-    known = [row for row in ([model.row(word) for word in words] for words in analogies) if None not in row]
+    known = [row for row in ([model.row(word) for word in row] for row in analogies) if None not in row]
     if not known:
         return float("nan"), 0
     a, b, c, d = np.array(known).T
