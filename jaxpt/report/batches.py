@@ -7,12 +7,12 @@ Thank you <extra_id_0>⟨for inviting⟩ me to your party</s>                   
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
-
-from jaxpt.report import alignment
 
 if TYPE_CHECKING:
     from jaxpt.data.calls import Vocabulary
@@ -37,6 +37,7 @@ LEGEND: dict[Style, str] = {
 
 # Control characters must not reach the terminal: a text may hold an escape sequence.
 _VISIBLE = {"\n": "⏎\n", "\t": "⇥"}
+_LONG = 3  # tokens of a stretch that is surely the same text in both
 
 
 class Pieces(Protocol):
@@ -218,12 +219,12 @@ def _restored(example: Example, tokenizer: Pieces) -> _Restored:
         whole, corrupted = targets[decoder].tolist(), inputs[encoder].tolist()
         if len(places) and places.max() < len(encoder):
             aligned = inputs[encoder[places]].tolist()
-            if alignment.in_place(aligned, whole, mask):
+            if in_place(aligned, whole, mask):
                 part = len(whole) < len(corrupted)  # of a fragment it is known which tokens were chosen
                 chosen = ((int(encoder[n]), x, y) for n, x, y in zip(places, aligned, whole) if part or x != y)
                 all_.spans.update({n: _chosen(x, y, tokenizer) for n, x, y in chosen})
                 continue
-        noise = alignment.noise(corrupted, whole, mask)
+        noise = find_noise(corrupted, whole, mask)
         if noise is not None:
             all_.gone.update(int(decoder[n]) for n in noise.gone)
             all_.seams.update(int(encoder[n]) for n in noise.seams)
@@ -332,3 +333,80 @@ def _word(token: int, tokenizer: Pieces) -> str:
 def _visible(text: str) -> str:
     """A text without control characters."""
     return "".join(c if c.isprintable() else _VISIBLE.get(c) or f"\\x{ord(c):02x}" for c in text)
+
+
+# ---- where the tokens of a corrupted text stand in the whole one ----------------------------------------------------
+
+
+class Stretch(NamedTuple):
+    """Tokens that stand in both texts."""
+
+    at: int
+    """The first one's place in the corrupted text."""
+    whole_at: int
+    size: int
+
+
+class Noise(NamedTuple):
+    """What became of a text."""
+
+    gone: frozenset[int]
+    """Positions of the original text whose tokens are not in the corrupted one."""
+    seams: frozenset[int]
+    """Positions of the corrupted text that are followed by text from an earlier position of the original."""
+    filled: dict[int, tuple[int, int]]
+    """{place of a mask: the stretch of the whole text that it stands for, alone or with the masks right before it}."""
+
+
+def in_place(corrupted: Sequence[int], whole: Sequence[int], mask: int | None) -> bool:
+    """True if a text was corrupted token by token: nearly every position has its original token, or the mask.
+
+    Example:
+      >>> in_place([7, 9, 9, 8], [7, 5, 6, 8], mask=9), in_place([7, 9, 8], [7, 5, 6, 8], mask=9)
+      (True, False)
+    """
+    same = [x in (y, mask) for x, y in zip(corrupted, whole)]
+    return len(corrupted) == len(whole) > 0 and sum(same) >= 0.8 * len(same)
+
+
+def find_noise(corrupted: Sequence[int], whole: Sequence[int], mask: int | None) -> Noise | None:
+    """Finds what was taken from a text and what was moved, the longest common stretches first.
+
+    Args:
+      corrupted: the text that has lost, or moved, some of its tokens.
+      whole: the text.
+      mask: id that stands for what is gone.
+
+    Returns:
+      The noise; None where most of `whole` is not in `corrupted`, or its tokens are shuffled.
+
+    Example:
+      >>> find_noise([15, 16, 17, 18, 19, 11, 12, 9, 14], [11, 12, 13, 14, 15, 16, 17, 18, 19], mask=9)
+      Noise(gone=frozenset({2}), seams=frozenset({5}), filled={7: (2, 3)})
+    """
+    stretches = sorted(_stretches(corrupted, whole))
+    if 2 * sum(s.size for s in stretches if s.size >= _LONG) < len(whole):
+        return None
+    matched = {n for s in stretches for n in range(s.whole_at, s.whole_at + s.size)}
+    seams, filled = set(), {}
+    ends = [Stretch(0, 0, 0), *stretches, Stretch(len(corrupted), len(whole), 0)]
+    for before, after in itertools.pairwise(ends):
+        first, last = before.whole_at + before.size, after.whole_at
+        between = range(before.at + before.size, after.at)
+        if last < first:
+            seams |= {after.at} if after.size else set()
+        elif between and corrupted[between[-1]] == mask and matched.isdisjoint(range(first, last)):
+            filled[between[-1]] = first, last
+    return Noise(frozenset(range(len(whole))) - matched, frozenset(seams), filled)
+
+
+def _stretches(corrupted: Sequence[int], whole: Sequence[int]) -> list[Stretch]:
+    """Common stretches, the longest first; each token is in one at most."""
+    a, b, stretches = list(corrupted), list(whole), []
+    while (match := difflib.SequenceMatcher(None, a, b, autojunk=False).find_longest_match()).size:
+        stretches.append(Stretch(*match))
+        if len(stretches) > 3 and match.size < _LONG and sum(s.size for s in stretches) < len(whole) // 2:
+            return stretches  # shuffled: nothing to be seen
+        a[match.a : match.a + match.size] = [-1] * match.size
+        b[match.b : match.b + match.size] = [-2] * match.size
+    return stretches

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from jaxpt.data.calls import Vocabulary
-from jaxpt.report import alignment, html, inspect, text
+from jaxpt.report import batches, inspect
 from jaxpt.report.batches import LEGEND, Shown, Span, segments
 from jaxpt.report.facts import facts, of_vocabulary, statistics
-from jaxpt.report.html import page
+from jaxpt.report.inspect import page
 
 
 def tokenizer(kind, pieces, **vocabulary):
@@ -78,7 +78,7 @@ def running():
 
 
 def drawn(spans, plain=True):
-    return text.as_text(spans, plain).plain
+    return inspect.as_text(spans, plain).plain
 
 
 def test_chosen_positions_show_input_and_target():
@@ -114,7 +114,7 @@ def test_a_decoder_that_answers_by_a_head_shows_its_inputs():
 def test_a_legend_has_something_to_say():
     def printed(spans):
         console = Console(file=io.StringIO(), width=80)
-        text.show("title", "line", [Shown(0, {}, {"inputs": spans})], console)
+        inspect.show("title", "line", [Shown(0, {}, {"inputs": spans})], console)
         return console.file.getvalue()
 
     assert "legend" not in printed([Span("a"), Span(" ⟨1 × padding⟩", "padding")])
@@ -247,9 +247,9 @@ NASTY = [Span(" [bold]"), Span(" [/red]", "mask", "[MASK] & <b>"), Span(" :smile
 
 def test_tokens_are_never_markup():
     console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
-    text.show("title [x]", "of [y]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], console)
+    inspect.show("title [x]", "of [y]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], console)
     plain = Console(file=io.StringIO(), width=200)
-    text.show("title [x]", "of [y]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], plain)
+    inspect.show("title [x]", "of [y]", [Shown(0, {"origin": "[a] <b>"}, {"inputs": NASTY})], plain)
     out = plain.file.getvalue()
     for word in ("[bold]", "[/red]⟨[MASK] & <b>⟩", ":smile:", "<script>", "[a] <b>", "title [x]"):
         assert word in out
@@ -316,7 +316,7 @@ def test_page_has_ids_recipe_and_navigation():
         ("4", '<a href="#3">previous</a><a href="#5">next</a>'),
         ("5", '<a href="#4">previous</a>'),
     ]
-    assert "'" not in html.spans_html([Span("x", hover="'\"><b>")]) and "<b>" not in html.spans_html(
+    assert "'" not in inspect.spans_html([Span("x", hover="'\"><b>")]) and "<b>" not in inspect.spans_html(
         [Span("x", "mask", "<b>", "<b>")]
     )
 
@@ -339,7 +339,7 @@ def test_statistics_of_rows():
 
 
 def test_examples_in_docstrings():
-    for module in (html, alignment, inspect):
+    for module in (batches, inspect):
         failed, tried = doctest.testmod(module)
         assert tried and not failed
 
