@@ -20,7 +20,6 @@ from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.parts import Part
 from jaxpt.data.parts import parts as parts_of
 from jaxpt.data.records import cache
-from jaxpt.data.records.corpus import Corpus
 from jaxpt.data.records.growing import Growing, grow
 from jaxpt.data.records.store import FORMAT, Store, together
 from jaxpt.data.seqio_tasks import Offline, code, key
@@ -203,7 +202,7 @@ def _store(
     store = build(offline, directory, identity, mirror=config.data.mirror)
     if transforms.corpus is None:
         return store
-    whole = Corpus(transforms.corpus, store, tokenizer.vocabulary.size, split)
+    whole = cache.Corpus(transforms.corpus, store, tokenizer.vocabulary.size, split)
     identity = {"format": FORMAT, "records": directory.name, **whole.identity()}
     return build(whole, directory.with_name(f"{digest(identity)}-{split}"), identity, mirror=config.data.mirror)
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxpt.parallel import ragged
+from jaxpt.parallel import compiler
 
 
 class Plan(NamedTuple):
@@ -62,7 +62,7 @@ def plan(sizes_E: jax.Array, rows: int, axis: str) -> Plan:
 
 
 class Turn(NamedTuple):
-    """The pieces of one turn, as `ragged.all_to_all` wants them: on the way there, and on the way back."""
+    """The pieces of one turn, as `all_to_all` wants them: on the way there, and on the way back."""
 
     there: tuple[jax.Array, ...]
     back: tuple[jax.Array, ...]
@@ -130,14 +130,14 @@ def experts(
         now = turn_of(where, number, rows, axis)
         x_RxD, weights_Rx1, *keep = (_sent(x, now.there, axis) for x in given)
         y_RxD = feed_forward(x_RxD, kernels, now.sizes_O, *keep or (None,)) * weights_Rx1
-        return ragged.all_to_all(y_RxD, y_MxD, *now.back, axis)
+        return all_to_all(y_RxD, y_MxD, *now.back, axis)
 
     return jax.lax.fori_loop(0, where.turns, turn, jnp.zeros_like(x_MxD))
 
 
 def _sent(x_MxD: jax.Array, pieces: tuple[jax.Array, ...], axis: str) -> jax.Array:
     """The rows [R, D] that come to this device in a turn, zeros after them; R is M."""
-    return ragged.all_to_all(x_MxD, jnp.zeros_like(x_MxD), *pieces, axis)
+    return all_to_all(x_MxD, jnp.zeros_like(x_MxD), *pieces, axis)
 
 
 def _forward(feed_forward: FeedForward, axis: str, *inputs: jax.Array) -> tuple[jax.Array, tuple]:
@@ -159,8 +159,8 @@ def _backward(feed_forward: FeedForward, axis: str, inputs: tuple, dy_MxD: jax.A
         dx_RxD, dweights_Rx1, dkernels = jax.vjp(of_rows, x_RxD, weights_Rx1, kernels)[1](dy_RxD)
         dx_MxD, dweights_Mx1, sum_of_kernels = sums
         return (
-            ragged.all_to_all(dx_RxD, dx_MxD, *now.back, axis),
-            ragged.all_to_all(dweights_Rx1, dweights_Mx1, *now.back, axis),
+            all_to_all(dx_RxD, dx_MxD, *now.back, axis),
+            all_to_all(dweights_Rx1, dweights_Mx1, *now.back, axis),
             jax.tree.map(jnp.add, sum_of_kernels, dkernels),
         )
 
@@ -170,3 +170,46 @@ def _backward(feed_forward: FeedForward, axis: str, inputs: tuple, dy_MxD: jax.A
 
 
 experts.defvjp(_forward, _backward)
+
+
+def all_to_all(
+    x_MxD: jax.Array, into_RxD: jax.Array, starts_N: jax.Array, sizes_N: jax.Array, places_N: jax.Array,
+    received_N: jax.Array, axis: str,
+) -> jax.Array:  # fmt: skip
+    """Sends pieces of an array to the devices along a mesh axis, which write them into theirs.
+
+    XLA has `ragged-all-to-all` for TPUs and GPUs, and for no CPU. There every device gathers the arrays of all and
+    takes its pieces, so that what is built on it is tested where no accelerator is. There are N pieces, N / W of them
+    for each device.
+
+    Args:
+      x_MxD: rows to send.
+      into_RxD: what the received rows are written into.
+      starts_N: int32, first row of each piece in `x_MxD`; the first N / W pieces go to device 0, and so on.
+      sizes_N: rows of each piece.
+      places_N: first row of each piece in the receiver's `into_RxD`; pieces do not overlap there.
+      received_N: rows of each piece that this device gets, the first N / W of them from device 0, and so on.
+      axis: name of the mesh axis.
+
+    Returns:
+      [R, D].
+    """
+    if compiler.platform() == "cpu":
+        return _gathered(x_MxD, into_RxD, starts_N, sizes_N, places_N, axis)
+    return jax.lax.ragged_all_to_all(x_MxD, into_RxD, starts_N, sizes_N, places_N, received_N, axis_name=axis)
+
+
+def _gathered(
+    x_MxD: jax.Array, into_RxD: jax.Array, starts_N: jax.Array, sizes_N: jax.Array, places_N: jax.Array, axis: str
+) -> jax.Array:
+    devices, M = jax.lax.axis_size(axis), len(x_MxD)
+    pieces = jnp.stack([starts_N, sizes_N, places_N]).reshape(3, devices, -1)
+    # [3, W · N/W]: of all devices the pieces for this one
+    pieces = jax.lax.all_to_all(pieces, axis, split_axis=1, concat_axis=1, tiled=True)
+    starts_N, sizes_N, places_N = pieces.reshape(3, -1)
+    starts_N += M * (jnp.arange(len(starts_N)) // (len(starts_N) // devices))
+    row_Rx1 = jnp.arange(len(into_RxD))[:, None]
+    is_of_RxN = (row_Rx1 >= places_N) & (row_Rx1 < places_N + sizes_N)
+    source_R = jnp.where(is_of_RxN, starts_N + row_Rx1 - places_N, 0).sum(1)
+    received_RxD = jax.lax.all_gather(x_MxD, axis, tiled=True)[source_R]
+    return jnp.where(is_of_RxN.any(1)[:, None], received_RxD, into_RxD)

@@ -2,7 +2,7 @@
 
 All take `Inputs`. `attention.choose` has the conditions of each.
 
-Shapes: B batch · L query length · S key length · H heads · G key heads · K head width · C chunk of queries
+Shapes: B batch · L query length · S key length · H heads · G key heads · R = H / G · K head width · C chunk of queries
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxpt.models import pallas_common, softmax, threefry
+from jaxpt.models import pallas_common, threefry
 from jaxpt.models.layers import mesh_axes
-from jaxpt.models.mask import Mask
+from jaxpt.models.mask import MASKED, Mask
 from jaxpt.models.position_terms import PositionTerms
 from jaxpt.models.positions import DistanceBias
 from jaxpt.parallel import compiler
@@ -77,7 +77,7 @@ def plain(inputs: Inputs, start: jax.Array | int = 0) -> jax.Array:
     if dropout > 0:
         first = None if isinstance(start, int) else start + (0 if mask.offset is None else mask.offset)
         keep = _kept(dropout_key, 1 - dropout, scores_BxHxLxS.shape, first)
-    return softmax.weighted(scores_BxHxLxS, v, mask.materialise(L, S, start), keep, dropout).transpose(0, 2, 1, 3)
+    return weighted_values(scores_BxHxLxS, v, mask.materialise(L, S, start), keep, dropout).transpose(0, 2, 1, 3)
 
 
 def _kept(key: jax.Array, rate: float, shape: tuple[int, ...], first: jax.Array | None) -> jax.Array:
@@ -90,6 +90,78 @@ def _kept(key: jax.Array, rate: float, shape: tuple[int, ...], first: jax.Array 
     B, H, L, S = shape
     keys_L = jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(L))
     return jax.vmap(lambda key: threefry.bernoulli(key, rate, (B, H, S)), out_axes=2)(keys_L)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def weighted_values(
+    scores_BxHxLxS: jax.Array,
+    v_BxGxSxK: jax.Array,
+    allowed_BxLxS: jax.Array | None = None,
+    keep_BxHxLxS: jax.Array | None = None,
+    rate: float = 0.0,
+) -> jax.Array:
+    """dropout(softmax(scores)) · v; the backward pass keeps one array of all scores.
+
+    Left to JAX it keeps three: the weights in float32, what dropout leaves of them, and what it chose: 7 bytes for each
+    score in bfloat16. Here it is 2 bytes: the sign says what was chosen, and the rest follows from the weights.
+
+        signed = p where a weight is kept, −p where it is dropped
+        ds     = p · (dp − Σ p · dp), p = |signed|
+
+    Args:
+      scores_BxHxLxS: float32.
+      v_BxGxSxK: values; H/G adjacent heads share them.
+      allowed_BxLxS: bool, True where a query sees a key; None: everywhere.
+      keep_BxHxLxS: bool, True at the weights that dropout keeps; None: all.
+      rate: share of the weights that is dropped.
+
+    Returns:
+      [B, H, L, K] in v's dtype, in which the weights are kept for the backward pass. Of a query that sees no key it is
+      the mean of all values.
+
+    Example:
+      >>> scores, v = jnp.zeros((1, 1, 1, 4)), jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 1, 4, 1)
+      >>> print(weighted_values(scores, v)[0, 0, 0])
+      [2.5]
+      >>> print(weighted_values(scores, v, keep_BxHxLxS=v.mT > 2, rate=0.5)[0, 0, 0])
+      [3.5]
+    """
+    return _weighted_forward(scores_BxHxLxS, v_BxGxSxK, allowed_BxLxS, keep_BxHxLxS, rate)[0]
+
+
+def _weighted_forward(
+    scores: jax.Array, v: jax.Array, allowed: jax.Array | None, keep: jax.Array | None, rate: float
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    scores = scores if allowed is None else jnp.where(allowed[:, None], scores, MASKED)
+    p = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    weights = p if keep is None else jnp.where(keep, p / (1 - rate), 0)
+    y_BxHxLxK = jnp.einsum("BGRLS,BGSK->BGRLK", _grouped(weights, v), v)
+    y_BxHxLxK = y_BxHxLxK.reshape(*scores.shape[:3], v.shape[-1])
+    return y_BxHxLxK, (p if keep is None else jnp.where(keep, p, -p), v)
+
+
+def _weighted_backward(
+    rate: float, saved: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array, None, None]:
+    """What a mask hides has a weight of 0, and so no gradient."""
+    signed, v = saved
+    dy_BxGxRxLxK = _grouped(dy, v)
+    weights, dp = signed, jnp.einsum("BGRLK,BGSK->BGRLS", dy_BxGxRxLxK, v, preferred_element_type=jnp.float32)
+    dp = dp.reshape(signed.shape)
+    if rate:
+        weights, dp = (jnp.where(signed > 0, x / (1 - rate), 0) for x in (signed, dp))
+    dv = jnp.einsum("BGRLS,BGRLK->BGSK", _grouped(weights, v), dy_BxGxRxLxK)
+    p = jnp.abs(signed).astype(jnp.float32)
+    return p * (dp - (p * dp).sum(axis=-1, keepdims=True)), dv, None, None
+
+
+weighted_values.defvjp(_weighted_forward, _weighted_backward)
+
+
+def _grouped(x_BxHx_: jax.Array, v_BxGxSxK: jax.Array) -> jax.Array:
+    """[B, G, R, …]: heads by the values that they share."""
+    B, G = v_BxGxSxK.shape[:2]
+    return x_BxHx_.reshape(B, G, x_BxHx_.shape[1] // G, *x_BxHx_.shape[2:])
 
 
 def chunked(inputs: Inputs, chunk: int | None = None) -> jax.Array:

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.models import kernels, softmax
+from jaxpt.models import kernels
 from jaxpt.models.mask import MASKED, Mask
 from tests import grids
 
 
 def test_docstrings():
-    assert doctest.testmod(softmax).failed == 0
+    assert doctest.testmod(kernels).failed == 0
 
 
 def usual(scores, v, allowed, keep, rate):
@@ -43,7 +43,9 @@ def test_values_and_gradients(rate, heads, dtype):
 
     @jax.jit
     def both(scores, v):
-        return [jax.value_and_grad(loss, (0, 1), has_aux=True)(scores, v, run) for run in (softmax.weighted, usual)]
+        return [
+            jax.value_and_grad(loss, (0, 1), has_aux=True)(scores, v, run) for run in (kernels.weighted_values, usual)
+        ]
 
     ((_, y), got), ((_, wanted_y), wanted) = both(scores, jnp.asarray(v, dtype))
     for a, b in zip((y, *got), (wanted_y, *wanted)):

@@ -8,6 +8,7 @@ for it, wherever the disk has locks.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -22,10 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.data._tf import tf
+from jaxpt.data.calls import Call
 from jaxpt.data.records.mirror import fetch
-from jaxpt.data.records.shard import is_intact, write_shard
+from jaxpt.data.records.shard import Batches, is_intact, write_shard
 from jaxpt.data.records.store import Store, damaged, made, publish, read_manifest, shard_name
-from jaxpt.data.seqio_tasks import Documents, Offline, Pieces
+from jaxpt.data.seqio_tasks import Documents, Offline, code, resolve
+from jaxpt.data.sources.base import Pieces
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk, packages
 from jaxpt.runtime.process import without_script
@@ -312,3 +315,51 @@ def _make_in_beam(spec: Offline, job: tuple[int, Pieces, str]) -> None:
         _opened[key] = spec.open()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     make_shard(_opened[key], number, shard, Path(path))
+
+
+# ---- records of all records -----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """The work of `Transforms.corpus`, as `build` does it: one shard, in this process.
+
+    Its records are made of all records of a split together, such as counts of a corpus.
+    """
+
+    call: Call
+    store: Store
+    """All records of the split."""
+    vocabulary_size: int
+    split: str
+
+    failure = None
+    consumed = 0
+
+    @property
+    def name(self) -> str:
+        """What is made, for messages."""
+        return f"{self.split}: counts of the corpus"
+
+    def identity(self) -> dict[str, Any]:
+        """What determines the records, those of the store aside."""
+        return {"corpus": {self.call.name: self.call.kwargs}, "code": code([self.call]), "ids": self.vocabulary_size}
+
+    def open(self) -> Corpus:
+        """Itself: nothing has to be opened."""
+        return self
+
+    def shards(self) -> list[Pieces]:
+        """One, of unknown size."""
+        return [Pieces()]
+
+    def dataset(self, number: int, shard: Pieces) -> Batches:
+        """Its records."""
+        return resolve(self.call.name)(self.store, self.vocabulary_size, **self.call.kwargs)
+
+    def counts(self) -> dict[str, Any]:
+        """Of the documents that the records are made of."""
+        return {name: count for name, count in self.store.manifest["counts"].items() if isinstance(count, int)}
+
+    def check(self, counts: dict[str, Any]) -> None:
+        """The store's records were checked."""

@@ -21,18 +21,30 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from pydantic import Field
 
-from jaxpt.config import Frozen, ModelConfig
+from jaxpt.config import Frozen, ModelConfig, PositiveInt
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound, compute_dtype
-from jaxpt.models.heads.bilstm import BiLSTM, BiLSTMConfig
-from jaxpt.models.layers import param
+from jaxpt.models.layers import Dropout, constrain, param
 from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
+from jaxpt.models.recurrent import LSTM
 
 Stack = Literal["encoder", "decoder"]
 EPSILON = 1e-12  # allennlp's
+
+
+class BiLSTMConfig(Frozen):
+    """Sizes of a bidirectional LSTM."""
+
+    size: PositiveInt
+    """Units of each direction; the output is twice as wide."""
+    layers: PositiveInt = 1
+    """Layers, each of which reads both directions of the one below."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout on the input of each layer."""
 
 
 class FeaturesConfig(Frozen):
@@ -68,6 +80,45 @@ class LayerMix(nn.Module):
         scale = param(self, "scale", nn.initializers.ones, (), ())
         share_Nx1x1x1 = (scale * jax.nn.softmax(weights_N))[:, None, None, None]
         return (share_Nx1x1x1 * states_NxBxLxD).sum(0).astype(states_NxBxLxD.dtype)
+
+
+class BiLSTM(nn.Module):
+    """Layers of two LSTMs each, one in each direction, over the states of each text.
+
+    The outputs of a layer are concatenated, and read by the next one. Their state starts at zero at each end of a text,
+    so that neither padding nor a neighbour in a packed row is seen.
+    """
+
+    config: BiLSTMConfig
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x_BxLxD: jax.Array, segments_BxL: jax.Array) -> jax.Array:
+        """Reads each text forwards and backwards.
+
+        Args:
+          x_BxLxD: inputs.
+          segments_BxL: segment ids: 0 on padding, the same for all tokens of a text.
+
+        Returns:
+          [B, L, 2 · size].
+        """
+        for layer in range(self.config.layers):
+            x_BxLxD = Dropout(self.config.dropout)(x_BxLxD)
+            outputs = []
+            for name, reverse in (("forward", False), ("backward", True)):
+                options = {"recurrent_init": _orthogonal_gates, "reverse": reverse, "name": f"{name}_{layer}"}
+                outputs.append(LSTM(self.config.size, self.dtype, **options)(x_BxLxD, segments_BxL)[0])
+            x_BxLxD = constrain(jnp.concatenate(outputs, axis=-1), "act_embed")
+        return x_BxLxD
+
+
+def _orthogonal_gates(key: jax.Array, shape: tuple[int, int], dtype: DTypeLike) -> jax.Array:
+    """An orthogonal matrix for each gate, side by side."""
+    make = nn.initializers.orthogonal()
+    return jnp.concatenate(
+        [make(gate_key, (shape[0], shape[0]), dtype) for gate_key in jax.random.split(key, 4)], axis=1
+    )
 
 
 def declare(model: ModelConfig, config: FeaturesConfig, stack: Stack) -> tuple[dict[str, Head], int]:

@@ -11,8 +11,7 @@ import pytest
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import features
-from jaxpt.models.heads.bilstm import BiLSTM, BiLSTMConfig
-from jaxpt.models.heads.features import FeaturesConfig
+from jaxpt.models.heads.features import BiLSTM, BiLSTMConfig, FeaturesConfig
 from jaxpt.models.layers import PARAMETER_AXES
 from jaxpt.models.network import Network
 from jaxpt.models.output import Output
