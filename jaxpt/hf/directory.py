@@ -7,6 +7,7 @@ import functools
 import importlib
 import json
 import pkgutil
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from flax import traverse_util
 
 from jaxpt.config import ModelConfig
 from jaxpt.errors import UserError, shown
-from jaxpt.hf import experts, files, foreign, formats, mapping, model_types, tasks
+from jaxpt.hf import files, formats, mapping, model_types, tasks
 from jaxpt.hf.formats.arrays import Checkpoint, Tensors
 from jaxpt.hf.options import Family, from_json, to_json
 from jaxpt.hf.origin import written_back
@@ -27,6 +28,8 @@ from jaxpt.models.network import Head, Network
 from jaxpt.models.stored import Piece
 from jaxpt.runtime import hub
 
+_FUSED = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
@@ -35,7 +38,7 @@ class Source:
     directory: Path
     family: Family
     network: Network
-    tensors: files.Tensors | Tensors | experts.OneByOne
+    tensors: files.Tensors | Tensors | OneByOne
     table: Table
     found: mapping.Found
     labels: tuple[str, ...] | None = None
@@ -102,7 +105,7 @@ def open_directory(
         network = family.network(config, heads, None if isinstance(heads, Mapping) else outputs or None)
         table = family.table_of(network)
         if table.fused_experts is not None:
-            tensors = experts.OneByOne(tensors, table.fused_experts)
+            tensors = OneByOne(tensors, table.fused_experts)
         comparison = mapping.find(tensors.shapes, table, network)
         if not partial:
             comparison.raise_on_mismatch(network)
@@ -337,6 +340,74 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not directory.exists():
         raise UserError(f"{directory}: no such directory; {hub.hint()}")
     if not path.exists() and not path.is_symlink():
-        words = foreign.describe(directory) if directory.is_dir() else None
+        words = files.describe_foreign(directory) if directory.is_dir() else None
         raise UserError(f"{directory}: {words or 'no config.json; expected a Hugging Face directory'}")
     return files.read_object(path)
+
+
+# ---- experts of a layer in one tensor -------------------------------------------------------------------------------
+
+
+def expert_names(fused: str, shape: tuple[int, ...], parts: tuple[str, str, str]) -> dict[str, tuple[int, int, int]]:
+    """The tensors that one of all experts has.
+
+    Args:
+      fused: its name.
+      shape: its shape.
+      parts: names of an expert's gate, up and down.
+
+    Returns:
+      {name of an expert's tensor: (expert, first row, last row)}; none if it is no tensor of all experts.
+
+    Example:
+      >>> expert_names("mlp.experts.gate_up_proj", (1, 6, 4), ("w1", "w3", "w2"))
+      {'mlp.experts.0.w1.weight': (0, 0, 3), 'mlp.experts.0.w3.weight': (0, 3, 6)}
+    """
+    match = _FUSED.fullmatch(fused)
+    if match is None or len(shape) != 3:
+        return {}
+    gate, up, down = parts
+    half = shape[1] // 2
+    cuts = {gate: (0, half), up: (half, shape[1])} if match[2] == "gate_up_proj" else {down: (0, shape[1])}
+    return {f"{match[1]}.{e}.{part}.weight": (e, *cut) for e in range(shape[0]) for part, cut in cuts.items()}
+
+
+class OneByOne(Mapping[str, np.ndarray]):
+    """Tensors with one for each expert, where some were of all experts, as classes of transformers 5 keep them.
+
+    experts.gate_up_proj [E, 2F, D]   →   experts.0.gate_proj.weight [F, D]   experts.0.up_proj.weight [F, D]   …
+    experts.down_proj    [E, D, F]    →   experts.0.down_proj.weight [D, F]   …
+    """
+
+    def __init__(self, tensors: Any, parts: tuple[str, str, str]) -> None:
+        """Takes tensors with the attributes of `files.Tensors`, and the names of an expert's gate, up and down."""
+        self._tensors, self._last = tensors, ("", np.zeros(0))
+        self._cuts: dict[str, tuple[str, int, int, int]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for name, shape in tensors.shapes.items():
+            cuts = expert_names(name, shape, parts)
+            self._cuts |= {new: (name, *cut) for new, cut in cuts.items()}
+            self.shapes |= {new: (last - first, shape[2]) for new, (_, first, last) in cuts.items()}
+            if not cuts:
+                self.shapes[name] = shape
+        self.dtypes, self.others = (
+            {name: of[source] for name in self.shapes if (source := self._source(name)) in of}
+            for of in (tensors.dtypes, tensors.others)
+        )
+
+    def _source(self, name: str) -> str:
+        return self._cuts[name][0] if name in self._cuts else name
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._cuts:
+            return self._tensors[name]
+        source, expert, first, last = self._cuts[name]
+        if self._last[0] != source:  # each is read once for all of its experts, which come one after the other
+            self._last = source, np.asarray(self._tensors[source])
+        return self._last[1][expert, first:last]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpt.errors import UserError
-from jaxpt.hf import foreign, mapping
+from jaxpt.hf import files, mapping
 from jaxpt.models import stored
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.network import Network
@@ -66,7 +66,7 @@ def open_file(path: str | Path) -> Checkpoint:
       UserError: the file has another format.
     """
     path = Path(path)
-    if words := foreign.describe(path):
+    if words := files.describe_foreign(path):
         raise UserError(f"{path}: {words}")
     header = np.fromfile(check_file(path), np.int32, 7)
     wrong = UserError(f"{path}: not a checkpoint of llama2.c, version 0 (a header of 7 integers, then float32 weights)")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from jaxpt.hf import directory, experts, load, mapping, verify
+from jaxpt.hf import directory, load, mapping, verify
 from jaxpt.models import stored
 
 V, LAYERS, D, HEADS, FF = 101, 3, 24, 3, 40
@@ -83,7 +83,7 @@ def fused_as_one_by_one(state, table):
     """{their name: array} with a tensor for each expert, as on disk."""
     if table.fused_experts is None:
         return state
-    cuts = {name: experts.names(name, x.shape, table.fused_experts) for name, x in state.items()}
+    cuts = {name: directory.expert_names(name, x.shape, table.fused_experts) for name, x in state.items()}
     alone = {name: x for name, x in state.items() if not cuts[name]}
     return alone | {new: state[name][e, i:j] for name, of in cuts.items() for new, (e, i, j) in of.items()}
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from jaxpt.hf import directory, save, verify_tasks
-from jaxpt.hf.verify import Difference, differences, verify
+from jaxpt.hf import directory, save, verify
 from jaxpt.models import stored
 from jaxpt.models.network import Network
 from tests import grids
@@ -72,7 +71,7 @@ LABELS = {"classes": ("no", "maybe", "yes"), "tags": ("O", "B-X", "I-X", "B-Y", 
 def backbone(config, stack):
     """Compiled hidden states: one function serves all heads of a case."""
     network = Network(config.build())
-    return jax.jit(lambda params, inputs: verify_tasks.states(network.bind({"model": params}), inputs, stack))
+    return jax.jit(lambda params, inputs: verify.task_states(network.bind({"model": params}), inputs, stack))
 
 
 def logits(source, params, inputs, name):
@@ -80,7 +79,7 @@ def logits(source, params, inputs, name):
     config = source.network.config.model_copy(update={"dtype": "float32"})
     network = source.family.network(config, source.network.heads)
     states = backbone(config, config.task_head(name).stack)(params["model"], inputs)
-    head = jax.jit(lambda params, states: verify_tasks.logits(network.bind(params), states, inputs))
+    head = jax.jit(lambda params, states: verify.task_logits(network.bind(params), states, inputs))
     return {"logits": head(params, states)}
 
 
@@ -142,18 +141,18 @@ def test_logits_and_the_way_back(case, name, tmp_path):
     source = directory.open_directory(tmp_path / "theirs")
     params = read(source)
     assert source.labels == LABELS.get(name)
-    inputs = verify_tasks.batch(source.network.config)
+    inputs = verify.task_batch(source.network.config)
     with torch.no_grad():
-        want = verify_tasks.theirs(name, model, inputs)
-    found: Difference = differences(logits(source, params, inputs, name), want, inputs)["logits"]
+        want = verify.task_theirs(name, model, inputs)
+    found: verify.Difference = verify.differences(logits(source, params, inputs, name), want, inputs)["logits"]
     assert found.relative < TOLERANCE, found
 
-    ids = {"pad_token_id": verify_tasks.PADDING, "eos_token_id": verify_tasks.EOS}
+    ids = {"pad_token_id": verify.PADDING, "eos_token_id": verify.EOS}
     save(tmp_path / "ours", source.network, params, extra=ids, labels=source.labels, problem=source.problem)
     again, info = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(info.values()), info
     with torch.no_grad():
-        same = verify_tasks.theirs(name, again.eval(), inputs)
+        same = verify.task_theirs(name, again.eval(), inputs)
     torch.testing.assert_close(same["logits"], want["logits"], rtol=1e-6, atol=1e-6)
     keys = json.loads((tmp_path / "ours" / "config.json").read_text())
     family = directory.family_of(source.network.config)  # XLM-R is written as a RoBERTa, mT5 as a T5
@@ -172,5 +171,5 @@ def test_logits_and_the_way_back(case, name, tmp_path):
 @pytest.mark.parametrize("case, name", [("bert", "classes"), ("xlnet", "choice"), ("t5", "span"), ("gpt2", "tags")])
 def test_verify_compares_logits(case, name, tmp_path):
     made(case, name).save_pretrained(tmp_path)
-    found = verify(tmp_path)
+    found = verify.verify(tmp_path)
     assert set(found) == {"logits"} and found["logits"].relative < TOLERANCE

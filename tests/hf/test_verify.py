@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxpt.hf import verify, verify_tasks
+from jaxpt.hf import verify
 from tests import grids
 from tests.hf.parity import randomise
 from tests.hf.test_parity import SIZES
@@ -14,11 +14,11 @@ from tests.models.helpers import EVERY
 def test_no_token_of_a_text_is_the_padding(padding):
     """RoBERTa's classes count positions by it; ids that no class reads are drawn as before."""
     config = EVERY["roberta"](vocab_size=11, padding_id=padding)
-    for batch in (verify.batch(config, seed=5), verify_tasks.batch(config, seed=5)):
+    for batch in (verify.batch(config, seed=5), verify.task_batch(config, seed=5)):
         tokens = batch["tokens"][batch["segments"] > 0]
         assert set(tokens) == set(range(3, 11)) - {padding}
     shape, rng = (5, 40), np.random.default_rng
-    drawn = verify_tasks.random_tokens(rng(1), EVERY["bert"](vocab_size=11), shape)
+    drawn = verify.random_tokens(rng(1), EVERY["bert"](vocab_size=11), shape)
     np.testing.assert_array_equal(drawn, rng(1).integers(3, 11, shape))
 
 

@@ -9,7 +9,7 @@ import pytest
 from jaxpt import hf
 from jaxpt.config import InitConfig, build
 from jaxpt.data.calls import Vocabulary
-from jaxpt.hf import directory, origin, reader, verify_tasks
+from jaxpt.hf import directory, origin, reader, verify
 from jaxpt.models.heads import classes, masked_lm
 from jaxpt.models.network import Network
 from jaxpt.train import initial, state
@@ -63,14 +63,14 @@ def test_pooled_states_are_those_of_transformers(name, tmp_path):
     randomise(pretrained, 0).save_pretrained(tmp_path)
     theirs = transformers.ModernBertForSequenceClassification.from_pretrained(tmp_path, num_labels=3).eval()
     setup, begun, _ = started(tmp_path)
-    inputs = verify_tasks.batch(setup.config.model)
+    inputs = verify.task_batch(setup.config.model)
     ids, mask = (torch.from_numpy(inputs[key]).long() for key in ("tokens", "segments"))
     with torch.no_grad():
         states = theirs.model(ids, attention_mask=mask).last_hidden_state
         weights = mask[..., None] / mask.sum(1)[:, None, None]
         wanted = theirs.head(states[:, 0] if "mean" not in name else (states * weights).sum(1)).numpy()
     bound = setup.network.bind(begun.params)
-    ours = verify_tasks.states(bound, inputs, "encoder")
+    ours = verify.task_states(bound, inputs, "encoder")
     mean = (ours * inputs["segments"][..., None]).sum(1) / inputs["segments"].sum(1, keepdims=True)
     found = np.asarray(bound.heads["pooler"](ours[:, 0] if "mean" not in name else mean))
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())

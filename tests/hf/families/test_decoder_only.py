@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpt.hf import directory, imported, load, save, verify, verify_tasks
+from jaxpt.hf import directory, imported, load, save, verify
 from jaxpt.models.cache import NewCache
 from jaxpt.models.stored import stored_params
 from tests import grids
@@ -144,7 +144,7 @@ def check_generation(prefix, options, path, seed):
     network, params = load(path)
     segments = np.ones((2, PROMPT), np.int32)
     segments[1, :3] = 0
-    tokens = verify_tasks.random_tokens(np.random.default_rng(seed), network.config, segments.shape)
+    tokens = verify.random_tokens(np.random.default_rng(seed), network.config, segments.shape)
     new, cached, uncached = greedy(network, params, jnp.asarray(tokens), jnp.asarray(segments))
     scale = float(np.abs(uncached).max())
     assert float(np.abs(cached - uncached).max()) < FORWARD * scale
@@ -190,11 +190,11 @@ def check_head(prefix, options, head, path, seed):
     opened = directory.open_directory(path)
     network, params = load(path)
     assert opened.family.class_of(network) == type(model).__name__
-    inputs = verify_tasks.batch(network.config, seed=seed)
+    inputs = verify.task_batch(network.config, seed=seed)
     name = {"SequenceClassification": "classes", "TokenClassification": "tags"}[head]
-    mine = jax.jit(functools.partial(verify_tasks.ours, network))(params, inputs)
+    mine = jax.jit(functools.partial(verify.task_ours, network))(params, inputs)
     with torch.no_grad():
-        theirs = verify_tasks.theirs(name, model, inputs)
+        theirs = verify.task_theirs(name, model, inputs)
     difference = verify.differences(mine, theirs, inputs)["logits"]
     assert difference.relative < FORWARD, difference
     parity.save_as(model.config.model_type, path / "ours", network, params)
