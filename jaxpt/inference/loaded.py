@@ -67,7 +67,7 @@ class Loaded:
         self._place = Place(mesh)
         self._engine: Engine | None = None
         self._predictor: RunPredictor | None = None
-        if self.family == "encoder":
+        if self.family == "encoder" or not self.network.has_cache:
             self._params = opening.place_params(self.network, opened.params, self._place)
         else:
             is_prefix = self.family == "decoder" and self.reader.format().prefix_lm
@@ -367,6 +367,8 @@ class Loaded:
 
     def _no_generation(self) -> UserError:
         kind = self.network.config.kind
+        if self.family != "encoder":
+            return UserError(f"{self.path}: {kind}: its `decode` takes no cache, so it does not generate")
         return UserError(f"{self.path}: {kind} is an encoder: it fills masks and embeds, but does not generate")
 
 

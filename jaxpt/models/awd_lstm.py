@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from pydantic import Field, model_validator
 
 from jaxpt.config import Fraction, Layers, ModelConfig, Size
+from jaxpt.errors import UserError
 from jaxpt.models.base import LanguageModel, compute_dtype
 from jaxpt.models.layers import Dropout, Embed, constrain, param, stored_rows, uniform
 from jaxpt.models.output import Output, Past, Projection
@@ -126,6 +127,7 @@ class AWDLSTM(LanguageModel):
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         memory: Any = None,
+        layers: bool = False,
     ) -> Output:
         """Hidden states of the last layer [B, L, D], and as `memory` the state for the text that follows.
 
@@ -135,7 +137,13 @@ class AWDLSTM(LanguageModel):
             a text starts that is not the row's first.
           positions: not used.
           memory: `memory` of the output for the previous text; zeros by default.
+          layers: refused.
+
+        Raises:
+          UserError: `layers` are wanted: their widths differ.
         """
+        if layers:
+            raise UserError("layer: of an awd_lstm only the last one, -1, is given: the widths of the others differ")
         x_BxLxD = self.input_dropout(self.word_dropout(tokens_BxL, self.token_embed(tokens_BxL)))
         ids_BxL = jnp.ones_like(tokens_BxL) if segment_ids is None else segment_ids
         return self.decoder(x_BxLxD, Shared(positional=ids_BxL), Past(memory=memory))

@@ -56,11 +56,13 @@ class Format:
 
 
 def encoder_format(model: ModelConfig, vocabulary: Vocabulary) -> Format:
-    """[CLS] text [SEP], or text [SEP] [CLS] of a model with a query stream.
+    """[CLS] text [SEP]; text [SEP] [CLS] of a model with a query stream; the text alone of a model of words.
 
     Raises:
       UserError: the vocabulary has no such special token.
     """
+    if model.text_layout == "words":
+        return Format()
     for name in ("cls", "sep"):
         if getattr(vocabulary, name) is None:
             raise UserError(f"model.kind: {model.kind} needs a vocabulary with [{name.upper()}]")

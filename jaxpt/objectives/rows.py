@@ -11,6 +11,7 @@ and costs a pass over the tables.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 import flax.linen as nn
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.config import ModelConfig
+from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.layers import Embed
 from jaxpt.models.network import Head
@@ -34,6 +36,11 @@ class RowObjective(Objective):
     """Hyperparameters of objectives that read rows of tables."""
 
     predicts_tokens = False
+
+    def check_writes(self, path: object) -> None:
+        """Raises UserError: word vectors write no text; `path` is the model's."""
+        hint = f"use jaxpt neighbours {shlex.quote(str(path))} WORD"
+        raise UserError(f"{path}: objective.kind: {self.kind} makes word vectors and writes no text; {hint}")
 
     def examples(self, batch: Batch) -> Batch:
         """A batch as examples that do not depend on each other, [examples, ...]; its rows by default."""

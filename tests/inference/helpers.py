@@ -12,6 +12,7 @@ from flax import traverse_util
 import jaxpt
 from jaxpt import config as configs
 from jaxpt import hf
+from jaxpt.config.kinds import resolve
 from jaxpt.data import tokenizers
 from jaxpt.train import weights
 from tests import families
@@ -54,8 +55,8 @@ def run_of(path, model, tokenizer, objective, extra_ids=None, more=None, **data)
     languages = ("en_XX",) if objective == "mbart" else ()
     tokenizers.train(TEXTS, settings, 270 if tokenizer == "bpe" else 60, path / "tokenizer", languages)
     model = {**families.MODELS["t5"], "layers": 1, "dtype": "float32", "vocab_size": 300} | model
-    if model["kind"] != "t5":
-        model = {key: value for key, value in model.items() if key != "head_dim"}
+    known = resolve(model["kind"], "jaxpt.models", configs.ModelConfig).model_fields
+    model = {key: value for key, value in model.items() if key in known}
     config = configs.build(
         {
             "run_dir": str(path), "model": model, "objective": {"kind": objective, **(more or {})},

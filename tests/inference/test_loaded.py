@@ -296,6 +296,32 @@ def test_neither_tensorflow_nor_torch_is_loaded(directories):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_language_model_without_a_cache_embeds_and_scores(tmp_path):
+    """ULMFiT's: it was refused whole, since it cannot generate."""
+    model = run_of(tmp_path / "run", {"kind": "awd_lstm", "embed_dim": 8, "hidden_dim": 12}, "words", "recurrent_lm")
+    output = model("the cat sat")
+    np.testing.assert_allclose(model.embed(["the cat sat", "a dog"])[0], output.hidden.mean(0), rtol=1e-5)
+    log_p = jax.nn.log_softmax(output.logits)[:-1]
+    (pair,) = model.loglikelihood(["the"], [" cat sat"])
+    np.testing.assert_allclose(pair.total, sum(log_p[i, id] for i, id in enumerate(output.ids[1:])), rtol=1e-5)
+    for message, call in {
+        "run: awd_lstm: its `decode` takes no cache, so it does not generate": lambda: model.generate(["the"]),
+        "layer: of an awd_lstm only the last one, -1, is given": lambda: model.embed(["the"], layer=0),
+    }.items():
+        with pytest.raises(UserError, match=message):
+            call()
+
+
+def test_word_vectors_embed_texts(tmp_path):
+    """Their texts have no [CLS] and [SEP]."""
+    model = run_of(tmp_path / "run", {"kind": "word_vectors", "embed_dim": 8}, "words", "glove")
+    rows = np.asarray(model.params["model"]["token_embed"]["table"])[model.tokenizer.encode("the cat")]
+    np.testing.assert_allclose(model.embed(["the cat"])[0], rows.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(model("the cat").hidden, rows, rtol=1e-6)
+    with pytest.raises(UserError, match="run: objective.kind: glove makes word vectors and writes no text; use jaxpt n"):
+        model.loglikelihood(["the"], [" cat"])
+
+
 @pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("family", families.FAMILIES)
