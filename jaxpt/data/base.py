@@ -35,5 +35,5 @@ class Data:
     """Mean tokens of text in a row of a training batch, without `DataSpec.overhead_tokens`."""
     code: dict[str, str]
     """{module of one's own: digest of its source}: the preprocessors of records and of examples."""
-    bigram_loss: float | None = None
-    """The bigram baseline, where it was computed before: it reads the whole training set."""
+    baseline_loss: float | None = None
+    """The baseline that counts training batches, where it was computed before: prepared batches are fewer."""

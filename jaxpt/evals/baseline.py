@@ -63,6 +63,8 @@ def baseline(config: Config, data: Data) -> float:
     expected = config.objective.baseline
     if expected.loss is not None:
         return expected.loss(batches(config, data))
+    if data.baseline_loss is not None:
+        return data.baseline_loss
     size = data.vocabulary.size
     if expected.name == "unigram":
         of_family = "masked_targets" if config.objective.family == "encoder" else "decoder_target_tokens"
@@ -72,8 +74,6 @@ def baseline(config: Config, data: Data) -> float:
             first = itertools.islice(train, COUNTED_BATCHES)
             counted = (batch[name][expected.eval_mask(batch, data.vocabulary) > 0] for batch in first)
             return unigram(size, counted, held_out)
-    if data.bigram_loss is not None:
-        return data.bigram_loss
     train = data.train.epoch(config.data.batch_size)
     if expected.name == "bigram":
         return bigram(size, train, batches(config, data))

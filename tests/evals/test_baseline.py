@@ -54,7 +54,7 @@ def test_unigram_leaves_out_positions_without_weight(family, feature):
     stream = types.SimpleNamespace(epoch=lambda *args, **kwargs: iter(held_out))
     data = types.SimpleNamespace(
         validation=types.SimpleNamespace(each=lambda: {"one": stream}), vocabulary=types.SimpleNamespace(size=4),
-        train=types.SimpleNamespace(batches=lambda: train),
+        train=types.SimpleNamespace(batches=lambda: train), baseline_loss=None,
     )  # fmt: skip
     n = baseline.COUNTED_BATCHES
     assert baseline.baseline(config, data) == pytest.approx(-np.log((n + 1) / (2 * n + 4)))

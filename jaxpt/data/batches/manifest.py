@@ -60,7 +60,7 @@ class Phase:
     text_per_row: float
     code: dict[str, str]
     bigram_loss: float | None
-    """The baseline, where the recipe has one; of `eval_examples`."""
+    """The baseline that counts training batches, a unigram one too, where the recipe has one; of `eval_examples`."""
 
 
 @dataclasses.dataclass(frozen=True)

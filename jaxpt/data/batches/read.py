@@ -63,7 +63,7 @@ def open_batches(
         summary=saved_phase.summary,
         text_per_row=saved_phase.text_per_row,
         code=saved_phase.code,
-        bigram_loss=saved_phase.bigram_loss,
+        baseline_loss=saved_phase.bigram_loss,
     )
 
 

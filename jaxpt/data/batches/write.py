@@ -42,7 +42,7 @@ def write_batches(
       config: the recipe.
       steps: how many, over all phases.
       out: a directory that is not there yet, or is empty.
-      baseline: computes the bigram baseline, if the recipe has that evaluator.
+      baseline: computes a baseline that counts training batches, if the recipe has that evaluator.
       report: called with a line of progress now and then.
       **preparing: how the records are made: workers, verify and beam of `datasets.prepare`.
 
@@ -97,9 +97,7 @@ def _phase(
         count = len(stream) if limit is None else min(max(limit, LEAST), len(stream))
         rows = (stream.rows(np.arange(first, min(first + size, count))) for first in range(0, count, size))
         validation[name] = _write(folder, f"validation-{name}", rows, size, len(stream))
-    has_ngrams = config.objective.baseline.name in ("bigram", "trigram") and any(
-        evaluator.kind == "baseline" for evaluator in config.evals
-    )
+    counts = config.objective.baseline.loss is None and any(e.kind == "baseline" for e in config.evals)
     return Phase(
         start=start,
         steps=steps,
@@ -111,7 +109,7 @@ def _phase(
         summary=data.summary,
         text_per_row=data.text_per_row,
         code=data.code,
-        bigram_loss=baseline(config, data) if has_ngrams else None,
+        bigram_loss=baseline(config, data) if counts else None,
     )
 
 
