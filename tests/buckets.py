@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import trustme
 
-from jaxpt.data.tables import remote
+from jaxpt.data.tables import files
 
 HOSTS = ("www.googleapis.com", "storage.googleapis.com")
 PAGE = 2
@@ -143,12 +143,12 @@ def reached(root: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         urllib.request.install_opener(urllib.request.build_opener())  # which looks for a proxy once
-        remote.unreachable.cache_clear()
+        files.unreachable.cache_clear()
         try:
             yield bucket
         finally:
             urllib.request.install_opener(None)
-            remote.unreachable.cache_clear()
+            files.unreachable.cache_clear()
 
 
 @contextlib.contextmanager

@@ -12,8 +12,7 @@ from pydantic import Field
 from jaxpt.config import NonNegativeInt, Overrides, PositiveInt
 from jaxpt.decode import prompts
 from jaxpt.decode.engine import Prompt
-from jaxpt.decode.options import Options
-from jaxpt.decode.stop_strings import StopStrings
+from jaxpt.decode.options import Options, StopStrings
 from jaxpt.evals import generation
 from jaxpt.evals.few_shot import baselines, measures, scoring, task
 from jaxpt.evals.few_shot.examples import examples

@@ -14,8 +14,7 @@ from typing import Literal
 
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode.engine import Engine, Generated, Prompt
-from jaxpt.decode.options import Options
-from jaxpt.decode.stop_strings import StopStrings
+from jaxpt.decode.options import Options, StopStrings
 
 _HELD_IDS = 16  # ids of a tokenizer that does not say how it spells bytes are held no longer than this
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, get_type_hints
 
 from jaxpt.errors import UserError
-from jaxpt.metrics import answers, classification, languages, regression, tagging, text  # noqa: F401
+from jaxpt.metrics import answers, classification, regression, tagging, text  # noqa: F401
 from jaxpt.metrics.base import METRICS, find, one_of
 
 _OF_DATA = ("labels", "positive", "groups", "no_answer", "threshold", "best", "scheme", "by_type")
@@ -57,7 +57,7 @@ def resolve(metric: str, targets: Sequence, language: str | None = None, **optio
     Args:
       metric: a name in `METRICS`.
       targets: those that are scored.
-      language: code of their language; by default found by their letters (`languages.language_of`).
+      language: code of their language; by default found by their letters (`text.language_of`).
       **options: the metric's.
 
     Returns:
@@ -80,9 +80,9 @@ def resolve(metric: str, targets: Sequence, language: str | None = None, **optio
         return options
     if language is None:
         references = ((target,) if isinstance(target, str) else target for target in targets)
-        language = languages.language_of(text for texts in references for text in texts)
+        language = text.language_of(reference for texts in references for reference in texts)
     try:
-        defaults = definition.by_language(languages.primary(language))
+        defaults = definition.by_language(text.primary(language))
     except UserError:
         if not options:
             raise

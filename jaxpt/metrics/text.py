@@ -1,18 +1,20 @@
 """Metrics of generated text: BLEU, chrF and TER (sacrebleu), ROUGE (rouge-score). Percentages, as they are published.
 
-A target is a text, or a list of references. `bleu_defaults` and its like say which options fit a language.
+A target is a text, or a list of references. The language of texts is told by their letters, where none is named;
+`bleu_defaults` and its like say which options fit a language.
 """
 
 from __future__ import annotations
 
+import collections
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from jaxpt.errors import UserError
 from jaxpt.metrics.base import metric
-from jaxpt.metrics.languages import WITHOUT_SPACES
 
 if TYPE_CHECKING:
     from rouge_score.rouge_scorer import RougeScorer
@@ -21,13 +23,57 @@ if TYPE_CHECKING:
 References = Sequence[str | Sequence[str]]
 BleuTokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none", "spm", "flores101", "flores200"]
 
+_WITHOUT_SPACES = ("zh", "ja", "th", "lo", "km", "my", "bo")
+"""Codes of languages that write no spaces between words."""
+_OF_SCRIPT = {
+    "CJK": "zh", "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "THAI": "th", "LAO": "lo", "KHMER": "km",
+    "MYANMAR": "my", "TIBETAN": "bo", "LATIN": "en",
+}  # fmt: skip
+"""By the first word of a letter's name in Unicode."""
+_ENOUGH = 20_000
+"""Letters that are looked at."""
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+
+def language_of(texts: Iterable[str]) -> str:
+    """A language that is written in the letters of most of these texts.
+
+    Args:
+      texts: references of a metric.
+
+    Returns:
+      Its code. Of Latin letters "en", of other alphabets with spaces "und" (undetermined). Without letters "en".
+
+    Example:
+      >>> language_of(["今日は雨です"]), language_of(["今天下雨"]), language_of(["Es regnet"]), language_of(["Дождь"])
+      ('ja', 'zh', 'en', 'und')
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    left = _ENOUGH
+    for text in texts:
+        scripts = [unicodedata.name(letter, "?").split()[0] for letter in text[:left] if letter.isalpha()]
+        counts.update(_OF_SCRIPT.get(script, "und") for script in scripts)
+        if (left := left - len(scripts)) <= 0:
+            break
+    if counts["ja"] > 0.1 * counts["zh"]:  # Japanese is written in kanji and kana, Chinese has no kana
+        counts["ja"] += counts.pop("zh", 0)
+    return counts.most_common(1)[0][0] if counts else "en"
+
+
+def primary(code: str) -> str:
+    """The language of a code with a region or script.
+
+    Example:
+      >>> primary("zh-Hant"), primary("de_CH")
+      ('zh', 'de')
+    """
+    return code.replace("_", "-").partition("-")[0].lower()
 
 
 def bleu_defaults(language: str) -> dict[str, Any]:
     """The tokenizer of a language, as sacrebleu chooses it; characters where it has none and no spaces part words."""
     tokenizers = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-    return {"tokenize": tokenizers.get(language, "char" if language in WITHOUT_SPACES else "13a")}
+    return {"tokenize": tokenizers.get(language, "char" if language in _WITHOUT_SPACES else "13a")}
 
 
 def ter_defaults(language: str) -> dict[str, Any]:
@@ -36,7 +82,7 @@ def ter_defaults(language: str) -> dict[str, Any]:
     Raises:
       UserError: sacrebleu splits the language in no way.
     """
-    if language in WITHOUT_SPACES and language not in ("zh", "ja"):
+    if language in _WITHOUT_SPACES and language not in ("zh", "ja"):
         raise UserError(f"ter: {language} has no spaces between words, and sacrebleu splits it in no way; take chrf")
     return {"normalized": language in ("zh", "ja"), "asian_support": language in ("zh", "ja")}
 
@@ -45,7 +91,7 @@ def rouge_defaults(language: str) -> dict[str, Any]:
     """rouge-score's own words with Porter's stems for English alone; any letters, or characters, for the others."""
     if language == "en":
         return {"stemmer": True, "tokenize": "ascii"}
-    if language in WITHOUT_SPACES:
+    if language in _WITHOUT_SPACES:
         return {"stemmer": False, "tokenize": "char", "sentences": "punctuation"}
     return {"stemmer": False, "tokenize": "unicode"}
 

@@ -32,8 +32,7 @@ from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives import class_losses
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs
-from jaxpt.objectives.labelled import label_entropy
-from jaxpt.objectives.text_head import TextHead
+from jaxpt.objectives.labelled import TextHead, label_entropy
 
 
 class Classification(TextHead):

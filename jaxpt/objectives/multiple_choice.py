@@ -32,7 +32,7 @@ from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs
-from jaxpt.objectives.text_head import TextHead
+from jaxpt.objectives.labelled import TextHead
 
 _OUT = -1e9  # the logit of a choice that a row does not have
 

@@ -18,11 +18,11 @@ from jaxpt.data import preparing
 from jaxpt.data.base import Data
 from jaxpt.data.fingerprint import order_of
 from jaxpt.errors import UserError
-from jaxpt.report import text
 from jaxpt.report.batches import Shown, segments
 from jaxpt.report.facts import facts
+from jaxpt.report.inspect import show
 from jaxpt.runtime.progress import counted
-from jaxpt.train import checkpoint, initial, rewinds, state, step, teachers
+from jaxpt.train import checkpoint, initial, spikes, state, step, teachers
 
 KINDS = ("gradient", "update", "parameter")
 _MOST_LAYERS = 30
@@ -65,7 +65,7 @@ def replay(path: str, at: int, batch_number: int | None = None, count: int = 4) 
                   f"{replayed.start}{again}", soft_wrap=True)  # fmt: skip
     console.print("  ".join(f"{name} {value:.4g}" for name, value in replayed.figures.items()), soft_wrap=True)
     console.print(_table(replayed.norms))
-    text.show(f"rows of batch {replayed.batch_number}", "", _rows(replayed, count))
+    show(f"rows of batch {replayed.batch_number}", "", _rows(replayed, count))
 
 
 def run(config: Config, run_dir: Path, at: int, batch_number: int | None = None) -> Replayed:
@@ -87,7 +87,7 @@ def run(config: Config, run_dir: Path, at: int, batch_number: int | None = None)
             raise UserError(f"{run_dir}: no whole checkpoint is from before step {at}; those there are: {steps}")
         start = starts[-1]
         meta, current = saved.meta(start), saved.restore(initial.setup_at(setup, start), start)
-    stages, known = configs.train_stages(config), rewinds.Rewinds(config, meta)
+    stages, known = configs.train_stages(config), spikes.Rewinds(config, meta)
     first, last = (configs.phase_of(config, n) for n in (start + 1, at))
     for index in range(first, last + 1):
         end = min(at, stages[index + 1].start) if index < last else at
@@ -105,7 +105,7 @@ def run(config: Config, run_dir: Path, at: int, batch_number: int | None = None)
 
 
 def _steps(
-    setup: state.Setup, data: Data, known: rewinds.Rewinds, current: state.State, end: int, data_start: int
+    setup: state.Setup, data: Data, known: spikes.Rewinds, current: state.State, end: int, data_start: int
 ) -> state.State:
     """The steps up to `end`, with the run's own program."""
     done = int(current.step)

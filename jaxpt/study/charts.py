@@ -1,4 +1,4 @@
-"""Charts as plain data, their axes, and where the names of their curves stand: at the ends, so that no box is needed.
+"""Charts and tables as plain data. The names of curves stand at their ends, so that a chart needs no box for them.
 
 `svg` draws them for a page, `pictures` puts these drawings into a file.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jaxpt.train.display import number
 
@@ -74,6 +74,32 @@ class Dots:
     title: str
     x: str
     rows: Sequence[Row]
+
+
+class Table(NamedTuple):
+    """A table of cells as text: printed as Markdown, saved as JSON, drawn on a page."""
+
+    title: str
+    heads: tuple[str, ...]
+    numeric: tuple[int, ...]
+    """Columns of numbers."""
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        """The table as Markdown, without its title.
+
+        Example:
+          >>> print(Table("losses", ("run", "loss"), (1,), (("a|b", "2.1"),)).markdown())
+          | run | loss |
+          | --- | ---: |
+          | a/b | 2.1 |
+        """
+        marks = ["---:" if column in self.numeric else "---" for column in range(len(self.heads))]
+        return "\n".join(map(_line, (self.heads, marks, *self.rows)))
+
+
+def _line(parts: Sequence[str]) -> str:
+    return f"| {' | '.join(part.replace('|', '/') for part in parts)} |"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,8 +30,7 @@ from jaxpt.metrics import describe
 from jaxpt.metrics.base import Unit, in_percent
 from jaxpt.metrics.jackknife import GROUPS, scorer_of, standard_error, without_groups
 from jaxpt.study import finetunings
-from jaxpt.study.text_table import Table
-from jaxpt.study.text_table import markdown as as_markdown
+from jaxpt.study.charts import Table
 from jaxpt.train.run_dir import receipt
 
 _File = tuple[str, str, int]
@@ -316,7 +315,7 @@ def markdown(study: Study) -> str:
     Args:
       study: with `evaluate.finetune`.
     """
-    shown = [as_markdown(study_table) for study_table in tables(study) if study_table.rows]
+    shown = [study_table.markdown() for study_table in tables(study) if study_table.rows]
     return "\n\n".join(["## Fine-tuned", *shown, f"{NOTE}\n"])
 
 

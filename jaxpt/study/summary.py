@@ -14,10 +14,8 @@ from pathlib import Path
 from jaxpt.config.finetunings import SIMPLE, Cell
 from jaxpt.config.studies import Study, StudyRow
 from jaxpt.study import curves, finetuned
-from jaxpt.study.charts import Dots, Row
+from jaxpt.study.charts import Dots, Row, Table
 from jaxpt.study.finetuned import Scores
-from jaxpt.study.text_table import Table
-from jaxpt.study.text_table import markdown as as_markdown
 from jaxpt.train.display import duration, number
 from jaxpt.train.run_dir import receipt, records
 
@@ -51,7 +49,7 @@ def markdown(study: Study) -> str:
     Args:
       study: with `evaluate.finetune`.
     """
-    return f"## {TITLE}\n\n{as_markdown(table(study))}\n\n{NOTE}\n"
+    return f"## {TITLE}\n\n{table(study).markdown()}\n\n{NOTE}\n"
 
 
 def _cell(study: Study, row: StudyRow, task: int) -> Cell:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import sweeps
-from jaxpt.study.charts import Chart, Dots, Row, Series
-from jaxpt.study.text_table import Table
+from jaxpt.study.charts import Chart, Dots, Row, Series, Table
 
 if TYPE_CHECKING:
     from jaxpt.study.tables import Result

@@ -16,9 +16,7 @@ from jaxpt.errors import UserError
 from jaxpt.objectives.base import Objective
 from jaxpt.runtime.disk import write_text
 from jaxpt.study import curves, finetuned, pictures, summary, sweeps
-from jaxpt.study.charts import Chart, Series, is_drawable
-from jaxpt.study.text_table import Table
-from jaxpt.study.text_table import markdown as as_markdown
+from jaxpt.study.charts import Chart, Series, Table, is_drawable
 from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.display import duration, number
 
@@ -318,11 +316,11 @@ def markdown(study: Study, results: Sequence[Result], has_picture: bool) -> str:
     head = f"# {study.name}\n\n{study.question}\n\n"
     if not results:
         return head + tuned
-    rows = as_markdown(table(study, results))
+    rows = table(study, results).markdown()
     pictures = ("![loss curves](picture.png)",) if has_picture else ()
     parts = ("## Pretrained", budget(study), rows, *pictures, notes(results))
     if study.is_swept:
-        swept = as_markdown(sweeps.table(results, study.evaluate.probe is not None))
+        swept = sweeps.table(results, study.evaluate.probe is not None).markdown()
         parts = (f"## {sweeps.TITLE}", swept, sweeps.NOTE, *parts)
     return head + tuned + "\n\n".join(parts) + "\n"
 

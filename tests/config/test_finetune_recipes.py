@@ -9,7 +9,7 @@ import yaml
 from jaxpt.config import build
 from jaxpt.data.labelled.files import RowFile
 from jaxpt.metrics.text_tasks import TASKS
-from jaxpt.objectives.text_head import GPT1_TOKENS
+from jaxpt.objectives.labelled import GPT1_TOKENS
 from jaxpt.study import recipes
 from tests.config import settings
 

@@ -1,4 +1,4 @@
-"""Options: what is accepted, what is refused and how, and that they are the key of a compiled function."""
+"""Options and stop strings: what is accepted, what is refused and how; options are the key of a compiled function."""
 
 import ast
 import dataclasses
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxpt.decode import options
-from jaxpt.decode.options import Options
+from jaxpt.decode.options import Options, StopStrings
 from jaxpt.errors import UserError
 
 
@@ -149,3 +149,22 @@ def test_a_compiled_function_is_kept_for_other_seeds_and_stop_strings():
     for given in ({"seed": 3}, {"seed": 4, "stop": ("\n",)}, {"temperature": 2.0}):
         run(1.0, Options(**{"temperature": 0.5} | given).static)
     assert [options.temperature for options in traced] == [0.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "cut"),
+    [
+        ("Q: abcd", ["bcd", "c"], "Q: ab"),  # "c" is complete before "bcd" is
+        ("Q: abcd", ["cd", "bcd"], "Q: a"),  # both end here: the longest
+        ("Q: abcd", ["x"], "Q: abcd"),
+        ("Q: abcd", [], "Q: abcd"),
+        ("abab", ["ab"], ""),
+    ],
+)
+def test_the_text_ends_before_the_first_string_that_is_complete(text, stops, cut):
+    assert StopStrings(stops).cut(text) == cut
+
+
+def test_an_empty_string_is_refused():
+    with pytest.raises(UserError, match=r"^--stop: is empty; wants a text that ends the generation$"):
+        StopStrings(["a", ""])

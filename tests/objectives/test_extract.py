@@ -12,7 +12,7 @@ from jaxpt.cli import main
 from jaxpt.config import to_yaml
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
-from jaxpt.objectives.text_head import GPT1_TOKENS
+from jaxpt.objectives.labelled import GPT1_TOKENS
 from tests import fine_tuning, labelled
 from tests.labelled import LENGTH, VOCABULARY, V, features_of, objective_of, records_of, rows_of
 from tests.models.helpers import EVERY, drawn

@@ -9,7 +9,7 @@ import pytest
 
 from jaxpt.report import document
 from jaxpt.report.page import run_charts, run_data
-from jaxpt.study import charts, pictures, svg, text_table
+from jaxpt.study import charts, pictures, svg
 from jaxpt.study.charts import Chart, Dots, Row, Series, axis, drawn, spread_labels
 
 
@@ -83,7 +83,7 @@ def test_dots_show_every_seed_and_the_mean():
     assert drawing.count("<circle") == 3 and "64: 60, 62, 70" in drawing and "bert · &lt;random&gt;" in drawing
 
 
-@pytest.mark.parametrize("module", [charts, document, pictures, run_charts, run_data, text_table])
+@pytest.mark.parametrize("module", [charts, document, pictures, run_charts, run_data])
 def test_examples_in_docstrings(module):
     failed, tried = doctest.testmod(module)
     assert tried and not failed

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
 import glob
 import gzip
+import importlib.util
 import io
 import os
 import re
+import socket
+import threading
+import urllib.error
+import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import IO, Any
 
-from jaxpt.data.tables import remote
 from jaxpt.data.tables.quiet_tensorflow import tensorflow
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, printable
 from jaxpt.runtime.disk import is_utf_8
 
 MAX_LINE = 1 << 28
@@ -27,6 +33,11 @@ INNER_CR = "a CR inside of the line; lines end in LF or CR LF"
 """What is wrong with a line where a CR alone was to end another one, for messages."""
 DAMAGE = (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError)
 """What reading a packed file raises where it is not whole; RuntimeError: an encrypted zip."""
+_SCHEMES = ("gs", "hdfs", "viewfs", "file", "ram")
+"""File systems that TensorFlow has without plugins."""
+_SECONDS = 5.0  # that the storage has to answer
+_STORAGE = "https://storage.googleapis.com/"
+_METADATA = ("169.254.169.254", 80)  # answers on Google's machines alone; other addresses of it need a resolver
 _GZIP_RATIO = 3  # text to its .gz
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
 
@@ -59,7 +70,7 @@ def expand(
     """
     files: list[str] = []
     for path in [paths] if isinstance(paths, str) else paths:
-        with remote.errors(path, key):
+        with _errors_in_one_line(path, key):
             for file in _found(path, key, suffixes is not None):
                 if suffixes is not None and _isdir(file):
                     files += _listed(file, key, suffixes, report)
@@ -78,7 +89,7 @@ def _found(path: str, key: str, directories: bool) -> list[str]:
     """The files, and where they are allowed the directories, that a path or glob names, checked."""
     system = None
     if "://" in path:
-        remote.check(path, key)
+        _check_reachable(path, key)
         system = _gfile()
     exists = system.exists if system else os.path.exists
     is_glob = any(c in path for c in "*?[") and not exists(path)
@@ -280,6 +291,79 @@ def damaged(path: str, error: Exception, num_lines: int | None) -> UserError:
     return UserError(f"{path}: truncated or damaged {kind} file{place} ({error}); fetch or pack it again")
 
 
+# ---- remote files ---------------------------------------------------------------------------------------------------
+
+
+def _check_reachable(path: str, key: str) -> None:
+    """Finds out whether the storage of a remote path can be reached at all.
+
+    Args:
+      path: with a scheme, such as `gs://bucket/file`.
+      key: the setting that holds it, for messages.
+
+    Raises:
+      UserError: no such scheme, or the storage cannot be reached.
+    """
+    scheme = path.partition("://")[0]
+    if scheme not in _SCHEMES and importlib.util.find_spec("tensorflow_io") is None:
+        raise UserError(f"{key}: {path}: {scheme}:// is not supported, gs:// is; download the files or mount them")
+    if scheme == "gs" and (problem := unreachable()):
+        raise UserError(f"{key}: {path}: {_STORAGE} cannot be reached ({problem}); check network and proxy")
+
+
+@contextlib.contextmanager
+def _errors_in_one_line(path: str, key: str) -> Iterator[None]:
+    """TensorFlow's errors become one line."""
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:  # tf.errors.OpError; TensorFlow need not be imported here
+        raise UserError(f"{key}: {path}: cannot be read ({_reason(error)})") from None
+
+
+def _reason(error: Exception) -> str:
+    """An error of TensorFlow in one line; who may not read a bucket is told how to log in."""
+    text = printable(str(getattr(error, "message", None) or error).partition("\n")[0], 200)
+    login = any(code in text for code in ("401", "403", "ermission", "redential"))
+    return text + "; to log in: gcloud auth application-default login" * login
+
+
+@functools.cache
+def unreachable() -> str | None:
+    """Why Google's storage cannot be reached; None if it can.
+
+    It is found out in seconds, before TensorFlow retries for minutes.
+    """
+    if not _is_on_google():
+        os.environ.setdefault("NO_GCE_CHECK", "true")  # else TensorFlow asks a server that is not there, ten times
+    outcomes: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(_STORAGE, method="HEAD"), timeout=_SECONDS).close()
+            outcomes.append(None)
+        except urllib.error.HTTPError:  # it answers
+            outcomes.append(None)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            outcomes.append(getattr(reason, "strerror", None) or str(reason))
+
+    asking = threading.Thread(target=ask, daemon=True)  # a resolver has no timeout
+    asking.start()
+    asking.join(_SECONDS)
+    return outcomes[0] if outcomes else f"no answer in {_SECONDS:.0f} s"
+
+
+def _is_on_google() -> bool:
+    """Whether this machine is one of Google's cloud, which has credentials of its own."""
+    try:
+        socket.create_connection(_METADATA, timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
 class _Remote(io.RawIOBase):
     """A file that tf.io.gfile opens (`gs://`), as Python's own file objects are."""
 
@@ -312,7 +396,7 @@ class _Remote(io.RawIOBase):
         except tensorflow().errors.NotFoundError:
             raise FileNotFoundError from None
         except tensorflow().errors.OpError as error:
-            raise OSError(remote.reason(error)) from None
+            raise OSError(_reason(error)) from None
 
 
 def _remote(path: str) -> IO[bytes]:

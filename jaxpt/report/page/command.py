@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jaxpt.errors import UserError
 from jaxpt.report.document import document
-from jaxpt.report.page import mistakes, run_charts, studies, times, trust
+from jaxpt.report.page import costs, mistakes, run_charts, studies, trust
 from jaxpt.report.page.costs import DEFAULTS, Assumptions
 from jaxpt.report.page.run_data import RunData, read
 from jaxpt.report.page.sections import Group, sections
@@ -162,7 +162,7 @@ def html(title: str, groups: Sequence[Group], command: str) -> str:
     timestamp = time.strftime("%Y-%m-%d %H:%M")
     foot = f'<p class="lead">Made on {timestamp} by <code>{escape(command)}</code></p>'
     body = f"<h1>{escape(title)}</h1>\n{foot}<nav>{' '.join(links)}</nav>\n{chr(10).join(parts)}"
-    return document(f"{title} · jaxpt report", body, STYLE + svg.STYLE + times.STYLE + mistakes.STYLE + trust.STYLE)
+    return document(f"{title} · jaxpt report", body, STYLE + svg.STYLE + costs.STYLE + mistakes.STYLE + trust.STYLE)
 
 
 def _command(paths: Sequence[str], out: str | None, picture: str | None, assumed: Assumptions) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jaxpt.config import at_phase, phase_starts, to_yaml
 from jaxpt.report import runs as reports
 from jaxpt.report.document import facts, folded, table
-from jaxpt.report.page import costs, mistakes, run_charts, times, trust
+from jaxpt.report.page import costs, mistakes, run_charts, trust
 from jaxpt.report.page.run_data import RunData
 from jaxpt.study import svg
 from jaxpt.study.charts import Chart, Dots
@@ -319,13 +319,13 @@ def time(runs: Sequence[RunData]) -> str:
     """Speed, and where the time went."""
     rows = []
     for run, name in zip(runs, named(runs)):
-        if parts := times.seconds(run):
-            cells = [duration(parts[part]) if part in parts else "" for part in times.PARTS]
+        if parts := costs.time_of_parts(run):
+            cells = [duration(parts[part]) if part in parts else "" for part in costs.PARTS]
             speed = run.curve("speed/tokens_per_second")[1]
             peak = run.last.get("memory/peak_bytes_in_use")
             cells += [number(sorted(speed)[len(speed) // 2]), "" if peak is None else f"{peak / 1e9:.2f} GB"]
-            rows.append([name, times.bar(parts), *cells])
-    heads = ["run", "", *(f"{times.swatch(part)} {part}" for part in times.PARTS)]
+            rows.append([name, costs.time_bar(parts), *cells])
+    heads = ["run", "", *(f"{costs.swatch(part)} {part}" for part in costs.PARTS)]
     heads += ["tokens/s, median", "device memory"]
     spent = without_empty(heads, rows, range(2, len(heads))) if rows else ""
     return spent + figures(run_charts.speeds(runs))

@@ -17,9 +17,8 @@ from jaxpt.report.page.run_data import RunData
 from jaxpt.report.page.sections import Group, Section, figures, receipt, sections, without_empty
 from jaxpt.runtime.disk import read_json
 from jaxpt.study import curves, finetuned, summary, sweeps
-from jaxpt.study.charts import Chart, Dots
+from jaxpt.study.charts import Chart, Dots, Table
 from jaxpt.study.tables import Result
-from jaxpt.study.text_table import Table
 from jaxpt.train import run_dir as run_dirs
 
 TABLE = "table.json"

@@ -14,7 +14,7 @@ from jaxpt.report.page import command, costs
 from jaxpt.report.page import studies as page_studies
 from jaxpt.report.page.sections import Group
 from jaxpt.study import tables
-from jaxpt.study.text_table import Table
+from jaxpt.study.charts import Table
 from tests.report.page import canned
 from tests.study.test_tables import plan  # noqa: F401  (a fixture)
 

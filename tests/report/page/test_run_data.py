@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from jaxpt.report.page import costs, mistakes, times, trust
+from jaxpt.report.page import costs, mistakes, trust
 from jaxpt.report.page.costs import DEFAULTS
 from jaxpt.report.page.run_charts import shown
 from jaxpt.report.page.run_data import read
@@ -20,15 +20,15 @@ def test_where_the_time_went(tmp_path):
     """40 steps of two seconds, a quarter of them waiting; four validations of five; 130 seconds in all."""
     (one,) = read([canned.pretrained(tmp_path / "run")])
     wanted = {"training": 60, "waiting for data": 20, "evaluating, saving": 20, "starting, ending": 30}
-    assert times.seconds(one) == pytest.approx(wanted)
-    assert times.bar(times.seconds(one)).count("<span") == 4
+    assert costs.time_of_parts(one) == pytest.approx(wanted)
+    assert costs.time_bar(costs.time_of_parts(one)).count("<span") == 4
 
 
 def test_a_pause_between_two_starts_is_not_counted(tmp_path):
     first = canned.lines(20)
     later = [{**line, "step": line["step"] + 20, "time": line["time"] + 1e6} for line in canned.lines(20)]
     (one,) = read([canned.write(tmp_path / "run", "bert", first + later)])
-    assert sum(times.seconds(one).values()) == pytest.approx(2 * (20 * 2 + 2 * 5))
+    assert sum(costs.time_of_parts(one).values()) == pytest.approx(2 * (20 * 2 + 2 * 5))
     assert one.text_tokens == 40 * 100
 
 
