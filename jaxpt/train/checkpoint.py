@@ -1,4 +1,4 @@
-"""Checkpoints of a run: Orbax, asynchronous, atomic; what is kept, restored, branched from.
+"""Checkpoints of a run: Orbax, asynchronous, atomic; when they are saved; what is kept, restored, branched from.
 
 `RUN_DIR/checkpoints/STEP/` holds `state` (parameters, optimizer state, average, step, what goes from batch to batch)
 and `meta` (the data's fingerprint). Each has its files' checksums, which also name the step and the run: the run's id
@@ -15,7 +15,8 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,13 +30,16 @@ from orbax.checkpoint import checkpoint_managers as policies
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import RetryableError, UserError, listed
 from jaxpt.models import parts
-from jaxpt.runtime import disk
+from jaxpt.parallel import distributed
+from jaxpt.runtime import disk, signals
 from jaxpt.train import checksums, corruption, handlers, lora, spikes, stored, trainable
 from jaxpt.train.run_dir import receipt
 from jaxpt.train.state import Setup, State
 
 RUN_ID = "run_id"
 """The file with the run's id, beside its checkpoints."""
+SAVE, STOP = 1, 2
+"""What a process may wish after a step (`distributed.AnyProcess`)."""
 
 
 class AlteredError(RetryableError):
@@ -386,3 +390,52 @@ def find(path: str | Path, step: int | None = None) -> tuple[Path, int]:
 def is_primary() -> bool:
     """Whether this process writes what is written once."""
     return jax.process_index() == 0
+
+
+# ---- when a run saves besides every n steps, and how long a save may take -------------------------------------------
+
+
+class SaveClock:
+    """Says after which steps all processes save or stop, because one of them wishes it."""
+
+    def __init__(self, config: CheckpointConfig, votes: distributed.AnyProcess) -> None:
+        """The time of `config.every_minutes` begins now."""
+        self._minutes, self._votes = config.every_minutes, votes
+        self._began, self._saved_step = time.monotonic(), -1
+
+    def wish(self, done: int) -> int:
+        """What all processes do after `done` steps: SAVE, STOP or 0; all must ask equally often.
+
+        A vote that was under way during a save does not ask for another one.
+        """
+        wish = STOP if signals.received() is not None else SAVE if self._is_due() else 0
+        vote = self._votes(wish)
+        return 0 if vote == SAVE and done <= self._saved_step + 1 else vote
+
+    def _is_due(self) -> bool:
+        is_late = self._minutes is not None and time.monotonic() - self._began > 60 * self._minutes
+        return signals.save_requested() or (is_late and is_primary())
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of a step was begun: the clock starts again."""
+        self._began, self._saved_step = time.monotonic(), step
+        signals.clear_save_request()
+
+
+def hard_end(config: CheckpointConfig, finished_steps: Callable[[], Sequence[int]]) -> signals.Callback:
+    """What ends the process when most of `checkpoint.grace_seconds` is over after a signal.
+
+    Args:
+      config: says how many seconds there are.
+      finished_steps: the steps of the checkpoints that are complete.
+    """
+    if config.grace_seconds is None:
+        return lambda number: None
+
+    def message() -> str:
+        saved = finished_steps()
+        newest = f"that of step {saved[-1]}" if saved else "none"
+        end = f"checkpoint.grace_seconds={config.grace_seconds:g} end"
+        return f"{end} before the save does; the newest checkpoint is {newest}"
+
+    return signals.hard_end(0.9 * config.grace_seconds, message)

@@ -34,9 +34,7 @@ from jaxpt.train import (
     profile,
     programs,
     resources,
-    rewinds,
     routers,
-    saving,
     spikes,
     state,
     step,
@@ -139,7 +137,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
         run = Run(
             config, setup, run_dir, checkpoints, local, starts, begun, evaluation.Patience(config, meta), timings,
-            rewinds.Rewinds(config, meta), clock, end_watch, end_copies, started,
+            spikes.Rewinds(config, meta), clock, end_watch, end_copies, started,
         )  # fmt: skip
         del started  # `run` alone holds it
         if done >= steps or run.patience.is_over:
@@ -178,7 +176,7 @@ class Run:
     begun: float
     patience: evaluation.Patience
     timings: Timings
-    rewinds: rewinds.Rewinds
+    rewinds: spikes.Rewinds
     clock: goodput.Clock
     end_watch: Callable[[], None]
     """Ends the watchdog."""
@@ -187,7 +185,7 @@ class Run:
     started: Started | None = None
     """The phase whose programs are being compiled since before there was a state."""
     phase: Phase | None = None
-    save_clock: saving.SaveClock | None = None
+    save_clock: checkpoint.SaveClock | None = None
     """Of the current phase."""
     stopped: bool = False
     """By a signal, which this or another process received."""
@@ -288,7 +286,7 @@ class Run:
         processes.barrier(f"phase {phase.index + 1}", self.config.distributed.timeout, warn)
         steps, all_peaks = self.config.train.steps, peak and peak * jax.device_count()
         # From the first step on there is something to save.
-        with signals.deferred(saving.hard_end(self.config.checkpoint, self.checkpoints.finished_steps)):
+        with signals.deferred(checkpoint.hard_end(self.config.checkpoint, self.checkpoints.finished_steps)):
             with (
                 phase.setup.use(),
                 failures.stepping(),
@@ -315,7 +313,7 @@ class Run:
         """The steps of one phase, or up to a signal; the last state is saved, unless updates are being skipped."""
         phase, setup, done = self.phase, self.phase.setup, int(current.step)
         save_every = phase.config.checkpoint.every or evaluation.default_every(phase.config)
-        self.save_clock = saving.SaveClock(phase.config.checkpoint, distributed.AnyProcess(setup.mesh))
+        self.save_clock = checkpoint.SaveClock(phase.config.checkpoint, distributed.AnyProcess(setup.mesh))
         window, to_save, watch = [], False, spikes.Watch(phase.index, current.scale)
         checks = corruption.Checks(setup, str(self.run_dir), self._newest)
         must_judge = phase.config.train.on_spike == "rewind"  # before a save: what is saved is from before any spike
@@ -381,8 +379,8 @@ class Run:
 
     def _must_stop(self, done: int) -> bool:
         """True if all processes stop after `done` steps; notes a save that one of them asks for."""
-        wish = saving.STOP if self.stopped else self.save_clock.wish(done)
-        self.stopped, self.save_wanted = wish == saving.STOP, self.save_wanted or wish == saving.SAVE
+        wish = checkpoint.STOP if self.stopped else self.save_clock.wish(done)
+        self.stopped, self.save_wanted = wish == checkpoint.STOP, self.save_wanted or wish == checkpoint.SAVE
         return self.stopped
 
     def _log(

@@ -17,6 +17,7 @@ from etils import epath
 
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import UserError
+from jaxpt.runtime import signals
 from jaxpt.train import checkpoint, checksums, handlers, resources, stored
 from jaxpt.train.state import State
 
@@ -335,3 +336,60 @@ def test_the_space_of_the_runs_own_checkpoints_is_not_asked_for_again(run_dir, m
 def test_a_checkpoint_of_the_layout_before_heads_is_refused(tmp_path):
     with pytest.raises(UserError, match=rf"^{tmp_path}: was written by an older version of jaxpt"):
         stored.compare_model(tmp_path, {"encoder": {"x": np.zeros(1)}}, {"model": {"x": np.zeros(1)}})
+
+
+# ---- when a run saves besides every n steps -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The seconds that the clock shows, in a list of one."""
+    seconds = [0.0]
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: seconds[0])
+    signals.clear_save_request()
+    yield seconds
+    signals.clear_save_request()
+
+
+def test_saves_by_the_clock(clock):
+    saves, due = checkpoint.SaveClock(CheckpointConfig(every_minutes=2.0), lambda wish: wish), []
+    for step in range(1, 100):  # one step takes 10 s
+        clock[0] += 10
+        if saves.wish(step) == checkpoint.SAVE:
+            due.append(step)
+            saves.saved(step)
+    assert due == [13, 26, 39, 52, 65, 78, 91]
+
+
+def test_never_by_the_clock_unless_asked(clock):
+    saves = checkpoint.SaveClock(CheckpointConfig(), lambda wish: wish)
+    clock[0] = 1e9
+    assert saves.wish(1) == 0
+    signals.request_save()
+    assert saves.wish(2) == saves.wish(3) == checkpoint.SAVE  # until it is saved: an update may have been skipped
+    saves.saved(3)
+    assert saves.wish(5) == 0
+
+
+def test_a_vote_that_comes_a_step_later_saves_once(clock):
+    """With several processes the votes of a step are known after the next one."""
+    under_way = [0]
+
+    def votes(wish):
+        under_way.append(wish)
+        return under_way[-2]
+
+    saves, saved = checkpoint.SaveClock(CheckpointConfig(), votes), []
+    for step in range(1, 8):
+        if step == 3:
+            signals.request_save()
+        if saves.wish(step) == checkpoint.SAVE:
+            saved.append(step)
+            saves.saved(step)
+    assert saved == [4]
+
+
+def test_a_stop_goes_before_a_save(clock, monkeypatch):
+    signals.request_save()
+    monkeypatch.setattr(signals, "received", lambda: 15)
+    assert checkpoint.SaveClock(CheckpointConfig(), lambda wish: wish).wish(1) == checkpoint.STOP

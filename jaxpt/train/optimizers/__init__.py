@@ -25,6 +25,7 @@ from jaxpt.errors import UserError
 from jaxpt.train import patterns
 from jaxpt.train.optimizers.groups import Group, grouped, scale_by_rates, step_router_biases
 from jaxpt.train.optimizers.logical import Axes, decay_mask, is_axes, per_layer, rank, state_axes
+from jaxpt.train.optimizers.rows import RowOptimizer, Tables
 
 NOT_MATRICES = frozenset({"vocab", "positions", "buckets", "classes"})
 """Axes of tables and output heads, which Muon leaves to AdamW."""
@@ -312,3 +313,39 @@ def _map(function: Any, logical_axes: Any) -> Any:
 
 def _flat(tree: Any) -> dict[str, Any]:
     return traverse_util.flatten_dict(tree, sep="/")
+
+
+class SparseSGD(RowOptimizer):
+    """Gradient descent on the rows that a step reads (word2vec): −η·g, g the gradient of a sum over examples."""
+
+    kind: Literal["sparse_sgd"] = "sparse_sgd"
+
+    def update_rows(
+        self, tables: Tables, slots: Tables, ids: Tables, grads: Tables, rate: jax.Array
+    ) -> tuple[Tables, Tables]:
+        return {path: tables[path].at[ids[path]].add(-rate * grads[path], mode="drop") for path in tables}, slots
+
+
+class SparseAdagrad(RowOptimizer):
+    """AdaGrad on the rows that a step reads (GloVe): s ← s + (η·g)², −η·g/√s, g the gradient of a sum over examples.
+
+    As in GloVe's code η is in s as well, and each of the n gradients of a row that is read n times counts for itself.
+    Unlike it, all of a step go into s before it divides them.
+    """
+
+    kind: Literal["sparse_adagrad"] = "sparse_adagrad"
+    initial_sum: PositiveFloat = 1.0
+    """s at the start."""
+
+    def slots(self, params: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.full_like(x, self.initial_sum), params)
+
+    def update_rows(
+        self, tables: Tables, slots: Tables, ids: Tables, grads: Tables, rate: jax.Array
+    ) -> tuple[Tables, Tables]:
+        new_tables, new_slots = {}, {}
+        for path, table in tables.items():
+            steps, at = rate * grads[path], ids[path]
+            new_slots[path] = slots[path].at[at].add(jnp.square(steps), mode="drop")
+            new_tables[path] = table.at[at].add(-steps * jax.lax.rsqrt(new_slots[path][at]), mode="drop")
+        return new_tables, new_slots
