@@ -81,7 +81,7 @@ def test_torch_keeps_freed_memory_as_jaxpt_does(bench):
     assert not any("plain-malloc" in words for words in of_bert.values())
     assert ["plain-malloc" in words for words in of_gpt.values()] == [False, True, True]
     # and jax is not there for that
-    code = "import sys; from jaxpt.runtime import allocator; print(process.keep_freed_memory(), 'jax' in sys.modules)"
+    code = "import sys; from jaxpt.runtime import process; print(process.keep_freed_memory(), 'jax' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.split()[1] == "False"
 
