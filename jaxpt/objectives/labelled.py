@@ -51,7 +51,7 @@ class HeadObjective(Objective):
     task: SkipJsonSchema[AnyTask] = Field(exclude=True)
     """The recipe's `task`."""
     text_layout: SkipJsonSchema[str] = Field(exclude=True)
-    """Family of the models that have this layout of texts."""
+    """`text_layout` of the model."""
     part: SkipJsonSchema[str | None] = Field(None, exclude=True)
     """Name of the mixture's task that the head is for; it is part of the head's name
     (`jaxpt.models.heads.classes.called`)."""
