@@ -197,4 +197,8 @@ class DataConfig(SourceConfig):
             raise ValueError(f"mixture: two tasks have the name {max(names, key=names.count)!r}")
         if len({task.rate is None for task in self.mixture}) > 1:
             raise ValueError("mixture: wants a rate on every task, or on none (shares by size)")
+        if self.mixture[0].rate is not None:
+            for key, default in (("mixture_temperature", 1.0), ("mixture_cap", None)):
+                if getattr(self, key) != default:
+                    raise ValueError(f"{key}: does nothing where the tasks of mixture have a rate; leave out either")
         return self

@@ -106,7 +106,7 @@ def _wants(errors: list[Any]) -> str:
     hint = ""
     if errors[0]["type"] == "literal_error" and isinstance(actual, str):
         hint = nearest(actual, errors[0]["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", "), "")
-    elif isinstance(actual, float) and actual.is_integer():
+    elif errors[0]["type"] in ("int_type", "int_from_float") and isinstance(actual, float) and actual.is_integer():
         hint = f"; write {int(actual)}"
     elif isinstance(actual, str) and "number" in expected[0] and _is_number(actual):
         hint = f"; write {actual} without quotes"

@@ -379,8 +379,10 @@ def find(path: str | Path, step: int | None = None) -> tuple[Path, int]:
         raise UserError(f"{path}: is no run_dir, it holds no checkpoints")
     with Checkpoints(run_dir, CheckpointConfig(), read_only=True) as saved:
         steps = saved.steps()
-    if not steps or (step is not None and step not in steps):
-        raise UserError(f"{path}: has no checkpoint of step {step}; there are: {', '.join(map(str, steps)) or 'none'}")
+    if not steps:
+        raise UserError(f"{path}: has no checkpoint yet")
+    if step is not None and step not in steps:
+        raise UserError(f"{path}: has no checkpoint of step {step}; there are: {', '.join(map(str, steps))}")
     if step is None:
         best = receipt(run_dir).get("best_step")
         step = best if best in steps else steps[-1]

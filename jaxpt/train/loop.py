@@ -193,8 +193,8 @@ class Run:
     """By the clock, or by a process that was asked to save."""
     skipped: int = 0
     """Steps in a row, up to the last one logged, whose update was skipped."""
-    spike: spikes.Spike | None = None
-    """For which the run is about to go back."""
+    rewind_to: int | None = None
+    """The step that the run is about to go back to, since there was a spike."""
     throughput: watchdog.Throughput = dataclasses.field(default_factory=watchdog.Throughput)
     num_spikes: int = 0
     """That this process has seen."""
@@ -230,30 +230,32 @@ class Run:
                     current = self.phase.setup.begin_phase(current, new_data=done == self.phase.data_start)
                 with out_of_memory.explained(self.phase.config):
                     current = self._phase(current, end, metrics)
-                if self.spike is not None and (at := self._rewind_target()) is not None:
+                if self.rewind_to is not None:
                     metrics.close()
-                    current, meta = self._rewind(current, at)
-                    first = at
-                    metrics = Metrics(self.run_dir, self.config, at)
-                self.spike, done = None, int(current.step)
+                    first, self.rewind_to = self.rewind_to, None
+                    current, meta = self._rewind(current, first)
+                    metrics = Metrics(self.run_dir, self.config, first)
+                done = int(current.step)
         finally:
             metrics.close()
         return ending.finish(self, current)
 
-    def _rewind_target(self) -> int | None:
+    def _rewind_target(self, spike: spikes.Spike) -> int | None:
         """The step to go back to after a spike; None where nothing was saved before it: then it is as with `skip`.
 
         Raises:
           DivergedError: the run went back often enough.
         """
+        with self.clock.during("saves"):
+            self.checkpoints.wait()
         target = self.checkpoints.newest_whole(report=say)
         if target is None:
-            say(f"step {self.spike.step}: no checkpoint is from before: the run goes on")
+            say(f"step {spike.step}: no checkpoint is from before: the run goes on")
             return None
-        self.rewinds.go_back(self.spike, self.phase.data_start, str(self.run_dir))
-        omitted = listed([str(number) for number in spikes.left_out(self.spike)], 4)
+        self.rewinds.go_back(spike, self.phase.data_start, str(self.run_dir))
+        omitted = listed([str(number) for number in spikes.left_out(spike)], 4)
         back = f"going back to step {target} (train.on_spike: rewind)"
-        say(f"step {self.spike.step}: {back} without the batches {omitted}")
+        say(f"step {spike.step}: {back} without the batches {omitted}")
         return target
 
     def _rewind(self, current: State, step: int) -> tuple[State, dict[str, Any]]:
@@ -349,7 +351,7 @@ class Run:
             if is_last or is_logged or (must_judge and (to_save or is_local)):
                 values, window = self._log(window, done, display, metrics, feed), []
                 self._judge(values, current, watch, checks)
-            if self.spike is not None:
+            if self.rewind_to is not None:
                 break
             self.phase.evaluators.forget()
             if not self.stopped:
@@ -422,6 +424,7 @@ class Run:
         """Says which of the last steps were spikes or not finite, and keeps the first one for which the run goes back;
         compares the replicas first, as a flipped bit may be why. Too many in a row that are not finite end the run."""
         action, spiked, done = self.config.train.on_spike, self.num_spikes, int(current.step)
+        first: spikes.Spike | None = None
         for step_number, value in enumerate(values, done - len(values) + 1):
             number = self.rewinds.batch_number(step_number, self.phase.data_start)
             spike = watch.see(step_number, number, float(value["learning_rate"]), value)
@@ -430,8 +433,7 @@ class Run:
             hint = "; train.on_spike=skip or rewind would leave it out" if not self.num_spikes else ""
             self.num_spikes += 1
             say(f"step {step_number}: a spike: {spike}{hint if action == 'keep' else '; its update is left out'}")
-            if action == "rewind" and self.spike is None:
-                self.spike = spike
+            first = first or spike
         if count := int(sum(value["skipped"] for value in values)):
             say(f"step {done}: {count} update(s) skipped, the loss or its gradient was not finite")
         if count or self.num_spikes > spiked:
@@ -441,6 +443,8 @@ class Run:
             if self.skipped == MAX_NONFINITE_STEPS:
                 problem = f"loss or gradient was not finite in {MAX_NONFINITE_STEPS} steps in a row"
                 raise DivergedError(self._nonfinite_message(problem))
+        if first is not None and action == "rewind":
+            self.rewind_to = self._rewind_target(first)
 
     def _newest(self) -> str:
         """Where the run would resume from."""

@@ -38,6 +38,11 @@ from tests.config.helpers import RECIPE, mistake, write
         # types
         ("train.steps='32'", 'train.steps: wants a whole number, got "32"; write 32 without quotes'),
         ("train.steps=1e3", "train.steps: wants a whole number, got 1000.0; write 1000"),
+        ("optimizer.learning_rate=0.0", "optimizer.learning_rate: wants a number above 0.0, got 0.0"),
+        (
+            "data={mixture: [{name: a, path: a.txt, rate: 1}], mixture_cap: 7, tokenizer: {kind: bpe}}",
+            "data: mixture_cap: does nothing where the tasks of mixture have a rate; leave out either",
+        ),
         ("train.steps=1.5", "train.steps: wants a whole number, got 1.5"),
         ("train.steps=many", 'train.steps: wants a whole number, got "many"'),
         ("train.grad_accum_steps=true", "train.grad_accum_steps: wants a whole number, got true"),

@@ -318,7 +318,7 @@ def test_word_vectors_embed_texts(tmp_path):
     rows = np.asarray(model.params["model"]["token_embed"]["table"])[model.tokenizer.encode("the cat")]
     np.testing.assert_allclose(model.embed(["the cat"])[0], rows.mean(0), rtol=1e-6)
     np.testing.assert_allclose(model("the cat").hidden, rows, rtol=1e-6)
-    with pytest.raises(UserError, match="run: objective.kind: glove makes word vectors and writes no text; use jaxpt n"):
+    with pytest.raises(UserError, match=r"glove makes word vectors and writes no text; use jaxpt neighbours"):
         model.loglikelihood(["the"], [" cat"])
 
 

@@ -169,3 +169,7 @@ def test_a_run_that_went_back_often_enough_ends(recipe, capsys):
     assert words in said and f"jaxpt replay {recipe.parent / 'often'} --step {SPIKE} --batch 17`" in said, said
     code, said = train(recipe, capsys, "none", "train.on_spike=rewind", "checkpoint.every=100")
     assert code == 0 and "its update is left out" in said and "no checkpoint is from before: the run goes on" in said
+    # … and saves what is due, also where the spike is in the last steps that are judged
+    code, said = train(recipe, capsys, "last", "train.on_spike=rewind", "checkpoint.every=20", "train.steps=20")
+    assert code == 0 and "no checkpoint is from before: the run goes on" in said
+    assert final(recipe.parent / "last", 20).skipped_total == 1
