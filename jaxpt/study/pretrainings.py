@@ -113,9 +113,9 @@ def _check(plan: Study, row: StudyRow, where: str) -> None:
     """
     if not row.is_trained or any("{study}" in item for item in row.set):
         return
-    if isinstance(row, SweptRow) and row.seed not in (None, plan.seeds[0]):  # as the first seed
+    if isinstance(row, SweptRow) and row.seed not in (None, *plan.seeds[:1]):  # as the first seed
         return
-    config = configs.load(row.recipe, _overrides(plan, row), where)
+    config = recipes.load(row.recipe, _overrides(plan, row), where)
     try:
         _check_phases(plan, config)
         if finished(plan, config) is None:
@@ -178,7 +178,7 @@ def _check_metric(metric: str | None, config: Config) -> None:
 
 def _as_if_trained(plan: Study, tuning: FineTuning) -> list[str]:
     """The overrides of a fine-tuning with its model and vocabulary as the row's recipe says them."""
-    row = configs.load(tuning.cell.row.recipe, plan.overrides(tuning.cell.row))
+    row = recipes.load(tuning.cell.row.recipe, plan.overrides(tuning.cell.row))
     tokenizer = row.data.tokenizer.model_dump(mode="json", exclude_none=True)
     if Path(plan.run_dir) in Path(tokenizer.get("path", "")).parents:  # another row's, which is trained first
         del tokenizer["path"]
@@ -221,7 +221,7 @@ def _rows(plan: Study, path: str, child: Children, stop: bool, slots: Sequence[s
 def _train(plan: Study, row: StudyRow, where: str, child: Children, environment: Mapping[str, str]) -> Failure | None:
     """Trains or resumes a row; returns the reason of failure, if it fails."""
     overrides, minutes = _overrides(plan, row), plan.minutes_of(row)
-    config = configs.load(row.recipe, overrides, where)
+    config = recipes.load(row.recipe, overrides, where)
     begun, weights = finetunings.begun(Path(config.run_dir)), _origins(plan, row)
     if begun and begun != weights:
         raise UserError(
@@ -235,14 +235,14 @@ def _train(plan: Study, row: StudyRow, where: str, child: Children, environment:
     if plan.tokens is not None:
         steps = _counted(plan, config, child)
         overrides.append(f"train.steps={steps}")
-        config = configs.load(row.recipe, overrides, where)
+        config = recipes.load(row.recipe, overrides, where)
     elif minutes is not None:
         words = {"recipe": str(row.recipe), "overrides": plan.overrides(row), "minutes": minutes}
         is_known = pace.known(recipes.load(row.recipe, words["overrides"], where), minutes) is not None
         if not is_known and (failure := children.run([*PACE, json.dumps(words)], row.name, child, environment)):
             return failure
         overrides = _overrides(plan, row)
-        config = configs.load(row.recipe, overrides, where)
+        config = recipes.load(row.recipe, overrides, where)
     wait(Path(config.run_dir), row.name, say)
     if has_checkpoint(Path(config.run_dir)):
         finetunings.check_unchanged(config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.config import sweeps
@@ -50,6 +50,16 @@ def target_loss(result: Result) -> float | None:
     return result.validation.get("loss") if reached is None else reached
 
 
+def reached(result: Result) -> float | None:
+    """The score of a fine-tuning, the validation loss of any other run."""
+    return target_loss(result) if result.score is None else result.score
+
+
+def metric_name(metrics: Collection[str | None]) -> str:
+    """The head of a column of scores: the metric that all rows have, or what several are called."""
+    return next(iter(metrics)) or "" if len(metrics) == 1 else "best metric"
+
+
 def table(results: Sequence[Result], has_probe: bool = False) -> Table:
     """A line for each row and combination of values.
 
@@ -59,9 +69,12 @@ def table(results: Sequence[Result], has_probe: bool = False) -> Table:
     """
     swept = groups(results)
     names = _labels(swept)
-    losses = any(group.values(lambda r: r.margin) for group in swept)
-    figures: list[tuple[str, Callable[[Result], float | None], str]] = [("target loss", target_loss, ".3f")]
-    figures += [("margin", lambda r: r.margin, ".3f")] if losses else []
+    metrics = {result.metric for result in results if result.score is not None}
+    figures: list[tuple[str, Callable[[Result], float | None], str]] = [
+        ("target loss", target_loss, ".3f"), ("margin", lambda r: r.margin, ".3f"),
+        (metric_name(metrics), lambda r: r.score, ".3f"),
+    ]  # fmt: skip
+    figures = [figure for figure in figures if any(group.values(figure[1]) for group in swept)]
     figures += [("probe", lambda r: r.probe["accuracy"] if r.probe else None, ".1%")] if has_probe else []
     rows = []
     for group in swept:
@@ -87,22 +100,26 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def charts(results: Sequence[Result]) -> list[Chart | Dots]:
-    """The loss against each swept value; of values that are no numbers, and of seeds alone, side by side.
+    """Loss or score against each swept value; of values that are no numbers, and of seeds alone, side by side.
 
-    Losses in different units do not share a chart.
+    Losses in different units, and different metrics, do not share a chart.
     """
-    units: dict[str, list[Group]] = {}
+    figures: dict[tuple[str, str], list[Group]] = {}
     for group in groups(results):
-        if group.values(target_loss):
-            unit = next(result.unit for result in group.results if result.status == "finished")
-            units.setdefault(unit, []).append(group)
-    return [chart for unit, swept in units.items() for chart in _of_unit(swept, unit)]
+        if group.values(reached):
+            result = next(result for result in group.results if reached(result) is not None)
+            loss, score = (
+                ("validation loss at the end", result.unit),
+                ("score of the best checkpoint", result.metric or ""),
+            )
+            figures.setdefault(loss if result.score is None else score, []).append(group)
+    return [chart for (title, unit), swept in figures.items() for chart in _of_figure(swept, title, unit)]
 
 
-def _of_unit(swept: Sequence[Group], unit: str) -> list[Chart | Dots]:
-    names, title = _labels(swept), "validation loss at the end"
+def _of_figure(swept: Sequence[Group], title: str, unit: str) -> list[Chart | Dots]:
+    names = _labels(swept)
     if not names:
-        rows = [Row(group.row, group.values(target_loss), n) for n, group in enumerate(swept)]
+        rows = [Row(group.row, group.values(reached), n) for n, group in enumerate(swept)]
         return [Dots(f"{title}: a dot for each seed", unit, rows)] if rows else []
     drawn: list[Chart | Dots] = []
     for key, name in names.items():
@@ -113,7 +130,7 @@ def _of_unit(swept: Sequence[Group], unit: str) -> list[Chart | Dots]:
             drawn.append(Chart(f"{title} against {name}, {unit}", name, _curves(swept, key, names), x_kind="number",
                                note="thin: single seeds"))  # fmt: skip
         else:
-            rows = [Row(_name(group, names), group.values(target_loss), n) for n, group in enumerate(swept)]
+            rows = [Row(_name(group, names), group.values(reached), n) for n, group in enumerate(swept)]
             drawn.append(Dots(f"{title} by {name}", unit, rows))
     return drawn
 
@@ -128,7 +145,7 @@ def _curves(swept: Sequence[Group], key: str, names: dict[str, str]) -> list[Ser
     for colour, (name, points) in enumerate(lines.items()):
         points.sort(key=lambda point: point[0])
         xs = [x for x, _ in points]
-        series.append(Series(name, xs, [statistics.fmean(group.values(target_loss)) for _, group in points], colour))
+        series.append(Series(name, xs, [statistics.fmean(group.values(reached)) for _, group in points], colour))
         seeds = {result.seed for _, group in points for result in group.results}
         for seed in sorted(seeds - {None}) if len(seeds) > 1 else ():
             of_seed = [(x, y) for x, group in points for y in _of_seed(group, seed)]
@@ -138,7 +155,7 @@ def _curves(swept: Sequence[Group], key: str, names: dict[str, str]) -> list[Ser
 
 
 def _of_seed(group: Group, seed: int) -> list[float]:
-    return Group(group.row, group.point, [x for x in group.results if x.seed == seed]).values(target_loss)
+    return Group(group.row, group.point, [x for x in group.results if x.seed == seed]).values(reached)
 
 
 def _labels(swept: Sequence[Group]) -> dict[str, str]:

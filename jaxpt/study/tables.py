@@ -61,6 +61,10 @@ class Result:
     baseline: float | None = None
     margin: float | None = None
     """baseline − target_loss."""
+    metric: str | None = None
+    """Of a fine-tuning, what its best checkpoint was chosen by."""
+    score: float | None = None
+    """The metric on the validation split."""
     probe: Mapping[str, Any] | None = None
     """What the linear probe found: "accuracy", "untrained", "most_frequent"."""
     task: str | None = None
@@ -169,6 +173,7 @@ def _result(study: Study, row: Any, failure: str | None, tasks: dict[str, str]) 
         reached = means.get("target_loss")
         known |= {"validation": means, "baseline": trivial}
         known |= {"margin": None if trivial is None or reached is None else trivial - reached}
+        known |= {"metric": config.checkpoint.best_metric, "score": receipt.get("best_value")} if config.task else {}
     return Result(row.name, status, **known)
 
 
@@ -279,12 +284,15 @@ def table(study: Study, results: Sequence[Result]) -> Table:
     """The rows as cells."""
     heads = ["row", "architecture", "objective", "parameters", "tokens", "steps", "FLOPs", "time"]
     with_minutes = any(result.minutes is not None for result in results)
-    heads += ["in steps"] * with_minutes + ["losses", "target loss", "baseline", "margin", "task"]
+    metrics = {result.metric for result in results if result.score is not None}
+    heads += ["in steps"] * with_minutes + ["losses", "target loss", "baseline", "margin"]
+    heads += [sweeps.metric_name(metrics)] * bool(metrics) + ["task"]
     with_paper = any(result.paper is not None for result in results)
     with_probe = study.evaluate.probe is not None
     heads += ["probe", "untrained"] * with_probe + ["paper"] * with_paper + ["status"]
-    rows = tuple(tuple(_row(result, with_minutes, with_probe, with_paper)) for result in results)
-    numeric = ("parameters", "tokens", "steps", "FLOPs", "time", "in steps", "target loss", "baseline", "margin")
+    rows = tuple(tuple(_row(result, with_minutes, with_probe, with_paper, bool(metrics))) for result in results)
+    numeric = {"parameters", "tokens", "steps", "FLOPs", "time", "in steps", "target loss", "baseline", "margin"}
+    numeric |= {sweeps.metric_name(metrics)}
     return Table("Pretrained", tuple(heads), tuple(n for n, head in enumerate(heads) if head in numeric), rows)
 
 
@@ -307,7 +315,9 @@ def notes(results: Sequence[Result]) -> str:
         + (f"; losses: {r.unit}" if r.unit != "nats" else "")
         for r in results if r.targets
     }  # fmt: skip
-    return "\n".join([NOTE, *sorted(targets)])
+    metrics = sorted({r.metric for r in results if r.metric and r.score is not None})
+    scores = [f"- **{name}**: of the best checkpoint by it, on the validation split" for name in metrics]
+    return "\n".join([NOTE, *scores, *sorted(targets)])
 
 
 def markdown(study: Study, results: Sequence[Result], has_picture: bool) -> str:
@@ -325,7 +335,7 @@ def markdown(study: Study, results: Sequence[Result], has_picture: bool) -> str:
     return head + tuned + "\n\n".join(parts) + "\n"
 
 
-def _row(r: Result, with_minutes: bool, with_probe: bool, with_paper: bool) -> list[str]:
+def _row(r: Result, with_minutes: bool, with_probe: bool, with_paper: bool, with_score: bool) -> list[str]:
     def loss(value: float | None) -> str:
         return "" if value is None else f"{value:.3f}"
 
@@ -335,6 +345,7 @@ def _row(r: Result, with_minutes: bool, with_probe: bool, with_paper: bool) -> l
     cells += [number(r.flops) if r.flops else ""]
     cells += ["" if r.wall_seconds is None else duration(r.wall_seconds)]
     cells += ["" if r.train_seconds is None else duration(r.train_seconds)] * with_minutes + [", ".join(parts)]
-    cells += [loss(r.validation.get("target_loss")), loss(r.baseline), loss(r.margin), r.task or ""]
+    cells += [loss(r.validation.get("target_loss")), loss(r.baseline), loss(r.margin)]
+    cells += [loss(r.score)] * with_score + [r.task or ""]
     cells += [f"{r.probe[name]:.1%}" if r.probe else "" for name in ("accuracy", "untrained") if with_probe]
     return cells + [str(r.paper if r.paper is not None else "")] * with_paper + [r.status]

@@ -16,8 +16,9 @@ from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
 from jaxpt.study import pace, pretrainings
 from jaxpt.train.lock import hold
-from tests import families
+from tests import families, fine_tuning
 from tests.config.helpers import ROOT
+from tests.inference.helpers import directory
 from tests.study.helpers import names, read_until, statuses, table, write_study
 
 
@@ -221,6 +222,31 @@ def test_all_rows_are_checked_before_the_first_starts(tmp_path, stand_in, key):
     path.write_text(yaml.safe_dump(tree))
     pretrainings.study(str(path))
     assert names(stand_in())[0] == "gpt2"
+
+
+def test_a_grid_needs_no_seeds(tmp_path, stand_in):
+    path = write_study(tmp_path, ["gpt2"])
+    tree = yaml.safe_load(path.read_text()) | {"grid": {"optimizer.learning_rate": [1e-3, 3e-3]}}
+    path.write_text(yaml.safe_dump(tree))
+    assert pretrainings.study(str(path)) == 0
+    assert names(stand_in()) == ["gpt2-learning_rate=0.001", "gpt2-learning_rate=0.003"]
+
+
+def test_a_recipe_may_leave_its_model_to_what_it_starts_from(tmp_path, stand_in):
+    """As `jaxpt train` reads it: one of fine-tuning is a row as well."""
+    path = write_study(tmp_path, ["gpt2"])
+    fine_tuning.write(tmp_path / "rows.jsonl", fine_tuning.rows(20))
+    tuned = {
+        "init_from": {"path": str(directory("bert"))},
+        "data": {"path": str(tmp_path / "rows.jsonl"), "length": 16},
+    }
+    tuned |= {"task": {"kind": "classification", "text": "text", "label": "label"}, "train": {"steps": 2}}
+    (tmp_path / "tuned.yaml").write_text(
+        yaml.safe_dump(tuned | {"optimizer": {"kind": "adamw", "learning_rate": 1e-3}})
+    )
+    tree = yaml.safe_load(path.read_text()) | {"rows": [{"name": "tuned", "recipe": "tuned.yaml"}]}
+    path.write_text(yaml.safe_dump(tree))
+    assert pretrainings.study(str(path)) == 0 and names(stand_in()) == ["tuned"]
 
 
 def test_a_model_that_is_there_has_no_recipe_to_check(tmp_path, stand_in):

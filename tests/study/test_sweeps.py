@@ -56,6 +56,20 @@ def test_the_loss_is_drawn_against_the_swept_value(plan):
     assert f"<!-- {note} -->" in (Path(plan.run_dir) / "picture.svg").read_text()
 
 
+def test_fine_tunings_are_compared_by_their_metric(plan):
+    results = [
+        dataclasses.replace(result, metric="task/f1", score=result.validation.get("loss"))
+        for result in tables.write(plan)
+    ]
+    swept = sweeps.table(results)
+    assert swept.heads[3:] == ("target loss", "margin", "task/f1", "task") and swept.rows[1][5] == "3.500 ± 0.707"
+    (chart,) = sweeps.charts(results)
+    assert chart.title == "score of the best checkpoint against learning_rate, task/f1"
+    assert (
+        "task/f1" in tables.table(plan, results).heads and "task/f1" not in tables.table(plan, tables.write(plan)).heads
+    )
+
+
 def test_words_and_seeds_alone_are_dots(plan):
     results = tables.write(plan)
     words = [
