@@ -108,11 +108,10 @@ def charts(results: Sequence[Result]) -> list[Chart | Dots]:
     for group in groups(results):
         if group.values(reached):
             result = next(result for result in group.results if reached(result) is not None)
-            loss, score = (
-                ("validation loss at the end", result.unit),
-                ("score of the best checkpoint", result.metric or ""),
-            )
-            figures.setdefault(loss if result.score is None else score, []).append(group)
+            figure = ("validation loss at the end", result.unit)
+            if result.score is not None:
+                figure = ("score of the best checkpoint", result.metric or "")
+            figures.setdefault(figure, []).append(group)
     return [chart for (title, unit), swept in figures.items() for chart in _of_figure(swept, title, unit)]
 
 
