@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jaxpt.data.tables.quiet_tensorflow import quietly, tensorflow
+from jaxpt.data.tables.quiet_tensorflow import TRACING, quietly, tensorflow
 
 tf = tensorflow()
 with quietly():
@@ -14,7 +14,7 @@ with quietly():
 
     logging.set_verbosity(logging.ERROR)  # SeqIO's warnings are about how its own trainer shuffles
 
-__all__ = ["from_generator", "numpy_call", "seqio", "tf"]
+__all__ = ["TRACING", "from_generator", "numpy_call", "seqio", "tf"]
 
 
 def from_generator(

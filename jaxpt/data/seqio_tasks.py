@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.config.kinds import nearest
-from jaxpt.data._tf import seqio, tf
+from jaxpt.data._tf import TRACING, seqio, tf
 from jaxpt.data.calls import Call, Transforms
 from jaxpt.data.records.shard import Batches
 from jaxpt.data.sources.base import Pieces, Source
@@ -199,8 +199,8 @@ class Documents:
         return self._made(number, shard)
 
     def _made(self, number: int, shard: Pieces) -> tf.data.Dataset | Batches:
-        ds = self._source.dataset(self._split, shard)
-        with seqio.map_seed_manager(number):
+        with TRACING, seqio.map_seed_manager(number):
+            ds = self._source.dataset(self._split, shard)
             for call in self._calls:
                 ds = bind(call, self._vocabulary, number, self._source, self._split, shard)(self._one_by_one(ds))
                 _check_records(call, ds)

@@ -1,3 +1,5 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +26,35 @@ def upper(ds, vocabulary, mark="!"):
 def length(example, seed):
     draw = tf.random.stateless_uniform([], seed, 0, 9, tf.int32)
     return {"encoder_positions": tf.expand_dims(tf.strings.length(example["text"]), 0), "draw": draw}
+
+
+class Traced:
+    """How many threads trace at the same time."""
+
+    now = most = 0
+
+
+def noted(ds, vocabulary):
+    def convert(record):
+        Traced.now += 1
+        Traced.most = max(Traced.most, Traced.now)
+        time.sleep(0.02)
+        Traced.now -= 1
+        return record
+
+    return ds.map(convert)
+
+
+def test_one_thread_at_a_time_traces(tmp_path):
+    """Python 3.11 counts the depth of its parser, which AutoGraph calls, for all threads together."""
+    (tmp_path / "text.txt").write_text("\n".join(LINES))
+    data = DataConfig(path=str(tmp_path / "text.txt"), tokenizer={"kind": "wordpiece"})
+    transforms = Transforms((Call(f"{__name__}.noted"),), ())
+    tokenizer = SimpleNamespace(seqio=None, vocabulary=Vocabulary(10))
+    opened = [Offline(data, transforms, None, "train", tokenizer).open() for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda documents: documents.dataset(1, documents.shards()[0]), opened))
+    assert Traced.most == 1
 
 
 def test_names_are_ours_or_anyones():

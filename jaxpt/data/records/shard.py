@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from jaxpt.data._tf import from_generator, tf
+from jaxpt.data._tf import TRACING, from_generator, tf
 from jaxpt.data.layout import Ragged
 from jaxpt.errors import StorageError
 from jaxpt.runtime import disk, safetensors
@@ -118,7 +118,8 @@ def _batches(ds: tf.data.Dataset) -> Iterator[dict[str, Ragged]]:
     options = tf.data.Options()
     # A preprocessor that gathers the whole corpus in one batch would have room for 2^62 elements allocated beforehand.
     options.experimental_optimization.map_and_batch_fusion = False
-    ds = ds.ragged_batch(_BATCH).map(flatten).prefetch(2).with_options(options)
+    with TRACING:
+        ds = ds.ragged_batch(_BATCH).map(flatten).prefetch(2).with_options(options)
     for batch in ds.as_numpy_iterator():
         yield {name: Ragged(*pair) for name, pair in batch.items()}
 

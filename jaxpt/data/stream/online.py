@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpt.data._tf import seqio, tf
+from jaxpt.data._tf import TRACING, seqio, tf
 from jaxpt.data.calls import Call
 from jaxpt.data.layout import Ragged
 from jaxpt.data.preprocessors.batched import Batch, Records, fold_in
@@ -100,7 +100,8 @@ def _graph(
         }
 
     graph = tf.function(make, input_signature=[signature, tf.TensorSpec([None], tf.uint64)], autograph=False)
-    _check_draws(graph.get_concrete_function().graph.as_graph_def(), calls)
+    with TRACING:
+        _check_draws(graph.get_concrete_function().graph.as_graph_def(), calls)
     return lambda records, keys: tf.nest.map_structure(lambda x: x.numpy(), graph(records, keys))
 
 

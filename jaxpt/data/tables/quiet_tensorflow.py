@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
@@ -17,6 +18,11 @@ from types import ModuleType
 from typing import Any
 
 from jaxpt.runtime import process
+
+TRACING = threading.RLock()
+"""Held where TensorFlow traces Python functions, as several threads prepare records and batches. AutoGraph parses their
+source, and Python before 3.13 counts the parser's depth for all threads together: `SystemError: AST constructor
+recursion depth mismatch`."""
 
 _LAYERS = "tensorflow_text.python.keras"
 _LEGACY = "TF_USE_LEGACY_KERAS"
