@@ -64,7 +64,9 @@ COMMANDS: dict[str, Command] = {
     )),
     "predict": Command("jaxpt.inference.predict:predict", "label texts or the rows of a file with a fine-tuned model", (
         arg("path", "RUN_DIR", "a fine-tuned run, or RUN_DIR/checkpoints/STEP"),
-        arg("file", "FILE", "rows as in training, without labels; - or none: a text a line on stdin", nargs="?"),
+        arg("file", "FILE",
+            "rows as in training; with labels, a classifier's metrics too; - or none: a text a line on stdin",
+            nargs="?"),
         arg("--text", "TEXT", "a text instead of FILE; several: --text A --text B", action="append", dest="texts"),
         arg("--out", "P.csv",
             "the file to write: .csv, .tsv, .parquet or .jsonl, the columns of FILE first (JSON lines on stdout)",

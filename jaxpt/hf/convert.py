@@ -107,8 +107,9 @@ def import_weights(
         report(line)
     run = shlex.quote(str(out))
     if config.task is not None:
-        report(f"to try it: jaxpt predict {run} FILE --out predictions.jsonl")
-    report(f"to evaluate it: jaxpt eval {run} data.path=FILE")
+        report(f"to try it, and to score rows that have labels: jaxpt predict {run} FILE --out predictions.jsonl")
+    else:
+        report(f"to evaluate it: jaxpt eval {run} data.path=FILE")
     report(f"to train from it: jaxpt train RECIPE init_from.path={run}")
     report(f"to convert it back: jaxpt export {run} DIR")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from jaxpt.inference.predictor import RunPredictor, check_task
 from jaxpt.metrics.glue import GLUE, glue_labels, glue_submission, glue_test
 from jaxpt.parallel import processes
 from jaxpt.runtime import disk
+from jaxpt.runtime.progress import Report
 from jaxpt.train import checkpoint
 from jaxpt.train.display import console, say
 
@@ -36,6 +38,8 @@ def predict(
 ) -> None:
     """Writes each row of a file with what is predicted of it: a label and its probability, a value, tags, an answer.
 
+    Of a classifier it says the task's metrics too, where the rows have labels.
+
     Args:
       path: a run_dir (its best checkpoint), or `RUN_DIR/checkpoints/STEP`.
       file: rows as in training; they need no labels. "-" or None: a text a line on stdin.
@@ -47,8 +51,8 @@ def predict(
         `file` is one of GLUE's test sets.
       texts: texts instead of `file`.
       top_k: the likeliest labels whose probabilities are written.
-      average: further runs of the same task: the mean of all runs' probabilities is written. Where the rows have
-        labels, its metrics are printed beside those of each run.
+      average: further runs of the same task: the mean of all runs' probabilities is written. Its metrics are said
+        beside those of each run.
 
     Raises:
       UserError: the run has no task, or none of GLUE's, or several and none is named; `out` exists or has an unknown
@@ -73,7 +77,13 @@ def predict(
         return
     rows = prediction_files.read_rows(task, file, texts)
     predictor = RunPredictor(config, run_dir, step)
-    answers = _predict_together(predictor, path, average, rows, overrides) if average else predictor(rows)
+    answers: Iterable[Answer] = predictor(rows)
+    report = _to_stderr if to is None else say
+    if average:
+        answers = _predict_together(predictor, path, average, rows, overrides, report)
+    elif task.kind == "classification":
+        answers = list(answers)
+        _report_metrics(path, task, rows, answers, report)
     records = prediction_files.to_records(task, rows, answers, top_k, prediction_files.is_table(to))
     if not checkpoint.is_primary():
         collections.deque(records, maxlen=0)
@@ -100,8 +110,19 @@ def _file_and_overrides(file: str | None, overrides: Sequence[str]) -> tuple[str
     return files[0], words
 
 
+def _to_stderr(line: str) -> None:
+    """For lines beside those that are written to stdout."""
+    if checkpoint.is_primary():
+        print(line, file=sys.stderr)
+
+
 def _predict_together(
-    first: RunPredictor, path: str, others: Sequence[str], rows: Sequence[LocatedRow], overrides: Sequence[str]
+    first: RunPredictor,
+    path: str,
+    others: Sequence[str],
+    rows: Sequence[LocatedRow],
+    overrides: Sequence[str],
+    report: Report,
 ) -> list[Answer]:
     """Predicts with several runs as one, by the mean of their probabilities, such as ULMFiT's forward and backward
     models; where rows have labels, says the metrics of each run and of the mean.
@@ -112,6 +133,7 @@ def _predict_together(
       others: the other runs, as the user named them.
       rows: the rows.
       overrides: `key=value` of each run's configuration.
+      report: is given the lines of metrics.
 
     Returns:
       The answer to each row.
@@ -129,8 +151,7 @@ def _predict_together(
     answers_by_run = [list(predictor(rows)) for predictor in predictors]
     means = [_mean(answers) for answers in zip(*answers_by_run, strict=True)]
     for name, answers in zip([*paths, f"mean of {len(paths)}"], [*answers_by_run, means], strict=True):
-        for metric, score in _metrics(first.config.task, rows, answers).items():
-            say(f"{name}: {metric} {score:.4f}")
+        _report_metrics(name, first.config.task, rows, answers, report)
     return means
 
 
@@ -168,19 +189,29 @@ def _mean(answers: Sequence[dict[str, Any]]) -> Answer:
     return {"label": labels[int(means.argmax())], "probabilities": dict(zip(labels, means.tolist()))}
 
 
-def _metrics(task: Task, rows: Sequence[LocatedRow], answers: Sequence[Answer]) -> dict[str, float]:
-    """The task's metrics of answers; {} where a row has no label, or several rows are scored together.
+def _report_metrics(
+    name: str, task: Task, rows: Sequence[LocatedRow], answers: Sequence[Answer], report: Report
+) -> None:
+    """Says the task's metrics of answers; nothing where a row has no label, or several rows are scored together.
 
     Args:
+      name: of what answered.
       task: of classification.
       rows: the rows.
       answers: to each of them.
+      report: is given a line.
     """
-    if task.group is not None or any(row.row.values.get(task.label) is None for row in rows):
-        return {}
-    targets = [task.target(row.row, row.where) for row in rows]
-    predictions = [task.shown.index(answer["label"]) for answer in answers]
-    return {name: x for metric in task.scored for name, x in task.score(predictions, targets, metric).items()}
+    if not rows or task.group is not None or any(row.row.values.get(task.label) in (None, "") for row in rows):
+        return
+    try:
+        targets = [task.target(row.row, row.where) for row in rows]
+    except UserError as error:
+        report(f"{name}: no metrics: {error}")
+        return
+    places = {label: index for index, label in enumerate(task.shown)}
+    predictions = [places.get(answer["label"], -1) for answer in answers]
+    scores = {name: x for metric in task.scored for name, x in task.score(predictions, targets, metric).items()}
+    report(f"{name}: {'  '.join(f'{metric} {score:.4f}' for metric, score in scores.items())}")
 
 
 def _submit(config: Config, run_dir: Path, step: int, file: str, out: str) -> None:

@@ -35,7 +35,7 @@ def lines(path):
 
 
 @pytest.mark.slow
-def test_each_row_has_its_line_in_order(run, tmp_path):
+def test_each_row_has_its_line_in_order(run, tmp_path, capsys):
     without = [{"id": row["id"], "text": row["text"]} for row in fine_tuning.rows(21, seed=1)]
     path = fine_tuning.write(tmp_path / "rows.jsonl", without)
     predict(str(run / "run"), path, str(tmp_path / "p.jsonl"))
@@ -45,6 +45,9 @@ def test_each_row_has_its_line_in_order(run, tmp_path):
     receipt = json.loads((run / "run" / "run.json").read_text())
     assert accuracy == pytest.approx(receipt["test"]["accuracy"]) and accuracy > 0.9
     assert all(abs(sum(one["probabilities"].values()) - 1) < 1e-5 for one in found)
+    assert "accuracy" not in capsys.readouterr().out
+    predict(str(run / "run"), fine_tuning.write(tmp_path / "labelled.jsonl", wanted), str(tmp_path / "q.jsonl"))
+    assert f"{run / 'run'}: accuracy {accuracy:.4f}" in capsys.readouterr().out
 
 
 @pytest.mark.slow
