@@ -173,7 +173,7 @@ def import_vectors(source: str | Path, out: str | Path) -> None:
     """`jaxpt import` of a file of word vectors: a run whose model is the table and whose vocabulary the words.
 
     Text is cut into words at white space and around punctuation. Case is folded where no word of the file has a capital
-    letter. The unknown word has the file's vector of <unk>, or zeros.
+    letter; accents stay. The unknown word has the file's vector of <unk>, or zeros.
 
     Args:
       source: as `vector_files.read` takes it.

@@ -26,8 +26,10 @@ class SpelledWords(words.Words):
 
     kind = "spelled_words"
 
-    def __init__(self, words: Sequence[str], lowercase: bool) -> None:
-        super().__init__(words, lowercase)
+    def __init__(
+        self, words: Sequence[str], lowercase: bool, strip_accents: bool | None = None, chinese_chars: bool = True
+    ) -> None:
+        super().__init__(words, lowercase, strip_accents, chinese_chars)
         self.vocabulary = _spelling(dataclasses.replace(self.vocabulary, size=len(self.words) + 512))
 
     @classmethod
@@ -63,7 +65,7 @@ class SpelledWords(words.Words):
         return encoded
 
     def encode_words(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        return [[self._pieces(self.folded(word)) for word in of_text] for of_text in texts]
+        return [[self._pieces(word if word in self.ids else self.folded(word)) for word in text] for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
         pieces: list[str | bytearray] = []

@@ -46,17 +46,24 @@ class Words(Tokenizer):
 
     kind = "words"
 
-    def __init__(self, words: Sequence[str], lowercase: bool) -> None:
+    def __init__(
+        self, words: Sequence[str], lowercase: bool, strip_accents: bool | None = None, chinese_chars: bool = True
+    ) -> None:
         """Takes a vocabulary.
 
         Args:
           words: of each id, special tokens included.
-          lowercase: whether case is folded and accents are left out.
+          lowercase: whether case is folded.
+          strip_accents: whether accents are left out; None: where case is folded.
+          chinese_chars: whether each Chinese character of a text is a word.
         """
-        self.words, self.lowercase = list(words), lowercase
+        self.words, self.lowercase, self.chinese_chars = list(words), lowercase, chinese_chars
+        self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.ids = {word: i for i, word in enumerate(self.words)}
         self.vocabulary = Vocabulary(len(self.words), pad=0, **{part: self.ids[x] for part, x in SPECIAL.items()})
-        self._rust = _engine(models.WordLevel(self.ids, unk_token=SPECIAL["unk"]), lowercase)
+        model = models.WordLevel(self.ids, unk_token=SPECIAL["unk"])
+        self._rust = _engine(model, lowercase, self.strip_accents, chinese_chars)
+        self._fold = bert_steps(lowercase, self.strip_accents, chinese_chars=False)[0]
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
@@ -94,14 +101,21 @@ class Words(Tokenizer):
             raise UserError(f"{path}: has no line {missing[0]}; wants a word a line, and {special} among them")
         if len(set(words)) < len(words):
             raise UserError(f"{path}: has the word {collections.Counter(words).most_common(1)[0][0]!r} twice")
-        return cls(words, bool(settings.get("do_lower_case", lowercase)))
+        folds_case = bool(settings.get("do_lower_case", lowercase))
+        return cls(words, folds_case, settings.get("strip_accents"), settings.get("tokenize_chinese_chars", True))
 
     def save(self, directory: str | Path) -> None:
-        settings = {"kind": self.kind, "do_lower_case": self.lowercase}
+        settings = {"kind": self.kind, "do_lower_case": self.lowercase, **self._rules()}
         self._write(directory, {WORDS: self._lines()}, type(self).__name__, settings)
 
     def digest(self) -> str:
-        return vocabulary_files.digest_of(f"{self.kind} {self.lowercase}\n{self._lines()}".encode())
+        rules = "".join(f" {name}={value}" for name, value in self._rules().items())
+        return vocabulary_files.digest_of(f"{self.kind} {self.lowercase}{rules}\n{self._lines()}".encode())
+
+    def _rules(self) -> dict[str, bool]:
+        """The settings that are others than those of a vocabulary that is trained."""
+        accents = {"strip_accents": self.strip_accents} if self.strip_accents != self.lowercase else {}
+        return accents | ({} if self.chinese_chars else {"tokenize_chinese_chars": False})
 
     def _lines(self) -> str:
         return "".join(f"{word}\n" for word in self.words)
@@ -120,14 +134,19 @@ class Words(Tokenizer):
         """As the base class; a given word that the vocabulary has ("n't") is one token, whatever the rule."""
 
         def ids(word: str) -> list[int]:
-            known = self.ids.get(self.folded(word))
-            return self.encode(word) if known is None or word in SPECIAL.values() else [known]
+            known = self.word_id(word)
+            return self.encode(word) if known is None else [known]
 
         return [[ids(word) for word in words] for words in texts]
 
+    def word_id(self, word: str) -> int | None:
+        """The id of a given word, as it is spelled or else `folded`; None where the vocabulary has neither."""
+        known = None if word in SPECIAL.values() else self.ids.get(word, self.ids.get(self.folded(word)))
+        return None if known is None or self.words[known] in SPECIAL.values() else known
+
     def folded(self, word: str) -> str:
-        """A word as the vocabulary spells it: in lower case and without accents, if it folds case."""
-        return self._rust.normalizer.normalize_str(word).strip()
+        """A word as the vocabulary spells it: in lower case and without accents, if it folds these."""
+        return self._fold.normalize_str(word).strip()
 
     def decode(self, ids: Iterable[int]) -> str:
         return " ".join(self.tokens(self._shown(ids)))
@@ -141,21 +160,26 @@ class Words(Tokenizer):
 
 
 def of_words(words: Iterable[str], lowercase: bool) -> Words:
-    """The tokenizer of known words, such as those of a file of vectors.
+    """The tokenizer of known words, such as those of a file of vectors: accents stay, and a text's Chinese characters
+    stay together where a word has several of them.
 
     Args:
       words: each once; their ids follow those of `SPECIAL`.
       lowercase: whether case is folded.
 
     Example:
-      >>> of_words(["the", "cat"], lowercase=True).encode("The cat sat")
+      >>> of_words(["the", "café"], lowercase=True).encode("The Café sat")
       [3, 4, 2]
     """
-    return Words([*SPECIAL.values(), *words], lowercase)
+    words = list(words)
+    cut, whole = (bert_steps(lowercase=False, chinese_chars=chinese_chars)[0] for chinese_chars in (True, False))
+    has_several = (cut.normalize_str(x).strip() != whole.normalize_str(x).strip() for x in words if not x.isascii())
+    chinese_chars = not any(has_several)
+    return Words([*SPECIAL.values(), *words], lowercase, strip_accents=False, chinese_chars=chinese_chars)
 
 
-def _engine(model: Any, lowercase: bool) -> Any:
+def _engine(model: Any, lowercase: bool, strip_accents: bool | None = None, chinese_chars: bool = True) -> Any:
     """The library's tokenizer with BERT's rule."""
     rust = library.Tokenizer(model)
-    rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase)
+    rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase, strip_accents, chinese_chars)
     return rust

@@ -49,6 +49,26 @@ def test_offsets_and_given_words():
     assert (the, cut) == (words.encode("the"), words.encode("cat .")) and unknown[0] == 2
 
 
+def test_words_of_a_file_keep_their_accents_and_chinese_characters(tmp_path):
+    known = ["café", "cafe", "für", "the", "中国", "人"]
+    words = words_module.of_words(known, lowercase=True)
+    words.save(tmp_path / "own")
+    again = tokenizers.load(tmp_path / "own")
+    assert (again.strip_accents, again.chinese_chars, again.digest()) == (False, False, words.digest())
+    for tokenizer in (words, again):
+        assert tokenizer.encode("Café FÜR the cafe 中国 人") == [3, 5, 6, 4, 7, 8]
+        assert tokenizer.encode_words([["中国", "CAFÉ", "für"]]) == [[[7], [3], [5]]]
+    by_character = words_module.of_words(["国", "中"], lowercase=True)
+    assert by_character.tokens(by_character.encode("中国")) == ["中", "国"]
+    # Of a text: accents are left out where case is folded, and what was saved is as before there was a setting.
+    trained = train(lowercase=True)
+    trained.save(tmp_path / "trained")
+    assert trained.strip_accents and trained.chinese_chars and "strip_accents" not in (
+        (tmp_path / "trained" / "tokenizer_config.json").read_text()
+    )  # fmt: skip
+    assert trained.folded("ÜBERALL") == "uberall" and trained.folded("中国") == "中国"
+
+
 def test_files(tmp_path):
     words = train(lowercase=True)
     words.save(tmp_path)
