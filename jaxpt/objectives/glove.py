@@ -38,7 +38,7 @@ class GloVe(RowObjective):
     family: ClassVar[str] = "encoder"
     kind: Literal["glove"] = "glove"
     window: PositiveInt = 10
-    """Words on each side that are near."""
+    """Words on each side that are near; unknown ones are passed over."""
     x_max: PositiveFloat = 100.0
     """Pairs that are more frequent have no more weight."""
     alpha: Annotated[float, Field(ge=0.0, le=1.0)] = 0.75

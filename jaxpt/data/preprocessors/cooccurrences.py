@@ -1,6 +1,6 @@
 """GloVe's records: how often words are near each other in a whole corpus. Paper: https://aclanthology.org/D14-1162
 
-Shapes: N tokens of all texts end to end · X pairs of words that are near each other at least once · P pairs of a record
+Shapes: N known tokens of all texts end to end · X pairs of words that are near each other · P pairs of a record
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def count(store: Store, vocabulary_size: int, *, window: int, length: int, unkno
     Args:
       store: records with "tokens".
       vocabulary_size: ids.
-      window: words on each side; unknown words count for the distance.
+      window: words on each side.
       length: P.
-      unknown: the id of unknown words, which are in no pair.
+      unknown: the id of unknown words, which are left out before distances are counted, as in the released code.
 
     Returns:
       Records {"words", "contexts": int32 [P], "counts": float32 [P]}; the last one may have fewer pairs. Both orders of
@@ -37,7 +37,12 @@ def count(store: Store, vocabulary_size: int, *, window: int, length: int, unkno
     Raises:
       UserError: there is no pair.
     """
-    pairs_X, counts_X = _counted(store.values("tokens"), store.lengths("tokens"), vocabulary_size, window, unknown)
+    tokens_N, lengths = store.values("tokens"), store.lengths("tokens")
+    text_N = np.repeat(np.arange(len(lengths)), lengths)
+    if unknown is not None:
+        is_known_N = tokens_N != unknown
+        tokens_N, text_N = tokens_N[is_known_N], text_N[is_known_N]
+    pairs_X, counts_X = _counted(tokens_N, text_N, vocabulary_size, window)
     if not len(pairs_X):
         raise UserError("objective.window: no two known words of the text are as near; lower data.tokenizer.min_count")
     order_X = np.random.default_rng(_SEED).permutation(len(pairs_X))
@@ -53,11 +58,8 @@ def count(store: Store, vocabulary_size: int, *, window: int, length: int, unkno
     return Batches({name: tf.TensorSpec([None], values.dtype) for name, values in columns.items()}, make)
 
 
-def _counted(
-    tokens_N: np.ndarray, lengths: np.ndarray, size: int, window: int, unknown: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """(word · size + context ascending, int64 [X]; Σ 1 / distance, float64 [X])."""
-    text_N = np.repeat(np.arange(len(lengths)), lengths)
+def _counted(tokens_N: np.ndarray, text_N: np.ndarray, size: int, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """(word · size + context ascending, int64 [X]; Σ 1 / distance, float64 [X]) of tokens and the text of each."""
     pairs, counts = np.zeros(0, np.int64), np.zeros(0)
     for start in range(0, len(tokens_N), _CHUNK):
         keys, weights = [pairs], [counts]
@@ -65,8 +67,6 @@ def _counted(
             first = slice(start, max(min(start + _CHUNK, len(tokens_N) - distance), start))
             second = slice(first.start + distance, first.stop + distance)
             is_pair = text_N[first] == text_N[second]
-            if unknown is not None:
-                is_pair &= (tokens_N[first] != unknown) & (tokens_N[second] != unknown)
             one, other = (tokens_N[part][is_pair].astype(np.int64) for part in (first, second))
             keys += [one * size + other, other * size + one]
             weights += [np.full(len(one), 1 / distance)] * 2
