@@ -75,9 +75,7 @@ def draw(
       >>> {name: x.tolist() for name, x in next(ds.as_numpy_iterator()).items()}
       {'tokens': [3], 'windows': [2], 'noise': [1, 2, 3, 3]}
     """
-    tokens, count_V = batch["tokens"], np.maximum(token_counts(), 1.0)
-    if vocabulary.unk_id is not None:
-        count_V[vocabulary.unk_id] = 0.0
+    tokens, count_V = batch["tokens"], _known_counts(token_counts, vocabulary.unk_id)
     rare_V = subsample / np.maximum(count_V / count_V.sum(), 1e-12)
     keep_probability_V = np.sqrt(rare_V) + rare_V if subsample else np.ones_like(count_V)
     keep_probability_V = np.where(count_V > 0, keep_probability_V, 0.0).astype(np.float32)
@@ -96,6 +94,14 @@ def draw(
     return {**batch, "noise": noise_RxK}
 
 
+def _known_counts(token_counts: Counts, unknown: int | None) -> np.ndarray:
+    """How often ids are in the training records, 1 at least; 0 of unknown words: float64 [V]."""
+    count_V = np.maximum(token_counts(), 1.0)
+    if unknown is not None:
+        count_V[unknown] = 0.0
+    return count_V
+
+
 @makes_rows
 def features(
     batch: Records,
@@ -111,7 +117,7 @@ def features(
 
     Args:
       batch: records with "tokens" and "windows" int32 [at most length] and "noise" int32 [K].
-      vocabulary: has the words, for `subwords`.
+      vocabulary: has the words, for `subwords`, and says which id stands for unknown ones, which have no way.
       length: length of the features of the text.
       noise: K.
       code_length: nodes on the way to a word in the Huffman tree; 0: no ways.
@@ -141,7 +147,7 @@ def features(
     if noise:
         rows["noise_tokens"] = Layout(batch["noise"].lengths, noise, None, "noise").rows(batch["noise"].values)
     if code_length:
-        rows["huffman_paths"] = _paths(token_counts, code_length)[tokens_BxL]
+        rows["huffman_paths"] = _paths(token_counts, vocabulary.unk_id, code_length)[tokens_BxL]
         rows["huffman_paths"][is_padding] = -1
     if subwords is not None:
         rows["subwords"] = _buckets(vocabulary, subwords)[tokens_BxL]
@@ -150,10 +156,10 @@ def features(
 
 
 @functools.lru_cache(4)
-def _paths(token_counts: Counts, length: int) -> np.ndarray:
-    """The ways to all words: [V, C]."""
+def _paths(token_counts: Counts, unknown: int | None, length: int) -> np.ndarray:
+    """The ways to all known words: [V, C]."""
     try:
-        return huffman.paths(np.maximum(token_counts(), 1), length)
+        return huffman.paths(_known_counts(token_counts, unknown), length)
     except ValueError as error:
         raise UserError(f"objective.code_length: {error}") from None
 

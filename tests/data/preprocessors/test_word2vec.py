@@ -85,12 +85,17 @@ def test_rows_have_ways_and_ngrams(monkeypatch):
     grams = types.SimpleNamespace(min_length=3, max_length=4, buckets=50, per_word=4)
     grams = type("Grams", (), {**vars(grams), "__hash__": lambda self: 1})()
     options = {"length": 3, "noise": 0, "code_length": 4, "subwords": grams, "token_counts": lambda: COUNTS}
-    rows = word2vec.features.rows(records, object(), **options)
+    vocabulary = type("Vocabulary", (), {"unk_id": None})
+    rows = word2vec.features.rows(records, vocabulary, **options)
     ways, table = huffman.paths(np.maximum(COUNTS, 1), 4), subwords.table(words, 3, 4, 50, 4)
     np.testing.assert_array_equal(rows["huffman_paths"][0], [ways[3], ways[1], [-1] * 4])
     np.testing.assert_array_equal(rows["subwords"][1], [table[2], [-1] * 4, [-1] * 4])
     with pytest.raises(UserError, match=r"objective.code_length: the Huffman tree of the words has ways of 4 nodes"):
-        word2vec.features.rows(records, object(), **options | {"code_length": 3})
+        word2vec.features.rows(records, vocabulary, **options | {"code_length": 3})
+    # Unknown words are left out of the text, so they have no leaf; all ways become shorter.
+    rows = word2vec.features.rows(records, type("Vocabulary", (), {"unk_id": 2}), **options)
+    ways = huffman.paths(np.array([1, 8000, 0, 450, 50]), 4)
+    np.testing.assert_array_equal(rows["huffman_paths"], [[ways[3], ways[1], [-1] * 4], [[-1] * 4] * 3])
 
 
 def test_ways_are_those_of_a_prefix_code_of_least_length():
