@@ -42,6 +42,8 @@ BLOCK = 32
 """S: scores with neighbours that are further away than the window are computed and thrown away; smaller products are
 slower."""
 SUBWORDS = "heads/subwords/table"
+_OF_SAMPLING, _OF_TREE = ("negatives", "noise", "noise_exponent"), ("code_length",)
+"""Fields that one of the two classifiers alone reads."""
 
 
 class SubwordsConfig(Frozen):
@@ -74,7 +76,8 @@ class Word2Vec(RowObjective):
     subsample: NonNegativeFloat = 1.0e-3
     """Words with a larger share of the text than this are left out often; 0: never."""
     stretch: PositiveFloat = 1.3
-    """Words of text for each place of a row: of English 7 of 10 stay. Those for which no place is left are left out."""
+    """Words of text for each place of a row: of English 7 of 10 stay. Those for which no place is left are left out.
+    Without `subsample` it counts as 1."""
     code_length: PositiveInt = 24
     """C: longest way in the Huffman tree that there is room for."""
     subwords: SubwordsConfig | None = None
@@ -95,8 +98,9 @@ class Word2Vec(RowObjective):
         draws = {"subsample": self.subsample, "most": length, "window": self.window, "noise": noise}
         rows = {"length": length, "noise": noise, "code_length": self.code_length if is_tree else 0}
         rows |= {"subwords": self.subwords}
+        stretch = self.stretch if self.subsample else 1.0  # all words stay
         transforms = Transforms(
-            offline=text_windows(max(round(self.stretch * length), 2), join=False, shortest=2),
+            offline=text_windows(max(round(stretch * length), 2), join=False, shortest=2),
             online=(
                 Call(preprocessors.word2vec.draw, draws | {"noise_exponent": self.noise_exponent}),
                 Call(preprocessors.word2vec.features, rows),
@@ -110,7 +114,7 @@ class Word2Vec(RowObjective):
         width = width_of(model)
         heads = {"contexts": table_head(model.vocab_size, width, nn.initializers.zeros)}
         if self.subwords is not None:
-            heads["subwords"] = table_head(self.subwords.buckets, width, uniform(0.5 / width))
+            heads["subwords"] = table_head(self.subwords.buckets, width, uniform(1 / width))
         return heads
 
     def coefficients(self) -> dict[str, float]:
@@ -222,6 +226,12 @@ class Word2Vec(RowObjective):
         if self.subwords is not None and self.subwords.min_length > self.subwords.max_length:
             shortest, longest = self.subwords.min_length, self.subwords.max_length
             raise UserError(f"objective.subwords.min_length: {shortest} is more than max_length, {longest}")
+        is_tree = self.classifier == "hierarchical_softmax"
+        for name in _OF_SAMPLING if is_tree else _OF_TREE:
+            default = type(self).model_fields[name].default
+            if getattr(self, name) != default:
+                reason = f"not used with objective.classifier={self.classifier}"
+                raise UserError(f"objective.{name}: {reason}; remove it, or give its default, {default}")
 
 
 def path_loss(scores: jax.Array, paths: jax.Array) -> jax.Array:

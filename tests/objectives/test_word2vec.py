@@ -160,6 +160,32 @@ def test_settings_that_do_not_fit_are_one_line():
             h.check(model, 9, Vocabulary(size=V))
 
 
+def test_settings_of_the_other_classifier_are_refused():
+    model, kind = WordVectorsConfig(vocab_size=V, embed_dim=D), resolve("cbow", "jaxpt.objectives", Objective)
+    tree = {"classifier": "hierarchical_softmax"}
+    for options in ({}, tree, tree | {"code_length": 9, "negatives": 5}, {"negatives": 9}):
+        kind(**options).check(model, 9, Vocabulary(size=V))
+    for options in (tree | {"negatives": 9}, tree | {"noise": 9}, tree | {"noise_exponent": 0.5}, {"code_length": 9}):
+        name = [*options][-1]
+        with pytest.raises(UserError, match=rf"objective\.{name}: not used with objective\.classifier=.*its default"):
+            kind(**options).check(model, 9, Vocabulary(size=V))
+
+
+def test_tables_of_ngrams_start_as_fasttexts():
+    h = objective("skip_gram", subwords={"buckets": 5000})
+    params = h.network(WordVectorsConfig(vocab_size=V, embed_dim=D)).init(jax.random.key(0))
+    table = np.abs(params["heads"]["subwords"]["table"])
+    assert 0.9 / D < table.max() <= 1 / D and abs(table.mean() * D - 0.5) < 0.02
+
+
+def test_without_subsampling_a_text_fills_its_rows():
+    def cut(subsample):
+        spec = objective("skip_gram", subsample=subsample).data_spec(40)
+        return [call.kwargs["length"] for call in spec.transforms(None, 0).offline if "length" in call.kwargs]
+
+    assert cut(0.0) == [40] and cut(1e-3) == [52]
+
+
 def test_docstrings():
     for module in (skip_gram, word2vec, huffman, subwords):
         assert doctest.testmod(module).failed == 0
