@@ -37,7 +37,7 @@ def check_recipe(config: Config) -> None:
     Raises:
       UserError: a schedule that does not fit into the run, or a traced step beyond its end; in a phase, a file that is
         missing or data that the objective or the model cannot take; `init_from.path` or `train.compiled` is not there,
-        or is another model's.
+        or is another model's, or one that reads text in the other direction.
     """
     _check_schedule(config)
     if config.profile is not None and config.profile.last > config.train.steps:
@@ -71,11 +71,13 @@ def _check_schedule(config: Config) -> None:
 
 
 def _check_origin(config: Config, path: Path) -> None:
-    """Raises UserError where the weights to start from are not there, or of a model of another family."""
+    """Raises UserError where the weights to start from are not there, of another family, or read text the other way."""
     origin = path.parent.parent if path.parent.name == "checkpoints" else path
     hub.local(path, key="init_from.path")
     if (origin / "config.yaml").is_file():
-        kind = configs.load(origin).model.kind
+        theirs = configs.load(origin)
+        kind = theirs.model.kind
+        _check_direction(config, theirs, path)
     elif reader := foreign.reader(path):
         kind = reader.kind(path)
     else:
@@ -85,4 +87,14 @@ def _check_origin(config: Config, path: Path) -> None:
         raise UserError(
             f"init_from.path: {path}: its model ({kind}) is of family {family}, "
             f"model.kind: {config.model.kind} of family {config.model.family}"
+        )
+
+
+def _check_direction(config: Config, theirs: Config, path: Path) -> None:
+    """Raises UserError where a recurrent model would go on with text in the other direction than it was trained on."""
+    now, was = (getattr(recipe.objective, "direction", None) for recipe in (config, theirs))
+    if None not in (now, was) and now != was and not config.init_from.random:
+        raise UserError(
+            f"objective.direction: {now}, but the model of init_from.path: {path} reads text {was}; set "
+            f"objective.direction={was}, or start from a {now} model"
         )

@@ -27,7 +27,7 @@ SHORT = ("data.validation_fraction=0.25", "data.batch_size=8", "train.log_every=
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A language model of two steps, `lm`, and classifiers that start from it, `forward` and `backward`."""
+    """Language models of two steps, `lm` and `lm_backward`, and classifiers of both, `forward` and `backward`."""
     folder = tmp_path_factory.mktemp("ulmfit")
     rows = fine_tuning.rows(48)
     fine_tuning.write(folder / "train.jsonl", rows)
@@ -42,12 +42,15 @@ def folder(tmp_path_factory):
         "evals=[]",
     )
     run(RECIPES / "pretrain/ulmfit.yaml", folder / "lm", *data, *TINY, *pretrain)
+    backward = "objective.direction=backward"
+    run(RECIPES / "pretrain/ulmfit.yaml", folder / "lm_backward", *data, *TINY, *pretrain, backward)
     classify = (
-        f"init_from.path={folder / 'lm'}", "task.text=text", "task.labels=[bad,good]", "task.names=null",
+        "task.text=text", "task.labels=[bad,good]", "task.names=null",
         "data.length=20", "objective.bptt=7", "train.steps=4", "train.eval_every=4",
     )  # fmt: skip
     for direction, unfreeze in (("forward", "train.unfreeze.steps=[0,2]"), ("backward", "train.unfreeze=null")):
-        overrides = (*data, *classify, f"objective.direction={direction}", unfreeze)
+        lm = folder / ("lm" if direction == "forward" else "lm_backward")
+        overrides = (f"init_from.path={lm}", *data, *classify, f"objective.direction={direction}", unfreeze)
         run(RECIPES / "finetune/ulmfit/sst2.yaml", folder / direction, *overrides)
     return folder
 

@@ -17,6 +17,27 @@ ROOT = Path(__file__).parents[2]
 RECIPE = str(ROOT / "configs/smoke/gpt2_tiny.yaml")
 
 
+def lm(direction, tmp_path, **options):
+    """A recipe of a recurrent language model that starts from `tmp_path`."""
+    model = {"kind": "awd_lstm", "vocab_size": 40, "layers": 1, "embed_dim": 8, "hidden_dim": 8}
+    tree = {"run_dir": str(tmp_path / "run"), "model": model, "init_from": {"path": str(tmp_path), **options}}
+    data = {"path": str(tmp_path / "a.txt"), "validation_path": str(tmp_path / "b.txt"), "tokenizer": {"kind": "words"}}
+    return configs.build({**tree, "objective": {"kind": "recurrent_lm", "direction": direction}, "data": data})
+
+
+@pytest.mark.parametrize(("was", "now"), [("forward", "backward"), ("backward", "forward")])
+def test_a_recurrent_model_goes_on_in_its_direction(tmp_path, was, now):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("the cat sat\n")
+    (tmp_path / "config.yaml").write_text(configs.with_checksum(configs.to_yaml(lm(was, tmp_path))))
+    preflight.check_recipe(lm(was, tmp_path))
+    preflight.check_recipe(lm(now, tmp_path, random=True))  # its weights are not taken
+    with pytest.raises(
+        UserError, match=rf"objective\.direction: {now}, but the model .* reads text {was}; set .*={was}"
+    ):
+        preflight.check_recipe(lm(now, tmp_path))
+
+
 def test_nothing_slow_is_imported():
     code = (
         "import sys\nfrom jaxpt.cli import main\n"
