@@ -25,7 +25,7 @@ from jaxpt.inference.words import normalized, words_of
 from jaxpt.models.layers import stored_rows
 from jaxpt.objectives.rows import TOKENS, RowObjective
 from jaxpt.runtime import disk
-from jaxpt.train import weights
+from jaxpt.train import vocabularies, weights
 
 Near = list[tuple[str, float, np.ndarray]]
 """(word, cosine, vector), the nearest first."""
@@ -152,14 +152,9 @@ def of_run(path: str | Path) -> StaticVectors | None:
     if not isinstance(config.objective, RowObjective):
         return None
     tokenizer = tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind)
-    ids = range(tokenizer.vocabulary.size)
-    special = {token.content for token in tokenizer.special_tokens().values() if token is not None}
-    names = tokenizer.tokens(ids)
-    known = [i for i in ids if names[i] not in special]
     tables = traverse_util.flatten_dict(weights.read(run_dir, step), sep="/")
-    words = [names[i] for i in known]
-    compose = config.objective.composer(tables)
-    return StaticVectors(path, words, config.objective.word_vectors(tables, np.array(known), words), compose)
+    _, words, vectors_VxD = vocabularies.word_vectors(config.objective, tokenizer, tables)
+    return StaticVectors(path, words, vectors_VxD, config.objective.composer(tables))
 
 
 def open_vectors(path: str | Path) -> Loaded | StaticVectors:

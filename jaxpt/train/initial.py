@@ -14,6 +14,7 @@ from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt.config import Config, InitConfig, ModelConfig
+from jaxpt.data import tokenizers
 from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError, listed
 from jaxpt.models import base, parts
@@ -21,6 +22,7 @@ from jaxpt.models.heads import classes
 from jaxpt.models.layers import stored_rows
 from jaxpt.models.network import Network
 from jaxpt.models.stored import StoredParam, stored_params
+from jaxpt.objectives.rows import TOKENS, RowObjective
 from jaxpt.parallel import rules
 from jaxpt.train import (
     checkpoint,
@@ -207,7 +209,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     that of the labels where the source has the same labels in the same order; a pretraining head's layer that has the
     name of a pooler in Hugging Face's classes (ModernBERT) is that pooler. Along the vocabulary, `source.vocabulary`
     says what happens to another number of rows; rows for `data.tokenizer.add_tokens` alone are new in any case. A
-    longer table of positions begins with the shorter one and repeats it; a shorter one is its beginning.
+    longer table of positions begins with the shorter one and repeats it; a shorter one is its beginning. Of a run of
+    GloVe or with n-grams, a table of word vectors gets those that the run gives away.
 
     Args:
       setup: of the run.
@@ -225,6 +228,7 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     if source.upcycle:
         upcycle.check(source.path, theirs, setup.config.model)
         arrays = upcycle.experts(arrays, setup.config.model)
+    arrays = _with_word_vectors(setup.config, source, arrays, say)
     source, grows = _vocabulary_rule(setup.config, source, theirs.config.vocab_size)
     old_pieces = vocabularies.old_pieces(setup.config, source) if source.vocabulary == "mean" else {}
     old_rows = vocabularies.rows_by_token(setup.config, source) if source.vocabulary == "tokens" else None
@@ -252,6 +256,26 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         if paths:
             say(f"  {status}: {', '.join(paths)}")
     return from_params(setup, state, traverse_util.unflatten_dict(flat, sep="/"))
+
+
+def _with_word_vectors(
+    config: Config, source: InitConfig, arrays: Iterator[tuple[str, np.ndarray]], say: Callable[[str], None]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The source's parameters, for a task on word vectors with those that its objective makes of all its tables."""
+    if config.task is None or config.model.kind != "word_vectors" or foreign.reader(source.path):
+        return arrays
+    run_dir, _ = checkpoint.find(source.path, source.step)
+    theirs = configs.load(run_dir)
+    if not isinstance(theirs.objective, RowObjective):
+        return arrays
+    tables = dict(arrays)
+    tokenizer = tokenizers.load(run_dir / "tokenizer", theirs.data.tokenizer.kind)
+    ids, _, vectors_VxD = vocabularies.word_vectors(theirs.objective, tokenizer, tables)
+    if not np.array_equal(tables[TOKENS][ids], vectors_VxD):
+        tables[TOKENS] = np.array(tables[TOKENS])
+        tables[TOKENS][ids] = vectors_VxD
+        say(f"{TOKENS}: the word vectors that `jaxpt export {source.path}` writes, made of all tables of the run")
+    return iter(tables.items())
 
 
 def _take(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from flax import traverse_util
@@ -12,6 +14,7 @@ from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import extension
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
+from jaxpt.objectives.rows import RowObjective, Tables
 from jaxpt.runtime import hub
 from jaxpt.train import checkpoint, weights
 from jaxpt.train.state import Setup, State
@@ -52,6 +55,30 @@ def with_constants(setup: Setup, state: State, tokenizer: Tokenizer) -> State:
     for path, array in setup.config.model.constants(tokenizer).items():
         flat[path] = weights.placed(array, flat[path].sharding)
     return state.replace(params=traverse_util.unflatten_dict(flat, sep="/"))
+
+
+class WordVectors(NamedTuple):
+    """The word vectors that a run gives away."""
+
+    ids: np.ndarray
+    """int64 [V] of the words."""
+    words: Sequence[str]
+    vectors_VxD: np.ndarray
+
+
+def word_vectors(objective: RowObjective, tokenizer: Tokenizer, tables: Tables) -> WordVectors:
+    """The word vectors that a run gives away, without those of special tokens.
+
+    Args:
+      objective: of the run.
+      tokenizer: of the run.
+      tables: {path: [rows, width]}, all parameters of its network.
+    """
+    special = {token.content for token in tokenizer.special_tokens().values() if token is not None}
+    names = tokenizer.tokens(range(tokenizer.vocabulary.size))
+    ids = np.array([i for i, name in enumerate(names) if name not in special])
+    words = [names[i] for i in ids]
+    return WordVectors(ids, words, objective.word_vectors(tables, ids, words))
 
 
 def rows_by_token(config: Config, source: InitConfig) -> np.ndarray:

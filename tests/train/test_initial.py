@@ -6,13 +6,18 @@ import jax
 import numpy as np
 import pytest
 
+from jaxpt import config as configs
 from jaxpt import hf
 from jaxpt.config import InitConfig, build
 from jaxpt.data.calls import Vocabulary
+from jaxpt.data.tokenizers import words
 from jaxpt.hf import directory, origin, reader, verify
+from jaxpt.inference import static_vectors
 from jaxpt.models.heads import classes, masked_lm
 from jaxpt.models.network import Network
-from jaxpt.train import initial, state
+from jaxpt.models.stored import stored_params
+from jaxpt.objectives.rows import TOKENS
+from jaxpt.train import initial, state, weights
 from tests import families
 from tests.hf.parity import randomise
 from tests.hf.test_directory import fresh
@@ -108,3 +113,33 @@ def test_files_of_the_directory_that_a_run_starts_from(family, objective, start,
             assert found == {
                 "eos_token_id": [1, 7], "decoder_start_token_id": start[0], "forced_bos_token_id": None,
             }  # fmt: skip
+
+
+OF_ROWS = {"glove": {"kind": "glove"}, "fasttext": {"kind": "skip_gram", "subwords": {"buckets": 9}},
+           "word2vec": {"kind": "cbow"}}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_a_task_starts_from_the_word_vectors_that_a_run_gives_away(tmp_path, name):
+    model = {"kind": "word_vectors", "vocab_size": 6, "embed_dim": 4}
+    data = {"tokenizer": {"kind": "words", "path": str(tmp_path / "run" / "tokenizer")}, "length": 8}
+    source = build({"run_dir": str(tmp_path / "run"), "objective": OF_ROWS[name], "model": model, "data": data})
+    network = source.objective.network(source.model)
+    shapes, rng = stored_params(network), np.random.default_rng(0)
+    tables = {path: rng.normal(size=place.shape).astype(np.float32) for path, place in shapes.items()}
+    words.of_words(["the", "cat", "sat"], lowercase=False).save(tmp_path / "run" / "tokenizer")
+    (tmp_path / "run" / "config.yaml").write_text(configs.with_checksum(configs.to_yaml(source)))
+    pieces = ((path, None, x) for path, x in tables.items())
+    weights.write(tmp_path / "run", network, dict.fromkeys(tables, np.dtype(np.float32)), pieces)
+    task = {"kind": "classification", "labels": ["0", "1"]}
+    setup = state.setup(
+        build({"run_dir": "runs/x", "task": task, "model": model | {"dtype": "float32"}, "data": data}),
+        jax.devices()[:1],
+    )
+    said: list[str] = []
+    begun = initial.start(setup, InitConfig(path=str(tmp_path / "run")), said.append)
+    given, table = static_vectors.of_run(tmp_path / "run"), begun.params["model"]["token_embed"]["table"]
+    np.testing.assert_array_equal(table[3:6], given.vectors_VxD)
+    np.testing.assert_array_equal(table[:3], tables[TOKENS][:3])
+    is_said = any("the word vectors that `jaxpt export" in line for line in said)
+    assert is_said == (name != "word2vec") == (not np.array_equal(table, tables[TOKENS]))
