@@ -10,6 +10,7 @@ Shapes: V words of the file · D numbers of each
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import IO
 
 import numpy as np
 
+from jaxpt import errors
 from jaxpt.data.tables.files import read_lines
 from jaxpt.errors import UserError, shown
 from jaxpt.runtime import disk
@@ -48,7 +50,7 @@ def is_vectors(path: str | Path) -> bool:
 
 
 def read(path: str | Path) -> tuple[list[str], np.ndarray]:
-    """Reads a file; of a word that is there twice the first vector counts.
+    """Reads a file; of a word that is there twice the first vector counts, and a line says how many are left out.
 
     Args:
       path: the file.
@@ -60,8 +62,13 @@ def read(path: str | Path) -> tuple[list[str], np.ndarray]:
       UserError: names the line, or in a binary file the word, that is not as it must be.
     """
     vectors: dict[str, np.ndarray] = {}
+    count = 0
     for word, vector in _binary(Path(path)) if form(path) == ".bin" else _text(str(path)):
         vectors.setdefault(word, vector)
+        count += 1
+    if twice := count - len(vectors):
+        odd = " (bytes that are not UTF-8 are all read as \ufffd)" if any("\ufffd" in word for word in vectors) else ""
+        errors.note(f"{path}: {twice:,} of {count:,} words left out: an earlier one is spelled the same{odd}")
     return [*vectors], np.stack([*vectors.values()])
 
 
@@ -151,12 +158,22 @@ def _binary(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _checked(place: str, word: str, vector_D: np.ndarray) -> tuple[str, np.ndarray]:
-    """(word, vector), if there is a word and all numbers are finite as float32."""
+    """(word, vector), if there is a word without an end of a line and all numbers are finite as float32."""
     if not word:
         raise UserError(f"{place}: has no word before its numbers")
+    if "\r" in word or "\n" in word:
+        raise UserError(f"{place}, {shown(word)}: has an end of a line in the word; wants words without CR and LF")
     if not np.isfinite(vector_D).all():
         raise UserError(f"{place}, {shown(word)}: a number that is not finite")
     return word, vector_D
+
+
+def _is_number(field: str) -> bool:
+    """True for a finite number in text."""
+    try:
+        return math.isfinite(float(field))
+    except ValueError:
+        return False
 
 
 def _text(path: str) -> Iterator[tuple[str, np.ndarray]]:
@@ -173,6 +190,9 @@ def _text(path: str) -> Iterator[tuple[str, np.ndarray]]:
         if width < 1 or len(fields) <= width:
             wants = "a word and its numbers" if width < 1 else f"{width} after a word"
             raise UserError(f"{place}: {max(len(fields) - 1, 0)} numbers, wants {wants}, separated by spaces")
+        if len(fields) > width + 1 and _is_number(fields[-width - 1]):
+            numbers = sum(map(_is_number, fields[1:]))
+            raise UserError(f"{place}: {numbers} numbers, wants {width} after a word, separated by spaces")
         try:
             values = list(map(float, fields[-width:]))
         except ValueError as error:

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from jaxpt import cli
+from jaxpt import cli, errors
 from jaxpt.errors import UserError
 from jaxpt.inference import static_vectors, vector_files, vector_tests
 from jaxpt.inference.static_vectors import StaticVectors
@@ -46,6 +46,10 @@ def test_gensim_reads_and_writes_the_same(tmp_path, name):
         ("v.bin", b"cat 12345678", "v.bin: wants a first line with the number of words"),
         ("v.bin", b"1 1\ncat \x00\x00\xc0\x7f", "v.bin: word 1, 'cat': a number that is not finite"),
         ("v.txt.gz", gzip.compress(b"cat 1 2\ndog 1", mtime=0), "v.txt.gz: line 2: 1 numbers, wants 2 after a word"),
+        ("v.txt", b"2 2\ncat 1 2\ndog 1 2 3", "v.txt: line 3: 3 numbers, wants 2 after a word, separated by spaces"),
+        ("v.txt", b"cat 1 2\na\rb 1 2", "v.txt: line 2, 'a\\rb': has an end of a line in the word"),
+        ("v.bin", b"2 1\nthe 1234\na\r 5678\n", "v.bin: word 2, 'a\\r': has an end of a line in the word"),
+        ("v.bin", b"1 1\na\nb 1234\n", "v.bin: word 1, 'a\\nb': has an end of a line in the word"),
         ("v.txt", b"cat 1 1e39", "v.txt: line 1, 'cat': a number that is not finite"),  # as float32
         ("v.txt", b"cat 1 2\n 1 2", "v.txt: line 2: has no word before its numbers"),
         ("v.bin", b"1 1\n 1234", "v.bin: word 1: has no word before its numbers"),
@@ -59,6 +63,18 @@ def test_damaged_files_are_one_line(tmp_path, name, content, answer):
     with pytest.raises(UserError) as error:
         vector_files.read(tmp_path / name)
     assert answer in str(error.value)
+
+
+def test_words_with_spaces_are_read_and_those_that_are_left_out_are_counted(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(errors, "note", said.append)
+    (tmp_path / "v.txt").write_text("the 1 2\n. . . 3 4\nat name@x 5 6\n")
+    assert vector_files.read(tmp_path / "v.txt")[0] == ["the", ". . .", "at name@x"]
+    assert not said
+    (tmp_path / "v.bin").write_bytes(b"3 1\na\xff 1234\na\xfe 1234\nthe 5678\n")
+    assert vector_files.read(tmp_path / "v.bin")[0] == ["a\ufffd", "the"]
+    (line,) = said
+    assert "v.bin: 1 of 3 words left out: an earlier one is spelled the same (bytes that are not UTF-8" in line
 
 
 def test_a_file_that_would_fill_memory_is_not_read_to_its_end(tmp_path):
