@@ -16,7 +16,7 @@ from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt.data import tokenizers
-from jaxpt.data.tokenizers.words import SPECIAL, of_words
+from jaxpt.data.tokenizers.words import SPECIAL, Words, of_words
 from jaxpt.errors import UserError
 from jaxpt.inference import vector_files
 from jaxpt.inference.loaded import Loaded, load
@@ -45,7 +45,8 @@ class StaticVectors:
         path: str | Path,
         words: Sequence[str] | None = None,
         vectors_VxD: np.ndarray | None = None,
-        compose: Callable[[str], np.ndarray] | None = None,
+        compose: Callable[[str], np.ndarray | None] | None = None,
+        tokenizer: Words | None = None,
     ) -> None:
         """Reads a file, or takes what is given.
 
@@ -53,7 +54,8 @@ class StaticVectors:
           path: the file, or where the vectors are from.
           words: instead of the file's.
           vectors_VxD: theirs.
-          compose: makes the vector [D] of any other word (fastText).
+          compose: makes the vector [D] of another word, or None (fastText).
+          tokenizer: folds a word, and cuts one that is not known, as the text was that the vectors were trained on.
 
         Raises:
           UserError: names the line of the file that is not as it must be.
@@ -63,11 +65,15 @@ class StaticVectors:
             words, vectors_VxD = vector_files.read(path)
         self.words, self.vectors_VxD = list(words), vectors_VxD
         self._rows = {word: row for row, word in enumerate(self.words)}
-        self._compose = compose
+        self._compose, self._tokenizer = compose, tokenizer
 
     def row(self, word: str) -> int | None:
-        """The row of a word, or of its lower case; None where there is neither."""
-        return self._rows.get(word, self._rows.get(word.lower()))
+        """The row of a word, of the word folded, or of its lower case; None where there is none."""
+        spellings = (word, self._folded(word), word.lower())
+        return next((self._rows[x] for x in spellings if x in self._rows), None)
+
+    def _folded(self, word: str) -> str:
+        return word if self._tokenizer is None else self._tokenizer.folded(word)
 
     def vector(self, word: str) -> np.ndarray:
         """The vector of a word: [D].
@@ -75,23 +81,30 @@ class StaticVectors:
         Raises:
           UserError: there is no such word.
         """
-        row = self.row(word)
-        if row is None and self._compose is None:
+        vector = self.known(word)
+        if vector is None:
             raise UserError(f"{self.path}: has no vector of {word!r}")
-        return self._compose(word) if row is None else self.vectors_VxD[row]
+        return vector
 
     def known(self, word: str) -> np.ndarray | None:
         """As `vector`; None where there is none."""
-        return None if self.row(word) is None and self._compose is None else self.vector(word)
+        row = self.row(word)
+        if row is not None:
+            return self.vectors_VxD[row]
+        return None if self._compose is None else self._compose(self._folded(word))
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """The mean of the vectors of each text's words: float32 [texts, D]; 0 where none of them is known."""
         means = np.zeros((len(texts), self.vectors_VxD.shape[1]), np.float32)
         for mean, text in zip(means, texts):
-            vectors = (self.known(text[start:end]) for start, end in words_of(text))
+            vectors = (self.known(word) for start, end in words_of(text) for word in self._cut(text[start:end]))
             if known := [vector for vector in vectors if vector is not None]:
                 mean[:] = np.mean(known, 0)
         return means
+
+    def _cut(self, word: str) -> list[str]:
+        """A word, or its parts where it is not known: don't is don ' t of most texts."""
+        return [word] if self._tokenizer is None or self.row(word) is not None else self._tokenizer.cut(word)
 
     @functools.cached_property
     def unit_VxD(self) -> np.ndarray:
@@ -154,7 +167,8 @@ def of_run(path: str | Path) -> StaticVectors | None:
     tokenizer = tokenizers.load(run_dir / "tokenizer", config.data.tokenizer.kind)
     tables = traverse_util.flatten_dict(weights.read(run_dir, step), sep="/")
     _, words, vectors_VxD = vocabularies.word_vectors(config.objective, tokenizer, tables)
-    return StaticVectors(path, words, vectors_VxD, config.objective.composer(tables))
+    cuts_words = tokenizer if isinstance(tokenizer, Words) else None
+    return StaticVectors(path, words, vectors_VxD, config.objective.composer(tables), cuts_words)
 
 
 def open_vectors(path: str | Path) -> Loaded | StaticVectors:

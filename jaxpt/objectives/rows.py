@@ -85,8 +85,9 @@ class RowObjective(Objective):
         """
         return tables[TOKENS][ids]
 
-    def composer(self, tables: Tables) -> Callable[[str], np.ndarray] | None:
-        """A function from an unknown word to its vector [width]; None where there is no such vector."""
+    def composer(self, tables: Tables) -> Callable[[str], np.ndarray | None] | None:
+        """A function from an unknown word to its vector [width], None of a word without one; None where no unknown word
+        has one."""
         return None
 
     def check_family(self, model: ModelConfig) -> None:

@@ -140,9 +140,16 @@ class Word2Vec(RowObjective):
         buckets = ((row, self._buckets(word)) for row, word in zip(rows, words))
         return np.stack([(row + tables[SUBWORDS][of_word].sum(0)) / (1 + len(of_word)) for row, of_word in buckets])
 
-    def composer(self, tables: Tables) -> Callable[[str], np.ndarray] | None:
-        """With `subwords` the mean of the rows of a word's n-grams."""
-        return None if self.subwords is None else lambda word: tables[SUBWORDS][self._buckets(word)].mean(0)
+    def composer(self, tables: Tables) -> Callable[[str], np.ndarray | None] | None:
+        """With `subwords` the mean of the rows of a word's n-grams; a short word has none."""
+        if self.subwords is None:
+            return None
+
+        def compose(word: str) -> np.ndarray | None:
+            buckets = self._buckets(word)
+            return tables[SUBWORDS][buckets].mean(0) if buckets else None
+
+        return compose
 
     def _buckets(self, word: str) -> list[int]:
         grams = self.subwords

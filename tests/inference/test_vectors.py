@@ -10,7 +10,7 @@ import pytest
 from jaxpt import cli, errors
 from jaxpt.errors import UserError
 from jaxpt.inference import static_vectors, vector_files, vector_tests
-from jaxpt.inference.static_vectors import StaticVectors
+from jaxpt.inference.static_vectors import SPECIAL, StaticVectors, Words
 from tests.runs import assert_bit_equal, final
 
 WORDS = ["the", "naïve", "cat", "今日"]
@@ -119,6 +119,28 @@ def test_analogies_and_similarity(tmp_path):
     (tmp_path / "p.tsv").write_text("king queen 9\nman bank\n")
     with pytest.raises(UserError, match=r"line 2: wants two words and a score, or four words, got 'man bank\\n'"):
         vector_tests.read_tests(tmp_path / "p.tsv")
+
+
+def test_words_are_folded_and_cut_as_the_run_did():
+    known, composed = ["don", "'", "t", "eta"], []
+
+    def compose(word):
+        composed.append(word)
+        return None if word == "a" else np.full(4, 9, np.float32)
+
+    vectors = StaticVectors(
+        "run", known, np.eye(4, dtype=np.float32), compose, Words([*SPECIAL.values(), *known], True)
+    )
+    assert vectors.row("Éta") == 3 and vectors.row("éta") == 3
+    vectors.vector("Alphabéta")
+    assert composed == ["alphabeta"]
+    with pytest.raises(UserError, match="run: has no vector of 'A'"):
+        vectors.nearest("A", 1)
+    np.testing.assert_allclose(vectors.embed(["Don't", "Éta a"]), [[1 / 3, 1 / 3, 1 / 3, 0], [0, 0, 0, 1]])
+    whole = StaticVectors(
+        "run", ["don't"], np.ones((1, 2), np.float32), None, Words([*SPECIAL.values(), "don't"], True)
+    )
+    np.testing.assert_array_equal(whole.embed(["DON'T"]), [[1, 1]])
 
 
 # ---- a run ----------------------------------------------------------------------------------------------------------

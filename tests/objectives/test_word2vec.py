@@ -147,6 +147,8 @@ def test_vectors_of_words_are_means_with_their_ngrams():
     np.testing.assert_allclose(vector, (tables[rows.TOKENS][2] + tables[word2vec.SUBWORDS][of_cat].sum(0)) / 4)
     np.testing.assert_allclose(h.composer(tables)("cat"), tables[word2vec.SUBWORDS][of_cat].mean(0))
     assert objective("skip_gram").composer(tables) is None
+    long = objective("skip_gram", subwords={"buckets": 7, "min_length": 4})
+    assert long.composer(tables)("a") is None, "<a> has three characters"
 
 
 def test_settings_that_do_not_fit_are_one_line():

@@ -148,6 +148,16 @@ class Words(Tokenizer):
         """A word as the vocabulary spells it: in lower case and without accents, if it folds these."""
         return self._fold.normalize_str(word).strip()
 
+    def cut(self, text: str) -> list[str]:
+        """The words of a text, known or not, as the vocabulary spells them.
+
+        Example:
+          >>> of_words(["don"], lowercase=True).cut("Don't!")
+          ['don', "'", 't', '!']
+        """
+        normalized = self._rust.normalizer.normalize_str(text)
+        return [word for word, _ in self._rust.pre_tokenizer.pre_tokenize_str(normalized)]
+
     def decode(self, ids: Iterable[int]) -> str:
         return " ".join(self.tokens(self._shown(ids)))
 
