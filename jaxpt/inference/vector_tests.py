@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxpt.data.tables.files import read_lines
+from jaxpt.data.tables.rows import NUMBER
 from jaxpt.errors import UserError
 from jaxpt.evals.sts import COLUMNS, correlations, read
 from jaxpt.inference.static_vectors import StaticVectors, open_vectors
@@ -17,7 +18,7 @@ from jaxpt.inference.words import normalized, parse_layer
 from jaxpt.metrics.regression import spearman
 
 POOLINGS = ("mean", "cls", "last")
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_TITLE = re.compile(r"word[ _]?\d?", re.IGNORECASE)
 
 
 def sts(path: str, file: str, *, layer: str = "all", pool: str = "mean", columns: str = ",".join(COLUMNS)) -> None:
@@ -71,31 +72,46 @@ class Tests(NamedTuple):
 def vectors(path: str, files: Sequence[str]) -> None:
     """`jaxpt vectors`: what static word vectors know: similarity of words as people see it, and analogies.
 
-    pairs       a line: two words and a score (WordSim-353, SimLex-999): Spearman's correlation of the cosine with it
+    pairs       a line: two words and a score (WordSim-353, SimLex-999, as published): Spearman's correlation of the
+                cosine with it
     analogies   a line: a b c d, a is to b as c is to d; lines ": name" begin sections: how often d is the nearest word
 
-    Fields are separated by white space; other columns after the third, and lines that begin with #, are passed over.
-    Lines with a word that has no vector are left out, and counted. A line is printed for each file.
+    Fields are separated by tabs, commas or white space. The score is the first number after the words; other columns,
+    a first line of titles, and lines that begin with #, are passed over. Lines with a word that has no vector are left
+    out, and counted. A line is printed for each file.
 
     Args:
       path: a file of static vectors, or a run of skip_gram, cbow or glove.
       files: pairs or analogies.
 
     Raises:
-      UserError: no static vectors, or a line that is neither a pair nor an analogy.
+      UserError: no static vectors, a line that is neither a pair nor an analogy, or a file with too few known words.
     """
     tests = {file: read_tests(file) for file in files}
     opened = open_vectors(path)
     if not isinstance(opened, StaticVectors):
         raise UserError(f"{path}: has no static vectors; `jaxpt sts` compares vectors of sentences")
     print(f"{path}: {len(opened.words):,} words, {opened.vectors_VxD.shape[1]} numbers each")
+    unknown = []
     for file, (pairs, analogies) in tests.items():
         if pairs:
             score, count = similarity(opened, pairs)
-            print(f"{file}: Spearman's correlation × 100 {100 * score:.1f} over {count:,} of {len(pairs):,} pairs")
+            if score is None:
+                unknown.append(
+                    f"{file}: {count:,} of {len(pairs):,} pairs are known; a correlation wants three or more"
+                )
+            else:
+                print(f"{file}: Spearman's correlation × 100 {100 * score:.1f} over {count:,} of {len(pairs):,} pairs")
         if analogies:
             score, count = accuracy(opened, analogies)
-            print(f"{file}: {score:.1%} of {count:,} analogies right, {len(analogies) - count:,} have unknown words")
+            if score is None:
+                unknown.append(f"{file}: each of the {len(analogies):,} analogies has an unknown word")
+            else:
+                print(
+                    f"{file}: {score:.1%} of {count:,} analogies right, {len(analogies) - count:,} have unknown words"
+                )
+    if unknown:
+        raise UserError("; ".join(unknown))
 
 
 def read_tests(file: str | Path) -> Tests:
@@ -104,39 +120,50 @@ def read_tests(file: str | Path) -> Tests:
     Raises:
       UserError: names the line that is neither, or the file without one.
     """
-    tests, is_first = Tests([], []), True
+    tests, is_first, titles = Tests([], []), True, None
     for number, line in read_lines(str(file)):
-        fields = line.split()
-        if not fields or fields[0] == ":" or line.startswith("#"):
+        fields = _fields(line)
+        if not fields or line.startswith("#") or line.split()[0] == ":":
             continue
-        if len(fields) >= 3 and _NUMBER.fullmatch(fields[2]):
-            tests.pairs.append((fields[0], fields[1], float(fields[2])))
+        score = next((field for field in fields[2:] if NUMBER.fullmatch(field)), None)
+        if is_first and (score is None or all(map(_TITLE.fullmatch, fields[:2]))):
+            titles = fields
+        elif score is not None:
+            tests.pairs.append((fields[0], fields[1], float(score)))
         elif len(fields) == 4:
             tests.analogies.append(tuple(fields))
-        elif not is_first:  # a first line may name the columns
+        else:
             raise UserError(f"{file}: line {number}: wants two words and a score, or four words, got {line!r:.60}")
         is_first = False
+    if titles is not None and len(titles) == 4 and not tests.pairs:
+        tests.analogies.insert(0, tuple(titles))  # no titles: the first analogy
     if len(tests.pairs) < 3 and not tests.analogies:
         raise UserError(f"{file}: {len(tests.pairs)} pairs of words with a score; a correlation wants three or more")
     return tests
 
 
-def similarity(model: StaticVectors, pairs: Sequence[tuple[str, str, float]]) -> tuple[float, int]:
-    """(Spearman's correlation of cosines and scores, NaN of fewer than three; number of pairs with vectors)."""
+def _fields(line: str) -> list[str]:
+    """The fields of a line: between tabs, else between commas, else between white space."""
+    fields = line.strip().split("\t" if "\t" in line.strip() else ",")
+    return [field.strip() for field in fields] if len(fields) > 2 else line.split()
+
+
+def similarity(model: StaticVectors, pairs: Sequence[tuple[str, str, float]]) -> tuple[float | None, int]:
+    """(Spearman's correlation of cosines and scores, None of fewer than three; number of pairs with vectors)."""
     known = [(model.known(a), model.known(b), score) for a, b, score in pairs]
     known = [row for row in known if row[0] is not None and row[1] is not None]
     if len(known) < 3:
-        return float("nan"), len(known)
+        return None, len(known)
     first, second, scores = zip(*known)
     cosines = (normalized(np.stack(first)) * normalized(np.stack(second))).sum(-1)
     return spearman(cosines.tolist(), list(scores))["spearman"], len(known)
 
 
-def accuracy(model: StaticVectors, analogies: Sequence[tuple[str, str, str, str]]) -> tuple[float, int]:
-    """(share of analogies whose last word is the nearest, without the three others; number with vectors)."""
+def accuracy(model: StaticVectors, analogies: Sequence[tuple[str, str, str, str]]) -> tuple[float | None, int]:
+    """(share of analogies whose last word is the nearest, without the others, None of none; number with vectors)."""
     known = [row for row in ([model.row(word) for word in row] for row in analogies) if None not in row]
     if not known:
-        return float("nan"), 0
+        return None, 0
     a, b, c, d = np.array(known).T
     unit_VxD, right = model.unit_VxD, 0
     for first in range(0, len(known), 256):

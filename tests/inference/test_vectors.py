@@ -121,6 +121,35 @@ def test_analogies_and_similarity(tmp_path):
         vector_tests.read_tests(tmp_path / "p.tsv")
 
 
+PAIRS = [("man", "bank", 1.58), ("king", "queen", 9.2), ("man", "king", 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("content", "pairs"),
+    [
+        ("word1\tword2\tPOS\tSimLex999\tx\nman\tbank\tA\t1.58\t2\nking\tqueen\tN\t9.2\t3\nman\tking\tN\t5\t3\n", PAIRS),
+        ("Word 1,Word 2,Human (mean)\nman,bank,1.58\nking,queen,9.20\nman,king,5\n", PAIRS),
+        ("Word 1,Word 2,Human (mean),1,2\nman,bank,1.58,1,2\nking,queen,9.20,9,9\nman,king,5,5,5\n", PAIRS),
+        ("one two human score\nman bank A 1.58\nking queen N 9.2\nman king N 5\n", PAIRS),
+        ("man bank\t1.58\r\nking queen\t9.2\r\nman king\t5\r\n", PAIRS),
+    ],
+)  # fmt: skip
+def test_published_files_of_pairs_are_read_as_they_are(tmp_path, content, pairs):
+    (tmp_path / "p.txt").write_text(content)
+    assert vector_tests.read_tests(tmp_path / "p.txt") == (pairs, [])
+
+
+def test_too_few_known_words_are_a_message(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    vector_files.write("v.txt", WORDS, VECTORS)
+    (tmp_path / "p.txt").write_text("a b 1\nthe cat 2\nc d 3\n")
+    (tmp_path / "a.txt").write_text("the cat a b\n")
+    assert cli.main(["vectors", "v.txt", "p.txt", "a.txt"]) == 2
+    said = capsys.readouterr()
+    assert "nan" not in said.out and "a.txt: each of the 1 analogies has an unknown word" in said.err
+    assert "p.txt: 1 of 3 pairs are known; a correlation wants three or more" in said.err
+
+
 def test_words_are_folded_and_cut_as_the_run_did():
     known, composed = ["don", "'", "t", "eta"], []
 
