@@ -28,6 +28,8 @@ from jaxpt.runtime.progress import track
 _ANALOGY = re.compile(r"(\S+) : (\S+) :: (\S+)(?: : \?)?")
 BATCH = 256
 """Number of uses that are embedded together."""
+LIMIT = 10_000
+"""Uses of a corpus that are compared."""
 
 
 class NearestUses(NamedTuple):
@@ -45,7 +47,7 @@ class NearestUses(NamedTuple):
 
 def neighbours(
     path: str, query: str | None = None, *, word: str | None = None, corpus: str | None = None,
-    field: str | None = None, label: str | None = None, layer: str = "-1", k: int | None = None, limit: int = 10_000,
+    field: str | None = None, label: str | None = None, layer: str = "-1", k: int | None = None, limit: int = LIMIT,
     html: str | None = None, png: str | None = None,
 ) -> NearestUses | None:  # fmt: skip
     """Prints the nearest uses of a word.
@@ -74,7 +76,12 @@ def neighbours(
             raise UserError(f"{name}: wants a file F{suffix}, got {file}")
     chosen = words.parse_layer(layer)
     if (static := _static(path)) is not None:
-        nearest = _of_static(static, query, word, corpus, k or 10)
+        given = {"--corpus": corpus, "--field": field, "--label": label, "--layer": None if layer == "-1" else layer}
+        given["--limit"] = None if limit == LIMIT else limit
+        if of_context := [option for option, value in given.items() if value is not None]:
+            options = ", ".join(of_context)
+            raise UserError(f"{static.path}: a static vector is the same in every sentence; leave out {options}")
+        nearest = _of_static(static, query, word, k or 10)
     elif corpus is None:
         raise UserError("--corpus FILE: give the file in which uses of the word are looked for")
     elif query is None:
@@ -134,10 +141,8 @@ def _static(path: str) -> StaticVectors | None:
     return StaticVectors(path) if Path(path).is_file() else of_run(path)
 
 
-def _of_static(model: StaticVectors, query: str | None, word: str | None, corpus: str | None, k: int) -> NearestUses:
+def _of_static(model: StaticVectors, query: str | None, word: str | None, k: int) -> NearestUses:
     """The nearest words of static vectors."""
-    if corpus is not None:
-        raise UserError(f"{model.path}: a static vector is the same in every sentence; leave out --corpus")
     if query is not None and word is not None:
         raise UserError(f"{model.path}: a query and --word: give one of them")
     if query is None and word is None:

@@ -130,6 +130,9 @@ def test_static_vectors(capsys, tmp_path):
         np.testing.assert_allclose(model.embed(["The bank, zzz", "zzz"]), [[0.5, 0.5, 0], [0, 0, 0]])
     code, out, _ = run(capsys, "neighbours", tmp_path / "glove.txt", "bank", "-k", 2, "--png", tmp_path / "o.png")
     assert code == 0 and out.splitlines()[1:3] == ["  1   0.909  money", "  2   0.894  river"]
+    for option, value in (("--layer", 7), ("--label", "x"), ("--field", "y"), ("--limit", 1), ("--corpus", "c.txt")):
+        code, _, error = run(capsys, "neighbours", tmp_path / "glove.txt", "bank", option, value)
+        assert code == 2 and f"the same in every sentence; leave out {option}\n" in error
     code, _, error = run(capsys, "neighbours", tmp_path / "glove.txt", "bank", "--word", "river")
     assert code == 2 and "a query and --word: give one of them" in error
     (tmp_path / "s.csv").write_text("sentence1,sentence2,score\n" + "bank,river,1\nthe,bank,2\nriver,money,3\n")
