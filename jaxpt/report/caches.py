@@ -76,9 +76,9 @@ def write_batches(config: Config, steps: int, out: str, **preparing: Any) -> Non
         prefix = f"phase {index}: " if len(manifest.phases) > 1 else ""
         size, rows = sum(phase.train.files.values()), phase.train.rows
         tokens = sum(rows * math.prod(shape) for name, (shape, _) in phase.features.items() if name in _TOKENS)
+        per_token = f", {size / tokens:.2f} MB for a million tokens" if tokens else ""
         print(
-            f"{prefix}{phase.steps:,} steps, {rows:,} rows, {size / 1e6:.2f} MB, "
-            f"{size / max(tokens, 1):.2f} MB for a million tokens; "
+            f"{prefix}{phase.steps:,} steps, {rows:,} rows, {size / 1e6:.2f} MB{per_token}; "
             + ", ".join(f"{held.rows:,} validation rows of {name}" for name, held in phase.validation.items())
         )
     size = sum(file.stat().st_size for file in Path(out).rglob("*") if file.is_file())

@@ -179,11 +179,10 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
       The lines.
     """
     run, prompt = shlex.quote(str(run_dir)), shlex.quote(example_prompt(config, data))
-    lines = [
-        f"to evaluate it: jaxpt eval {run}",
-        *([f"to see its data: jaxpt inspect {run}"] if config.data.source != "batches" else []),
-        f"to extend it: jaxpt train {run} train.steps={2 * config.train.steps}",
-    ]
+    lines = [f"to evaluate it: jaxpt eval {run}"]
+    if config.data.source != "batches":  # which are those of its steps alone
+        lines.append(f"to see its data: jaxpt inspect {run}")
+        lines.append(f"to extend it: jaxpt train {run} train.steps={2 * config.train.steps}")
     if config.task is not None and config.task.kind == "dialogue":
         lines.append(f"to try it: jaxpt chat {run}")
     elif config.task is not None:

@@ -1,6 +1,8 @@
 """What is said at the end of a run."""
 
 import doctest
+import types
+from pathlib import Path
 
 from jaxpt.train import ending
 from jaxpt.train.evaluators import Result
@@ -8,6 +10,20 @@ from jaxpt.train.evaluators import Result
 
 def test_examples_in_docstrings():
     assert doctest.testmod(ending).failed == 0
+
+
+def test_a_run_from_prepared_batches_is_not_extended(monkeypatch):
+    monkeypatch.setattr(ending, "_generates", lambda config, data: False)
+    monkeypatch.setattr(ending, "example_prompt", lambda config, data: "The")
+
+    def commands(source):
+        data, train = types.SimpleNamespace(source=source), types.SimpleNamespace(steps=3)
+        return ending.next_commands(types.SimpleNamespace(data=data, train=train, task=None), None, Path("r"))
+
+    assert commands("text").splitlines() == [
+        "to evaluate it: jaxpt eval r", "to see its data: jaxpt inspect r", "to extend it: jaxpt train r train.steps=6",
+    ]  # fmt: skip
+    assert commands("batches") == "to evaluate it: jaxpt eval r", "it has the batches of its steps alone"
 
 
 def test_a_model_that_is_better_than_a_trivial_prediction_has_no_line():
