@@ -69,11 +69,12 @@ def import_weights(
     """
     source, out = hub.local(source), _new(out)
     if elmo.reads(source):
-        if check or partial or overrides:
+        if check or partial or list(overrides) not in ([], [elmo.LOWERCASE]):
             raise UserError(
-                f"{source}: is a model of ELMo, which takes no --verify, --partial and overrides; leave them out"
+                f"{source}: is a model of ELMo, which takes no --verify, --partial and overrides other than "
+                f"{elmo.LOWERCASE}; leave them out"
             )
-        _import_elmo(source, out, tokenizer, report)
+        _import_elmo(source, out, tokenizer, bool(overrides), report)
         return
     source, low_rank = (imported.base_of(source, base), source) if peft.is_adapter(source) else (source, None)
     if check and formats.is_foreign(source):
@@ -114,10 +115,10 @@ def import_weights(
     report(f"to convert it back: jaxpt export {run} DIR")
 
 
-def _import_elmo(source: Path, out: Path, tokenizer: str | Path | None, report: Report) -> None:
+def _import_elmo(source: Path, out: Path, tokenizer: str | Path | None, lowercase: bool, report: Report) -> None:
     """Converts the files that ELMo was published in (`jaxpt.hf.elmo`)."""
     with _created(out) as temporary:
-        network = elmo.import_run(source, out, temporary, None if tokenizer is None else Path(tokenizer))
+        network = elmo.import_run(source, out, temporary, None if tokenizer is None else Path(tokenizer), lowercase)
     report(f"{out}: elmo, {network.count_params():,} parameters from {source}; no softmax, which is in no such file")
     report(f"for its states: jaxpt embed {shlex.quote(str(out))} FILE")
     report(f"for a task: jaxpt train RECIPE init_from.path={shlex.quote(str(out))}")
@@ -192,6 +193,10 @@ def _export_elmo(config: Config, run_dir: Path, step: int, out: Path, report: Re
     report(f"{out}: {elmo.OPTIONS}, {elmo.WEIGHTS}, {elmo.VOCABULARY} of bilm-tf, step {step}")
     if heads := config.objective.heads(config.model):
         report(f"skipped, in no such file: {', '.join(heads)}")
+    if getattr(tokenizer, "lowercase", False):
+        command = f"jaxpt import {shlex.quote(str(out))} RUN {elmo.LOWERCASE}"
+        report(f"these files do not say that the run folds case: {command} does")
+        report("other programs: give them text in lower case, without accents")
 
 
 def _left_to_predict(config: Config, run_dir: Path, step: int) -> list[str]:

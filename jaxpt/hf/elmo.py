@@ -7,7 +7,7 @@
     RNN_d/RNN/MultiRNNCell/Cell{k}/LSTMCell/W_0  B  W_P_0   direction d, layer k: [inputs + outputs, 4 · cells], gates
                                                             input, cell, forget, output; the projection
 
-The softmax is in no such file. Format: https://github.com/allenai/bilm-tf
+The softmax is in no such file, nor whether case is folded. Format: https://github.com/allenai/bilm-tf
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from jaxpt.train import weights
 OPTIONS, WEIGHTS = "options.json", "weights.hdf5"
 """How the names of the two files end."""
 VOCABULARY = "vocab.txt"
+LOWERCASE = "data.tokenizer.lowercase=true"
+"""The one override of an import: its files do not say whether case is folded."""
 
 
 def reads(path: Path) -> bool:
@@ -172,12 +174,15 @@ def _swapped(x: np.ndarray) -> np.ndarray:
     return np.concatenate([i, other, one, o], axis=-1)
 
 
-def read(source: Path, vocabulary: Path | None) -> tuple[Network, Iterator[Piece], SpelledWords]:
+def read(
+    source: Path, vocabulary: Path | None, lowercase: bool = False
+) -> tuple[Network, Iterator[Piece], SpelledWords]:
     """Opens a published model.
 
     Args:
       source: a directory with one `*options.json`, one `*.hdf5`, and possibly a `vocab*.txt`.
       vocabulary: a file with a word a line; by default that of `source`. Without one all words are spelled.
+      lowercase: whether case is folded and accents are left out.
 
     Returns:
       (the network without a softmax, its parameters, the vocabulary).
@@ -188,9 +193,9 @@ def read(source: Path, vocabulary: Path | None) -> tuple[Network, Iterator[Piece
     options, arrays = (_only(source, pattern) for pattern in (f"*{OPTIONS}", "*.hdf5"))
     named = [vocabulary] if vocabulary is not None else sorted(source.glob("vocab*.txt"))
     if named:
-        tokenizer = tokenizers.load(named[0], SpelledWords.kind)
+        tokenizer = tokenizers.load(named[0], SpelledWords.kind, lowercase=lowercase or None)
     else:
-        tokenizer = SpelledWords(list(words.SPECIAL.values()), lowercase=False)
+        tokenizer = SpelledWords(list(words.SPECIAL.values()), lowercase)
     config = config_of(options, tokenizer.vocabulary.size)
     constants = ((path, None, table) for path, table in config.constants(tokenizer).items())
     return Network(config.build()), itertools.chain(constants, pieces(arrays, options, config)), tokenizer
@@ -251,22 +256,26 @@ def _of_layer(x: Any, layer: int | None) -> np.ndarray:
     return np.asarray(x, np.float32) if layer is None else np.asarray(x, np.float32)[layer]
 
 
-def import_run(source: Path, out: Path, temporary: Path, vocabulary: Path | None) -> Network:
+def import_run(source: Path, out: Path, temporary: Path, vocabulary: Path | None, lowercase: bool = False) -> Network:
     """Makes the run directory of a published model.
 
     Args:
       source: as of `read`.
       out: where the run will be.
       temporary: where its files are written.
-      vocabulary: as of `read`.
+      vocabulary, lowercase: as of `read`.
     """
-    network, pieces, tokenizer = read(source, vocabulary)
+    network, pieces, tokenizer = read(source, vocabulary, lowercase)
     tokenizer.save(temporary / "tokenizer")
     recipe = {
         "run_dir": str(out),
         "model": network.config.model_dump(mode="json"),
         "objective": {"kind": "bidirectional_lm", "has_softmax": False},
-        "data": {"tokenizer": {"kind": SpelledWords.kind}, "length": 128, "batch_size": 8},
+        "data": {
+            "tokenizer": {"kind": SpelledWords.kind, "lowercase": tokenizer.lowercase},
+            "length": 128,
+            "batch_size": 8,
+        },
     }
     disk.write_text(temporary / "config.yaml", configs.with_checksum(configs.to_yaml(configs.build(recipe))))
     weights.write(temporary, network, dict.fromkeys(stored_params(network), np.dtype(np.float32)), pieces)

@@ -144,6 +144,22 @@ def test_an_export_has_the_same_files(imported, tmp_path, capsys):
             np.testing.assert_array_equal(file[name], x, err_msg=name)
 
 
+def test_folding_of_case_is_named_at_the_import_alone(imported, tmp_path, capsys):
+    source, run = imported
+    first, out, again = (str(tmp_path / name) for name in ("first", "out", "again"))
+    assert cli.main(["import", str(source), first, "data.tokenizer.lowercase=true"]) == 0
+    assert configs.load(first).data.tokenizer.lowercase and not configs.load(run).data.tokenizer.lowercase
+    capsys.readouterr()
+    assert cli.main(["export", first, out]) == 0
+    line = f"these files do not say that the run folds case: jaxpt import {out} RUN data.tokenizer.lowercase=true does"
+    assert line in capsys.readouterr().out
+    assert cli.main(["import", out, again, "data.tokenizer.lowercase=true"]) == 0
+    ids = [tokenizers.load(f"{path}/tokenizer").encode("The CAT Ü") for path in (first, again)]
+    assert ids[0] == ids[1] == tokenizers.load(run / "tokenizer").encode("the cat u")
+    assert cli.main(["import", out, str(tmp_path / "no"), "data.length=9"]) == 2
+    assert "overrides other than data.tokenizer.lowercase=true" in capsys.readouterr().err.replace("\n", " ")
+
+
 @pytest.mark.slow
 def test_vectors_of_words_and_features_of_a_task(imported, tmp_path, capsys):
     """A mix of layers and a BiLSTM are trained on the frozen model, whose weights stay."""
