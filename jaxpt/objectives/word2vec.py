@@ -114,7 +114,7 @@ class Word2Vec(RowObjective):
         width = width_of(model)
         heads = {"contexts": table_head(model.vocab_size, width, nn.initializers.zeros)}
         if self.subwords is not None:
-            heads["subwords"] = table_head(self.subwords.buckets, width, uniform(1 / width))
+            heads["subwords"] = table_head(self.subwords.buckets, width, uniform(1 / width))  # as fasttext.cc
         return heads
 
     def coefficients(self) -> dict[str, float]:

@@ -232,7 +232,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(place, monkeypatch):
 @pytest.mark.parametrize(
     "settings",
     [
-        ["objective.kind=cbow", "objective.classifier=hierarchical_softmax"],
+        ["objective.kind=cbow", "objective.classifier=hierarchical_softmax", "objective.noise=32"],
         ["objective.subwords={buckets: 50}"],
         ["objective={kind: glove, window: 3}", "optimizer.kind=sparse_adagrad"],
     ],
