@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,9 +85,9 @@ def infer(keys: Mapping[str, Any], tensors: Mapping[str, Any], scaled: bool, **m
     return {"tie_embeddings": tied, "scale_logits": None if scaled == tied else scaled, **more}
 
 
-def _infer_t5(keys: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Infers `scale_logits`: old files imply it by tied embeddings (1.0), recent files have a key."""
-    return infer(keys, tensors, keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True)))
+def _infer_scaled(keys: dict[str, Any], tensors: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Infers `scale_logits`: old files imply it by tied embeddings (T5 1.0), recent files have a key."""
+    return infer(keys, tensors, keys.get("scale_decoder_outputs", keys.get("tie_word_embeddings", True)), **more)
 
 
 def _is_t5(config: T5Config) -> bool:
@@ -147,18 +148,16 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
 
 FAMILIES = (
     _family(
-        "t5", "T5", "relu", infer=_infer_t5, write=_write,
+        "t5", "T5", "relu", infer=_infer_scaled, write=_write,
         supports=_is_t5,
     ),
-    # mT5's class never scales, UMT5's always.
+    # mT5's class never scales.
     _family(
         "mt5", "MT5", "gated-gelu", infer=lambda keys, tensors: infer(keys, tensors, False), write=_write,
         supports=lambda config: _is_t5(config) and not config.scaled, only_of_origin=True,
     ),
     _family(
-        "umt5", "UMT5", "gated-gelu", infer=lambda keys, tensors: infer(keys, tensors, True, bias_per_layer=True),
-        write=_write, supports=lambda config: (
-            config.bias_per_layer and config.scaled and config.pooling == "last" and config.experts is None
-        ),
+        "umt5", "UMT5", "gated-gelu", infer=functools.partial(_infer_scaled, bias_per_layer=True), write=_write,
+        supports=lambda config: config.bias_per_layer and config.pooling == "last" and config.experts is None,
     ),
 )  # fmt: skip

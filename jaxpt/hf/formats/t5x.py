@@ -56,9 +56,7 @@ def open(path: Path) -> Checkpoint:
     except (KeyError, ValueError, IndexError, ZeroDivisionError):
         have = ", ".join(list(arrays)[:3]) or "no parameters"
         raise UserError(f"{path}: is not T5X's T5, of which encoder and decoder are read; has {have}, …") from None
-    # scalable_t5 scales as T5 does; UMT5's class in older versions always.
-    change = {"scale_logits": None} if keys["model_type"] == "umt5" else {}
-    return Checkpoint(Tensors(tensors), keys, change)
+    return Checkpoint(Tensors(tensors), keys)
 
 
 def _starts_as_state(file: Path) -> bool:

@@ -1,13 +1,16 @@
 """Which names the embeddings of a T5 may have, and what that says of the projection to the vocabulary."""
 
+import json
+
 import numpy as np
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.hf import directory, mapping
+from jaxpt.hf import directory, load, mapping, verify
 from jaxpt.hf.families.t5 import EMBEDDINGS
-from jaxpt.hf.options import from_json
+from jaxpt.hf.options import from_json, to_json
 from jaxpt.models import stored
+from tests.hf import parity
 from tests.hf.states import from_hf
 
 SIZES = {"vocab_size": 9, "d_model": 4, "d_kv": 2, "num_heads": 2, "d_ff": 6, "num_layers": 1}
@@ -43,6 +46,42 @@ def test_an_untied_head_beside_any_name_of_the_embeddings(name, model_type):
     np.testing.assert_array_equal(params["head"]["kernel"][:, :9], head.T)
     config, params = opened(model_type, {name: table, "lm_head.weight": table})
     assert config.tie_embeddings and "head" not in params
+
+
+@pytest.mark.parametrize("model_type", ["t5", "umt5"])
+@pytest.mark.parametrize("keys, scaled", [
+    ({}, True), ({"tie_word_embeddings": False}, False), ({"tie_word_embeddings": True}, True),
+    ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),
+])  # fmt: skip
+def test_the_scale_of_logits_is_what_the_file_says(keys, scaled, model_type):
+    """Old files say it by `tie_word_embeddings`; an export says it by both keys, whatever the tensors are."""
+    family = directory.families()[model_type]
+    tensors = {"shared.weight": np.zeros((9, 4)), "lm_head.weight": np.ones((9, 4))}
+    config = from_json(family, SIZES | keys, tensors)
+    assert (config.scaled, config.tie_embeddings) == (scaled, False)
+    assert family.supports(config)
+    written = to_json(family, family.network(config))
+    assert (written["tie_word_embeddings"], written["scale_decoder_outputs"]) == (scaled, scaled)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("is_untied", [False, True], ids=["as made", "untied tensors"])
+def test_an_old_file_of_umt5_equals_its_class(is_untied, tmp_path):
+    """Older versions wrote `tie_word_embeddings: false` of the published UMT5, and no key of the scale."""
+    transformers = pytest.importorskip("transformers")
+    sizes = SIZES | {"vocab_size": 101, "num_decoder_layers": 1}
+    model = transformers.UMT5ForConditionalGeneration(transformers.UMT5Config(**sizes))
+    model = parity.randomise(parity.untie(model) if is_untied else model, 0)
+    model.save_pretrained(tmp_path / "theirs")
+    file = tmp_path / "theirs" / "config.json"
+    keys = json.loads(file.read_text())
+    del keys["scale_decoder_outputs"]
+    file.write_text(json.dumps(keys | {"tie_word_embeddings": False}))
+    parity.save_as("umt5", tmp_path / "ours", *load(tmp_path / "theirs"))
+    for side in ("theirs", "ours"):
+        assert not type(model).from_pretrained(tmp_path / side).config.scale_decoder_outputs
+        found = verify.verify(tmp_path / side)
+        assert all(x.relative < 1e-5 for x in found.values()), found
 
 
 def test_two_tables_that_differ_are_refused():

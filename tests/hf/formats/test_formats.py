@@ -60,18 +60,10 @@ def check_same(path, network, params):
     ],
 )  # fmt: skip
 def test_t5x(name, scan, layout, version, tmp_path):
-    if name == "umt5":  # Hugging Face's class always scales; T5X's does with tied embeddings
-        network, params = fresh(t5_config(name))
-        state = to_state(network, params)
-    else:
-        network, params, state = twin(tmp_path / "twin", t5_config(name))
+    network, params, state = twin(tmp_path / "twin", t5_config(name))
     layouts.write_t5x(tmp_path / "checkpoint_7", layouts.t5x(state, scan), layout, version)
     assert reader.reads(tmp_path / "checkpoint_7") and reader.kind(tmp_path / "checkpoint_7") == "t5"
     check_same(tmp_path / "checkpoint_7", network, params)
-
-
-def to_state(network, params, model_type="umt5"):
-    return to_hf(params, directory.families()[model_type].table_of(network), network, tied=False)
 
 
 @pytest.mark.parametrize("step", [2, 3])
@@ -81,7 +73,8 @@ def test_switch_of_t5x(step, tmp_path):
     released = {"capacity_factor": 1.25, "eval_capacity_factor": 2.0, "balance_weight": 0.01}
     config = T5Config(**SIZES | T5["t5"] | options | released | {"decoder_layers": 6}, dropout=0.1, **AS_READ)
     network, params = fresh(config)
-    state = to_state(network, params, "switch_transformers")
+    table = directory.families()["switch_transformers"].table_of(network)
+    state = to_hf(params, table, network, tied=False)
     layouts.write_t5x(tmp_path / "checkpoint_7", layouts.t5x(state))
     check_same(tmp_path / "checkpoint_7", network, params)
 
