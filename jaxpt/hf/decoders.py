@@ -155,6 +155,8 @@ def read_layers(keys: dict[str, Any], count: int, is_other: Callable[[int], bool
         types = [rope.SLIDING if is_other(i) else rope.FULL for i in range(count)]
     known = {rope.FULL: "main", rope.SLIDING: "other"}
     check_layers("layer_types", types, count, (*known,))
+    if rope.SLIDING not in types:
+        keys["sliding_window"] = None
     return keys | {"layer_types": shortest([known[kind] for kind in types])}
 
 
@@ -192,9 +194,21 @@ def shortest(kinds: list[str]) -> list[str]:
 
 
 def write_layers(keys: dict[str, Any], config: DecoderOnlyConfig) -> dict[str, Any]:
-    """Inverse of `read_layers`."""
-    names = {"main": rope.FULL, "other": rope.SLIDING}
-    return keys | {"layer_types": [names[kind] for kind in config.layer_kinds()]}
+    """Inverse of `read_layers`.
+
+    Raises:
+      UserError: other layers have no window, but other rotary positions.
+    """
+    names, kinds = {"main": rope.FULL, "other": rope.SLIDING}, config.layer_kinds()
+    if config.window_of("other") is None:
+        if "other" in kinds and config.rope_of("other") != config.rope_of("main"):
+            raise UserError(
+                "model.other_window: is null, but other layers have other rotary positions, which transformers has only "
+                f"in layers with a window; set other_window, for example to max_positions ({config.max_positions})"
+            )
+        names["other"] = rope.FULL
+        keys = keys | {"sliding_window": config.max_positions}  # not used; most of their classes want a number
+    return keys | {"layer_types": [names[kind] for kind in kinds]}
 
 
 def llama_tasks(name: str) -> dict[str, Task]:
@@ -241,10 +255,21 @@ def family(
     fields = {option.ours for option in options}
     if "rope_theta" in fields and "rotary_share" not in fields:
         more["fixed"] = {"partial_rotary_factor": 1.0, **more.get("fixed", {})}
+    write = more.pop("write")
     return Family(
         model_type=model_type, kind=kind, options=options, infer=lambda keys, tensors: dict(differences),
-        supports=supports, **more,
+        supports=supports, write=lambda keys, config: _with_sizes(write(keys, config), config), **more,
     )  # fmt: skip
+
+
+def _with_sizes(keys: dict[str, Any], config: DecoderOnlyConfig) -> dict[str, Any]:
+    """The keys with the sizes that follow from others: not all of their classes take a null, and some read another."""
+    sizes = {
+        "num_key_value_heads": config.kv_heads or config.heads, "head_dim": config.width,
+        "query_pre_attn_scalar": config.score_width or config.width,
+        "moe_intermediate_size": config.expert_dim or config.mlp_dim,
+    }  # fmt: skip
+    return keys | {key: size for key, size in sizes.items() if key in keys}
 
 
 def _with_defaults(config: DecoderOnlyConfig) -> DecoderOnlyConfig:

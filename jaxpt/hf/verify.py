@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, printable
 from jaxpt.hf import model_types
 from jaxpt.hf.directory import family_of, load, read_config
 from jaxpt.hf.files import read_object
@@ -243,7 +243,8 @@ def verify(directory: str | Path, network: Network | None = None, params: Any = 
       {output: difference}.
 
     Raises:
-      UserError: torch or transformers is not installed, or a parameter is not finite.
+      UserError: torch or transformers is not installed, a parameter is not finite, or transformers does not load the
+        directory.
     """
     try:
         import torch
@@ -259,7 +260,14 @@ def verify(directory: str | Path, network: Network | None = None, params: Any = 
         finite(path, x)
     keys = read_object(Path(directory) / "config.json")
     their_class = getattr(transformers, model_types.class_of_file(family.class_of(network), keys.get("model_type")))
-    torch_model = their_class.from_pretrained(directory, dtype=torch.float32).eval()
+    try:
+        torch_model = their_class.from_pretrained(directory, dtype=torch.float32).eval()
+    except Exception as error:  # each class refuses in its way
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"{directory}: transformers {transformers.__version__} does not load it as {their_class.__name__}: "
+            f"{printable(reason, 300)}"
+        ) from error
     name = classes.name_of(network.heads)
     if name is None:
         inputs = batch(network.config)

@@ -14,7 +14,7 @@ from jaxpt.hf.tasks import WORDS, labels_from_json
 from jaxpt.models import stored
 from jaxpt.models.heads import classes, masked_lm
 from jaxpt.models.network import Network
-from tests.hf.test_directory import AS_READ, edit, fresh
+from tests.hf.test_directory import AS_READ, edit, fresh, sized
 from tests.models.helpers import EVERY
 
 OUTPUTS = {"classes": 3, "tags": 5}
@@ -41,7 +41,7 @@ def test_saved_and_read(name, tmp_path):
         hf.save(tmp_path / head, network, params)
         source = directory.open_directory(tmp_path / head)
         assert set(source.network.heads) == set(network.heads)
-        assert source.network.config == network.config
+        assert sized(source.network.config) == sized(network.config)
         read = dict(stored.parameters(source.pieces(), stored.stored_params(source.network)))
         lacking = {path for path in flat(params) if source.table.is_lacking(path)}
         assert set(read) == set(flat(params)) - lacking

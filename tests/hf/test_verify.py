@@ -1,11 +1,16 @@
 """The random batch of `--verify`, and that both programs agree on it whatever ids the files name."""
 
+import json
+
 import numpy as np
 import pytest
 
+from jaxpt import hf
+from jaxpt.errors import UserError
 from jaxpt.hf import verify
 from tests import grids
 from tests.hf.parity import randomise
+from tests.hf.test_directory import AS_READ, fresh
 from tests.hf.test_parity import SIZES
 from tests.models.helpers import EVERY
 
@@ -26,6 +31,15 @@ def test_a_vocabulary_of_a_few_ids():
     for size in (1, 2, 3, 4, 5):
         tokens = verify.batch(EVERY["roberta"](vocab_size=size, padding_id=min(3, size - 1)))["tokens"]
         assert tokens.min() >= 0 and tokens.max() < size
+
+
+@pytest.mark.parity
+def test_a_directory_that_transformers_refuses(tmp_path):
+    hf.save(tmp_path, *fresh(EVERY["llama"](**AS_READ)))
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"initializer_range": "wide"}))
+    with pytest.raises(UserError, match=r"transformers 5\S+ does not load it as LlamaForCausalLM: .*initializer_range"):
+        verify.verify(tmp_path)
 
 
 CASES = [(prefix, task, padding) for prefix in ("Roberta", "XLMRoberta") for padding in (3, 50, 100)

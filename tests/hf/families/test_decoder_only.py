@@ -12,10 +12,12 @@ import pytest
 
 from jaxpt.hf import directory, imported, load, save, verify
 from jaxpt.models.cache import NewCache
+from jaxpt.models.decoder_only import DecoderOnlyConfig
 from jaxpt.models.stored import stored_params
 from tests import grids
 from tests.hf import parity
 from tests.hf.families import odd
+from tests.hf.test_directory import fresh
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
@@ -170,6 +172,36 @@ def test_generates_as_their_class(name, tmp_path):
 @pytest.mark.parametrize("prefix", odd.CLASSES)
 def test_random_sizes_generate_as_their_class(prefix, seed, tmp_path):
     check_generation(prefix, odd.CLASSES[prefix](np.random.default_rng(100 + seed)), tmp_path, seed)
+
+
+# ---- models that are made here --------------------------------------------------------------------------------------
+
+OURS = {"vocab_size": 101, "layers": 1, "embed_dim": 24, "heads": 3, "mlp_dim": 40, "max_positions": 32}
+DECODERS = [name for name, family in directory.families().items() if "decoder_only" in family.kinds]
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_a_model_of_our_defaults_equals_its_class(model_type, tmp_path):
+    """Sizes that our configuration leaves out are numbers in config.json."""
+    family = directory.families()[model_type]
+    more = {"experts": 2} if "experts" in {option.ours for option in family.options} else {}
+    more |= {"mlp_dim": 96} if model_type == "bloom" else {}
+    network, params = fresh(DecoderOnlyConfig(**OURS | more | family.infer({}, {})))
+    assert family.supports(network.config)
+    parity.save_as(model_type, tmp_path, network, params)
+    found = verify.verify(tmp_path)
+    assert all(x.relative < FORWARD for x in found.values()), found
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "gemma2", "gemma3_text", "olmo3"])
+def test_a_pattern_whose_windows_were_taken_off(model_type, tmp_path):
+    """All layers have full attention then, under either name."""
+    more = directory.families()[model_type].infer({}, {}) | {"pattern": ("other", "main"), "layers": 2}
+    network, params = fresh(DecoderOnlyConfig(**OURS | more))
+    parity.save_as(model_type, tmp_path, network, params)
+    found = verify.verify(tmp_path, network, params)
+    assert all(x.relative < FORWARD for x in found.values()), found
+    assert load(tmp_path)[0].config.other_window is None
 
 
 # ---- classes for fine-tuning ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from jaxpt import hf
 from jaxpt.config import LoraConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import directory, files, mapping, peft
-from jaxpt.hf.options import from_json
+from jaxpt.hf.options import from_json, to_json
 from jaxpt.models.decoder_only import DecoderOnlyConfig
 from tests.hf.test_directory import AS_READ, fresh
 
@@ -44,7 +44,7 @@ def test_there_and_back(name, tmp_path):
     assert directory.family_of(network.config).model_type == MODELS[name][0]
     again, loaded = hf.load(tmp_path)
     fields = dict(network.config) | {"kind": again.config.kind}
-    assert {key: x for key, x in dict(again.config).items() if x != fields[key]} in ({}, {"kv_heads": 6})
+    assert {key: x for key, x in dict(again.config).items() if x != fields[key]} in ({}, {"kv_heads": 6}, {"kv_heads": 6, "head_dim": 4})
     jax.tree.map(np.testing.assert_array_equal, params, loaded)
 
 
@@ -153,6 +153,16 @@ def test_the_amplitude_of_two_scales():
     config = from_json(directory.families()["llama"], keys, {})
     np.testing.assert_allclose(config.rope_amplitude, (1 + 0.1 * np.log(4)) / (1 + 0.05 * np.log(4)))
     assert config.rope_of("main").magnitude == config.rope_amplitude
+
+
+def test_other_positions_of_layers_without_a_window_are_refused():
+    family = directory.families()["gemma3_text"]
+    fields = family.infer({}, {}) | {"pattern": ("other", "main"), "other_rope_theta": 50.0}
+    sizes = {name: x for name, x in SIZES.items() if name != "dtype"}
+    with pytest.raises(UserError, match=r"model\.other_window: is null, but other layers .* \(32\)"):
+        to_json(family, family.network(DecoderOnlyConfig(**sizes | fields)))
+    windowed = DecoderOnlyConfig(**sizes | fields | {"other_window": 32})
+    assert to_json(family, family.network(windowed))["layer_types"] == ["sliding_attention", "full_attention"]
 
 
 def test_a_configuration_that_no_class_has():
