@@ -63,16 +63,49 @@ def read(keys: dict[str, Any], theta: float, by_kind: bool = False) -> dict[str,
     Args:
       keys: of config.json.
       theta: their default of `rope_theta`.
-      by_kind: the family's `rope_parameters` may have a mapping for each kind of layer.
+      by_kind: the family's `rope_parameters` have a mapping for each kind of layer.
 
     Raises:
-      UserError: a scaled kind of positions lacks a number, or layers with a window are scaled.
+      UserError: a scaled kind of positions lacks a number, layers with a window are scaled, two keys contradict each
+        other, or a key stands where transformers does not read it.
     """
+    scaling, nested = keys.get("rope_scaling"), keys.get("rope_parameters")
+    if scaling and nested:
+        # As transformers: `rope_scaling` as a whole, or over what is there of layers with full attention.
+        counting = nested | {FULL: {**_kind(nested, FULL), **scaling}} if by_kind else scaling
+        _check_equal(*(_read(keys | {"rope_scaling": None, "rope_parameters": rope}, theta, by_kind)
+                       for rope in (counting, nested)), theta)  # fmt: skip
+    return _read(keys, theta, by_kind)
+
+
+def _check_equal(scaling: dict[str, Any], nested: dict[str, Any], theta: float) -> None:
+    """Raises UserError if `rope_scaling` and `rope_parameters`, each read for itself, mean different positions."""
+    counting, other = (_meaning(keys, theta) for keys in (scaling, nested))
+    for key, value in counting.items():
+        if other.get(key, value) != value:
+            raise UserError(
+                f"config.json: rope_scaling and rope_parameters differ: {key} is {shown(value)} and "
+                f"{shown(other[key])}; transformers reads rope_scaling; remove one of them"
+            )
+
+
+def _meaning(keys: dict[str, Any], theta: float) -> dict[str, Any]:
+    """The values of the keys that the kind of positions uses, with their defaults."""
+    rope = keys.get("rope_parameters", {})
+    kind = rope.get("rope_type", "default")
+    used = _USED[kind] if isinstance(kind, str) and kind in _USED else rope
+    defaults = {option.theirs.partition(".")[2]: option.default for option in options(theta)}
+    values = {key: rope.get(key, defaults.get(key)) for key in ("rope_type", "rope_theta", *used)}
+    return values | {"partial_rotary_factor": keys.get("partial_rotary_factor")}
+
+
+def _read(keys: dict[str, Any], theta: float, by_kind: bool) -> dict[str, Any]:
+    """`read` of keys of which `rope_scaling` and `rope_parameters` mean the same."""
     keys = dict(keys)
     old = {"rope_theta", "rope_scaling"} & set(keys)
     rope = {"rope_theta": keys.pop("rope_theta", theta), **(keys.pop("rope_scaling", None) or {})} if old else {}
     nested = keys.pop("rope_parameters", None) or {}
-    rope |= _of_full_layers(keys, nested) if by_kind else nested
+    rope |= _of_full_layers(keys, nested, {"rope_theta": theta} | rope) if by_kind else nested
     if "type" in rope:
         rope.setdefault("rope_type", rope.pop("type"))
         rope.pop("type", None)
@@ -88,15 +121,19 @@ def read(keys: dict[str, Any], theta: float, by_kind: bool = False) -> dict[str,
     return keys | ({"rope_parameters": rope} if rope else {})
 
 
-def _of_full_layers(keys: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
-    """`rope_parameters` of layers with full attention; those with a window leave their base in `keys`."""
-    if rope.keys().isdisjoint((FULL, SLIDING)):
-        return rope
-    for kind in (FULL, SLIDING):
-        if not isinstance(rope.get(kind) or {}, dict):
-            raise UserError(f"config.json: rope_parameters.{kind}: wants a mapping, got {shown(rope[kind])}")
-    rope = dict(rope)
-    full, sliding = (dict(rope.pop(kind, None) or {}) for kind in (FULL, SLIDING))
+def _kind(rope: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The mapping of a kind of layer."""
+    if not isinstance(of_kind := rope.get(kind) or {}, dict):
+        raise UserError(f"config.json: rope_parameters.{kind}: wants a mapping, got {shown(of_kind)}")
+    return dict(of_kind)
+
+
+def _of_full_layers(keys: dict[str, Any], rope: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    """`rope_parameters` of layers with full attention; those with a window leave their base in `keys`.
+
+    `old` is what keys outside of `rope_parameters` say.
+    """
+    full, sliding = _kind(rope, FULL), _kind(rope, SLIDING)
     kind = sliding.get("rope_type", sliding.get("type", "default"))
     if kind != "default":
         raise UserError(
@@ -105,7 +142,16 @@ def _of_full_layers(keys: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any
     if "rope_theta" in sliding:
         keys["rope_local_base_freq"] = sliding["rope_theta"]
     full.pop("truncate", None)  # version 5 reads it beside the kinds of layers
-    return full | rope
+    beside = {key: x for key, x in rope.items() if key not in (FULL, SLIDING) and x is not None}
+    out = full | ({"truncate": beside.pop("truncate")} if "truncate" in beside else {})
+    counting = {"rope_type": "default"} | old | full
+    for key, value in beside.items():
+        if counting.get(key) != value:
+            raise UserError(
+                f"config.json: rope_parameters.{key}: {shown(value)} is not read by transformers beside the kinds of "
+                f"layers; move it into rope_parameters.{FULL}"
+            )
+    return out
 
 
 def _require(rope: dict[str, Any]) -> None:
@@ -136,6 +182,10 @@ def _complete(rope: dict[str, Any], positions: Any) -> None:
             raise UserError(
                 f"config.json: rope_parameters.high_freq_factor: wants more than low_freq_factor ({low}), got {high}"
             )
+    if kind == "longrope" and positions is None and not {"factor", "attention_factor"} & rope.keys():
+        raise UserError(
+            "config.json: max_position_embeddings: is missing; rope_type longrope needs it, or rope_parameters.factor"
+        )
     if kind == "longrope" and "factor" not in rope and _are_numbers(positions, original) and original:
         rope["factor"] = positions / original
     scales = rope.pop("mscale", None), rope.pop("mscale_all_dim", None)

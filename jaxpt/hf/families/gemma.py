@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from jaxpt.errors import UserError
 from jaxpt.hf import rope
 from jaxpt.hf.decoders import LLAMA, family, options, read_layers, table, take_period, write_layers
 from jaxpt.hf.model_types import IMAGES
@@ -42,8 +43,13 @@ def _read_2(keys: dict[str, Any]) -> dict[str, Any]:
 
 def _read_3(keys: dict[str, Any]) -> dict[str, Any]:
     keys = dict(keys)
-    every = take_period(keys, "_sliding_window_pattern", 6)
-    every = take_period(keys, "sliding_window_pattern", every)
+    every = take_period(keys, "sliding_window_pattern", 6)
+    noted = take_period(keys, "_sliding_window_pattern", every)
+    if noted != every and keys.get("layer_types") is None:
+        raise UserError(
+            f"config.json: _sliding_window_pattern: {noted} is not read by transformers; set sliding_window_pattern or "
+            "layer_types"
+        )
     keys = read_layers(rope.read(keys, 1_000_000.0, by_kind=True), 26, lambda i: (i + 1) % every != 0)
     keys.pop("hidden_act", None)
     return keys

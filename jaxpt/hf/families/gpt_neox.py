@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from jaxpt.errors import UserError, shown
 from jaxpt.hf import rope
 from jaxpt.hf.decoders import ATTENTION, family, table
 from jaxpt.hf.options import ACTIVATIONS, Option
@@ -38,11 +39,25 @@ OPTIONS = (
 )
 
 
+NAMES_OF_POSITIONS = {"rotary_emb_base": ("rope_theta", 10_000.0), "rotary_pct": ("partial_rotary_factor", 0.25)}
+"""{their key: (its name in other families, default)}"""
+
+
 def _read(keys: dict[str, Any]) -> dict[str, Any]:
-    """These files have their names of the base and of the share of rotated coordinates."""
+    """These files have their names of the base and of the share of rotated coordinates; version 4 wrote both names."""
     keys = dict(keys)
-    if "rotary_emb_base" in keys:
-        keys["rope_theta"] = keys.pop("rotary_emb_base")
+    nested = keys.get("rope_scaling") or keys.get("rope_parameters") or {}
+    counting = {}
+    for key, (name, default) in NAMES_OF_POSITIONS.items():
+        counting[name] = default if keys.get(key) is None else keys[key]
+        given, value = keys.pop(name, None), nested.get(name, counting[name])
+        if given not in (None, value):
+            raise UserError(
+                f"config.json: {name}: {shown(given)} is not read by transformers, which takes {key} ({shown(value)}); "
+                f"set {key}"
+            )
+    keys["rope_theta"] = counting["rope_theta"]
+    keys.pop("rotary_emb_base", None)
     keys = rope.read(keys, 10_000.0)
     share = keys.pop("partial_rotary_factor", None)
     return keys if share is None else keys | {"rotary_pct": share}

@@ -155,6 +155,78 @@ def test_the_amplitude_of_two_scales():
     assert config.rope_of("main").magnitude == config.rope_amplitude
 
 
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+DEFAULT = {"rope_type": "default", "rope_theta": 10_000.0}
+# (model_type, keys, words of the message)
+CONTRADICTIONS = [
+    ("llama", {"rope_scaling": LINEAR, "rope_parameters": DEFAULT},
+     "rope_scaling and rope_parameters differ: rope_type is 'linear' and 'default'; transformers reads rope_scaling"),
+    ("llama", {"rope_scaling": LINEAR, "rope_parameters": {**LINEAR, "factor": 4.0}}, "factor is 8.0 and 4.0"),
+    ("llama", {"rope_scaling": LINEAR, "rope_parameters": {**LINEAR, "rope_theta": 5.0}}, "rope_theta is 10000.0 and 5"),
+    ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48},
+              "rope_parameters": DEFAULT}, "rope_type is 'longrope' and 'default'"),
+    ("gemma3_text", {"rope_scaling": LINEAR, "rope_parameters": {"full_attention": DEFAULT}},
+     "rope_scaling and rope_parameters differ: rope_type is 'linear' and 'default'"),
+    ("gemma3_text", {"rope_parameters": {"rope_theta": 5.0}}, "rope_parameters.rope_theta: 5.0 is not read"),
+    ("olmo3", {"rope_parameters": {"rope_type": "yarn", **YARN}}, "rope_parameters.rope_type: 'yarn' is not read"),
+    ("olmo3", {"rope_parameters": {"full_attention": {"rope_theta": 5.0}, "rope_theta": 7.0}},
+     "rope_parameters.rope_theta: 7.0 is not read by transformers beside the kinds of layers"),
+    ("gpt_neox", {"rope_theta": 5.0}, "rope_theta: 5.0 is not read by transformers, which takes rotary_emb_base"),
+    ("gpt_neox", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5 is not read"),
+    ("gemma3_text", {"_sliding_window_pattern": 2}, "_sliding_window_pattern: 2 is not read by transformers; set "),
+    ("llama", {"original_max_position_embeddings": 32, "rope_scaling": {"rope_type": "longrope", **LONG}},
+     "max_position_embeddings: is missing; rope_type longrope needs it, or rope_parameters.factor"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type, keys, words", CONTRADICTIONS)
+def test_keys_that_transformers_reads_otherwise_are_refused(model_type, keys, words):
+    with pytest.raises(UserError) as refused:
+        from_json(directory.families()[model_type], keys, {})
+    assert words in str(refused.value)
+
+
+# (model_type, keys with both spellings, our fields)
+BOTH = [
+    ("llama", {"rope_theta": 5.0, "rope_scaling": {"type": "yarn", **YARN}, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 5.0, "beta_fast": 32.0, **YARN}}, {"rope_theta": 5.0, "rope_factor": 4.0}),
+    ("llama", {"rope_scaling": {}, "rope_parameters": LINEAR}, {"rope_factor": 8.0}),
+    ("gemma3_text", {"rope_scaling": LINEAR, "rope_parameters": {"full_attention": LINEAR, "rope_type": "linear"}},
+     {"rope_factor": 8.0}),
+    ("gemma3_text", {"layer_types": ["full_attention"] * 26, "_sliding_window_pattern": 2}, {"pattern": ("main",)}),
+    ("gpt_neox", {"rope_theta": 9.0, "rotary_emb_base": 9.0, "rotary_pct": 0.5, "partial_rotary_factor": 0.5},
+     {"rope_theta": 9.0, "rotary_share": 0.5}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type, keys, fields", BOTH)
+def test_keys_that_say_the_same_twice_are_read(model_type, keys, fields):
+    config = from_json(directory.families()[model_type], keys, {})
+    assert {key: getattr(config, key) for key in fields} == fields
+
+
+@pytest.mark.parametrize("model_type", ["llama", "phi3", "stablelm", "gpt_neox", "gemma3_text", "olmo3", "falcon"])
+@pytest.mark.parametrize("scaling", ["none", "linear", "yarn", "longrope"])
+def test_what_is_written_is_read(model_type, scaling):
+    """Exports have both spellings, in the families that do not have a mapping for each kind of layer."""
+    family = directory.families()[model_type]
+    fields = family.infer({}, {}) | {"rope_theta": 50.0, "rope_scaling": scaling}
+    fields |= {} if scaling == "none" else {"rope_factor": 4.0}
+    fields |= {"rope_original_positions": 8} if scaling in ("yarn", "longrope") else {}
+    fields |= {"rope_short_factors": (1.0, 2.0), "rope_long_factors": (2.0, 3.0)} if scaling == "longrope" else {}
+    config = DecoderOnlyConfig(**SIZES | fields)
+    if family.supports(config):
+        again = from_json(family, to_json(family, family.network(config)), {})
+        assert {key: getattr(again, key) for key in fields} == fields
+
+
+def test_longrope_of_phi_counts_the_positions_of_its_class():
+    longrope = {"rope_type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+    keys = {"original_max_position_embeddings": 1024, "rope_scaling": longrope}
+    config = from_json(directory.families()["phi3"], keys, {})
+    np.testing.assert_allclose(config.rope_of("main").magnitude, np.sqrt(1 + np.log(4) / np.log(1024)))
+
+
 def test_other_positions_of_layers_without_a_window_are_refused():
     family = directory.families()["gemma3_text"]
     fields = family.infer({}, {}) | {"pattern": ("other", "main"), "other_rope_theta": 50.0}
