@@ -51,7 +51,7 @@ HARMLESS = frozenset((
     "encoder_no_repeat_ngram_size", "num_return_sequences", "output_scores", "return_dict_in_generate",
     "remove_invalid_values", "exponential_decay_length_penalty", "classifier_dropout", "gradient_checkpointing",
     "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "tf_legacy_loss",
-    "language", "license", "_num_labels", "reference_compile", "_commit_hash", "transformers.js_config",
+    "language", "license", "_num_labels", "reference_compile", "_commit_hash", "transformers.js_config", "auto_map",
     # What versions of transformers, Unsloth and exporters to JavaScript note about a run of theirs.
     "_attn_implementation_autoset", "_attn_implementation_internal", "_flash_attn_2_enabled", "unsloth_version",
     "unsloth_fixed", "transformers_weights", "is_llama_config", "model_max_length", "xla_device",
@@ -224,26 +224,39 @@ def from_json(
     fixed = {**FIXED, **family.fixed}
     options = {option.theirs: option for option in family.options}
     harmless = {*HARMLESS, *family.harmless, *ignore}
+    unknown: dict[str, Any] = {}
     for key, value in keys.items():
         if key in options or value is None or any(above in harmless for above in _and_above(key)) or is_rate(key):
             continue
         if key not in fixed:
-            key = printable(key, 160)
-            near = difflib.get_close_matches(key, [*options, *fixed], n=1, cutoff=0.7)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise UserError(
-                f"config.json: {key}: {shown(value)} is unknown for model_type {family.model_type}{hint}; "
-                f"if it does not change the output, pass --ignore {key}"
-            )
+            unknown[printable(key, 160)] = value
+            continue
         allowed = fixed[key] if isinstance(fixed[key], tuple) else (fixed[key],)
         if value not in allowed:
             raise UserError(f"config.json: {key}: {shown(value)} is not supported, only {_or(allowed)}")
+    if unknown:
+        raise UserError(_of_unknown(unknown, family, [*options, *fixed]))
     fields = fields_of(family, keys) | inferred
     cls = resolve(family.kind, "jaxpt.models", ModelConfig)
     try:
         return strictly(cls, fields)
     except ValidationError as error:
         raise UserError(f"config.json: {_in_their_words(explain(error, fields, cls)[1], family)}") from None
+
+
+def _of_unknown(unknown: Mapping[str, Any], family: Family, known: Sequence[str]) -> str:
+    """Names unknown keys of config.json."""
+    said = []
+    for key, value in unknown.items():
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
+        said.append(f"{key}: {shown(value)}" + (f" (did you mean {near[0]}?)" if near else ""))
+    named = " and ".join((", ".join(said[:-1]), said[-1])) if len(said) > 1 else said[0]
+    are, they, do = ("are", "they", "do") if len(said) > 1 else ("is", "it", "does")
+    ignored = " ".join(f"--ignore {key}" for key in unknown)
+    return (
+        f"config.json: {named} {are} unknown for model_type {family.model_type}; if {they} {do} not change the output, "
+        f"pass {ignored}"
+    )
 
 
 def _check_types(keys: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from jaxpt import hf
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.hf import directory, files
+from jaxpt.hf.options import from_json
 from jaxpt.models import stored
 from jaxpt.models.decoder_only import DecoderOnlyConfig
 from jaxpt.models.network import Network
@@ -75,6 +76,45 @@ def test_config_json_names_the_class_and_every_option(name):
     for option in family.options:  # what is not written is what their class would take anyway
         default = option.default if option.values is None else option.values[option.default]
         assert option.theirs in read or getattr(config, option.ours) in (default, None), option
+
+
+# Keys of published files that are in no class of transformers, or do not change its output: {model_type: keys}
+PUBLISHED_KEYS = {
+    "phi3": [  # Phi 3, 3.5 and 4 mini
+        {"auto_map": {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "modeling_phi3.Phi3"},
+         "embd_pdrop": 0.0, "resid_pdrop": 0.0, "original_max_position_embeddings": 4096, "sliding_window": 2047},
+        {"attention_bias": False, "rope_scaling": None, "rope_theta": 10000.0},
+        {"attention_bias": False, "full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "mlp_bias": False,
+         "partial_rotary_factor": 0.75, "tie_word_embeddings": True},
+    ],
+    "smollm3": [
+        {"layer_types": ["full_attention"] * 36, "max_window_layers": 28, "mlp_bias": False, "pretraining_tp": 2,
+         "no_rope_layer_interval": 4, "rope_scaling": None, "rope_theta": 5e6, "sliding_window": None,
+         "use_sliding_window": False},
+    ],
+    "gpt_neox": [{"rotary_emb_base": 10000, "rotary_pct": 0.25, "use_parallel_residual": True, "rope_theta": 10000}],
+    "stablelm": [{"auto_map": {"AutoConfig": "configuration_stablelm.StableLmConfig"}, "partial_rotary_factor": 0.25}],
+    "falcon": [{"auto_map": {"AutoConfig": "configuration_falcon.FalconConfig"}, "rope_scaling": None}],
+    "gemma3_text": [{"_sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "rope_scaling": None,
+                     "rope_theta": 1e6, "cache_implementation": "hybrid"}],
+    "olmo3": [{"rope_theta": 500000, "rope_scaling": {
+        "attention_factor": 1.2, "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0, "rope_type": "yarn",
+        "original_max_position_embeddings": 8192}}],
+    "t5": [{"dense_act_fn": "gelu_new", "feed_forward_proj": "gated-gelu", "is_gated_act": True, "n_positions": 512}],
+    "umt5": [{"dense_act_fn": "gelu_new", "feed_forward_proj": "gated-gelu", "is_gated_act": True,
+              "scalable_attention": True, "tie_word_embeddings": False}],
+    "switch_transformers": [
+        {"batch_prioritized_routing": False, "dense_act_fn": "relu", "feed_forward_proj": "relu", "is_gated_act": False,
+         "num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6, "num_selected_experts": 1,
+         "router_dtype": "float32", "router_type": "tokens_masked", "normalize_router_prob_before_dropping": False},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", PUBLISHED_KEYS)
+def test_keys_of_published_files_are_known(model_type):
+    for keys in PUBLISHED_KEYS[model_type]:
+        from_json(directory.families()[model_type], {"model_type": model_type, **keys}, {})
 
 
 def test_files_are_cut_and_indexed(bert, tmp_path):

@@ -68,6 +68,12 @@ REFUSED = {
     "config: activation null": ("bert", keys(hidden_act=None), "hidden_act: null is not supported"),
     "config: activation control": ("bert", keys(hidden_act=CONTROL), "hidden_act"),
     "config: is_decoder list": ("bert", keys(is_decoder=[]), "is_decoder: [] is not supported"),
+    "config: several unknown keys": (
+        "bert", keys(flavour="vanilla", hidden_sise=3, toppings={"a": 1}),
+        "config.json: flavour: 'vanilla', hidden_sise: 3 (did you mean hidden_size?) and toppings.a: 1 are unknown for "
+        "model_type bert; if they do not change the output, pass --ignore flavour --ignore hidden_sise --ignore "
+        "toppings.a",
+    ),
     "config: quantized": (
         "bert", keys(quantization_config={"quant_method": "gptq", "bits": 4}),
         "quantization_config: quantized weights are not supported; import the unquantized model",
@@ -86,7 +92,7 @@ REFUSED = {
     ),
     "rope: by kinds of layers that the family does not have": (
         "llama", keys(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 2.0}}),
-        "rope_parameters.full_attention.rope_type: 'linear' is unknown for model_type llama",
+        "rope_parameters.full_attention.rope_type: 'linear' and rope_parameters.full_attention.factor: 2.0 are unknown",
     ),
     "rope: yarn without a factor": (
         "llama", keys(rope_parameters={"rope_type": "yarn"}), "rope_parameters.factor: is missing; rope_type yarn",
@@ -138,8 +144,12 @@ REFUSED = {
     "layers: rotary ones of another number": (
         "llama", keys(model_type="smollm3", no_rope_layers=[1, 0, 1]), "no_rope_layers: names 3 layers, but",
     ),
-    "layers: 10^9": ("llama", keys(model_type="smollm3", num_hidden_layers=10**9), "num_hidden_layers: wants "),
-    "layers: a text": ("llama", keys(model_type="smollm3", num_hidden_layers="2"), "num_hidden_layers: wants "),
+    "layers: 10^9": (
+        "llama", keys(model_type="smollm3", head_dim=None, num_hidden_layers=10**9), "num_hidden_layers: wants ",
+    ),
+    "layers: a text": (
+        "llama", keys(model_type="smollm3", head_dim=None, num_hidden_layers="2"), "num_hidden_layers: wants ",
+    ),
     "images: text_config is a list": (
         "llama", keys(model_type="gemma3", text_config=[1]), "config.json: text_config: wants a mapping, got [1]",
     ),

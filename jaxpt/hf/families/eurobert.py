@@ -42,7 +42,7 @@ FAMILIES = (
         (*decoders.options(10_000.0, **DEFAULTS), Option("classifier_pooling", "pooling", "late", POOLINGS)),
         kind="eurobert", kinds=(), classes={("masked_lm",): "EuroBertForMaskedLM", (): "EuroBertModel"}, table=table,
         heads={"masked_lm": _masked_lm}, tasks=tasks("EuroBert", classes=("dense", "classifier"), span=None),
-        harmless=("pretraining_tp", "auto_map", "bos_token", "eos_token", "pad_token", "mask_token"),
+        harmless=("pretraining_tp", "bos_token", "eos_token", "pad_token", "mask_token"),
         read=_read,
     ),
 )  # fmt: skip

@@ -82,6 +82,6 @@ FAMILIES = (
     family(
         "falcon", "Falcon", {"norm": "layer", "gated": False}, (*OPTIONS, *rope.options(10_000.0)), can=_can,
         table=_table, read=_read, write=_write, fixed={"apply_residual_connection_post_layernorm": False},
-        dropouts=("attention_dropout",), harmless=("auto_map",), tasks=tasks("Falcon", classes="score"),
+        dropouts=("attention_dropout",), tasks=tasks("Falcon", classes="score"),
     ),
 )  # fmt: skip

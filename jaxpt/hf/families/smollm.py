@@ -37,7 +37,8 @@ FAMILIES = (
     family(
         "smollm3", "SmolLM3", {"other_rope": "none"},
         (*options(2_000_000.0, **DEFAULTS), Option("no_rope_layers", "pattern", ["main"])),
-        read=_read, write=_write, fixed={"use_sliding_window": False}, harmless=("sliding_window",),
+        read=_read, write=_write, fixed={"use_sliding_window": False},
+        harmless=("sliding_window", "max_window_layers", "pretraining_tp"),
         tasks=llama_tasks("SmolLM3"),
     ),
 )  # fmt: skip

@@ -106,9 +106,9 @@ FAMILIES = (
             Option("layer_norm_epsilon", "epsilon", 1e-6),
             Option("dense_act_fn", "feed_forward", "relu", {"relu": "relu"}),
         ),
-        fixed={"is_encoder_decoder": (True, False), "router_bias": False},
+        fixed={"is_encoder_decoder": (True, False), "router_bias": False, "router_dtype": "float32"},
         harmless=(
-            "tie_word_embeddings", "expert_capacity", "router_dtype", "router_ignore_padding_tokens",
+            "tie_word_embeddings", "expert_capacity", "router_ignore_padding_tokens",
             "add_router_probs", "n_positions", "feed_forward_proj", "is_gated_act", "router_type",
             "batch_prioritized_routing", "num_selected_experts", "normalize_router_prob_before_dropping",
         ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxpt.hf.options import Family, Option
+from jaxpt.errors import UserError, shown
+from jaxpt.hf.options import ACTIVATIONS, Family, Option
 from jaxpt.hf.table import PROJECTIONS, Row, Table, layer, norm, vocabulary
 from jaxpt.hf.tasks import Task, tasks
 from jaxpt.models.t5 import T5Config
@@ -95,6 +97,33 @@ def _is_t5(config: T5Config) -> bool:
     return plain and config.pooling == "last"
 
 
+FEED_FORWARDS = {
+    "relu": ("relu", "relu", False), "gated-gelu": ("gated_gelu", "gelu_tanh", True),
+    "gated-silu": ("gated_silu", "silu", True),
+}  # fmt: skip
+"""{feed_forward_proj: (ours, its activation, whether it has a gate)}"""
+
+
+def _read(keys: dict[str, Any], feed_forward: str) -> dict[str, Any]:
+    """Checks what files repeat of `feed_forward_proj`: transformers takes these keys before it.
+
+    Args:
+      keys: of config.json.
+      feed_forward: default of `feed_forward_proj`.
+    """
+    named = keys.get("feed_forward_proj", feed_forward)
+    if not isinstance(named, str) or named not in FEED_FORWARDS:
+        return keys  # is refused later
+    _, activation, is_gated = FEED_FORWARDS[named]
+    spellings = [theirs for theirs, ours in ACTIVATIONS.items() if ours == activation]
+    for key, allowed in (("dense_act_fn", spellings), ("is_gated_act", [is_gated])):
+        if keys.get(key) not in (None, *allowed):
+            raise UserError(
+                f"config.json: {key}: {shown(keys[key])} contradicts feed_forward_proj {named}, which means {json.dumps(allowed[0])}"
+            )
+    return keys
+
+
 def _write(keys: dict[str, Any], config: T5Config) -> dict[str, Any]:
     # For versions before and after 5: untied embeddings used to imply no scaling.
     ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
@@ -133,7 +162,7 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
             Option("layer_norm_epsilon", "epsilon", 1e-6),
             Option(
                 "feed_forward_proj", "feed_forward", feed_forward,
-                {"relu": "relu", "gated-gelu": "gated_gelu", "gated-silu": "gated_silu"},
+                {theirs: ours for theirs, (ours, *_) in FEED_FORWARDS.items()},
             ),
         ),
         fixed={"is_encoder_decoder": (True, False)},  # their class for tokens says False
@@ -142,6 +171,7 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
             "scalable_attention",
         ),
         decided=("tie_word_embeddings", "scale_decoder_outputs"),
+        read=functools.partial(_read, feed_forward=feed_forward),
         **more,
     )  # fmt: skip
 

@@ -64,6 +64,28 @@ def test_the_scale_of_logits_is_what_the_file_says(keys, scaled, model_type):
     assert (written["tie_word_embeddings"], written["scale_decoder_outputs"]) == (scaled, scaled)
 
 
+@pytest.mark.parametrize("model_type, keys, words", [
+    ("t5", {"dense_act_fn": "gelu"}, "dense_act_fn: 'gelu' contradicts feed_forward_proj relu, which means \"relu\""),
+    ("t5", {"is_gated_act": True}, "is_gated_act: true contradicts feed_forward_proj relu, which means false"),
+    ("mt5", {"dense_act_fn": "gelu"}, "contradicts feed_forward_proj gated-gelu, which means \"gelu_new\""),
+    ("umt5", {"dense_act_fn": ["relu"]}, "dense_act_fn: ['relu'] contradicts"),
+    ("switch_transformers", {"router_dtype": "bfloat16"}, "router_dtype: 'bfloat16' is not supported, only \"float32\""),
+])  # fmt: skip
+def test_keys_that_change_the_output_are_refused(model_type, keys, words):
+    with pytest.raises(UserError) as refused:
+        from_json(directory.families()[model_type], SIZES | (SPARSE if model_type == "switch_transformers" else {}) | keys, {})
+    assert words in str(refused.value)
+
+
+def test_keys_that_repeat_the_feed_forward_are_read():
+    for keys in (
+        {"dense_act_fn": "relu", "is_gated_act": False},
+        {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu_new", "is_gated_act": True},
+        {"feed_forward_proj": "gated-silu", "dense_act_fn": "swish", "is_gated_act": None},
+    ):
+        from_json(directory.families()["t5"], SIZES | keys, {})
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize("is_untied", [False, True], ids=["as made", "untied tensors"])
 def test_an_old_file_of_umt5_equals_its_class(is_untied, tmp_path):
