@@ -53,7 +53,8 @@ class MixtureConfig(ModelConfig):
     sparse_every: Size = 1
     """s: every s-th layer is sparse, those before it are dense: layers s − 1, 2s − 1, …"""
     first_sparse: NonNegativeInt | None = None
-    """Number of the first sparse layer; s − 1 by default, as released. Hugging Face's Switch Transformers: 1."""
+    """Number of the first sparse layer, all before it are dense; s − 1 by default, as released. Hugging Face's Switch
+    Transformers: 1."""
     dense_layers: tuple[NonNegativeInt, ...] = ()
     """Numbers of layers that are dense whatever `sparse_every` says."""
     router: Literal["softmax", "sigmoid"] = "softmax"
@@ -113,15 +114,15 @@ class MixtureConfig(ModelConfig):
     def is_sparse(self, layer: int) -> bool:
         """True if a layer is a mixture; layers are counted from 0."""
         first = self.sparse_every - 1 if self.first_sparse is None else self.first_sparse
-        is_sparse = self.experts is not None and layer % self.sparse_every == first % self.sparse_every
-        return is_sparse and layer not in self.dense_layers
+        is_numbered = layer >= first and (layer - first) % self.sparse_every == 0
+        return self.experts is not None and is_numbered and layer not in self.dense_layers
 
     @property
     def sparse_period(self) -> int | None:
-        """Layers after which dense and sparse ones repeat; None if `dense_layers` are none that repeat."""
+        """Layers after which dense and sparse ones repeat; None if some are dense that would be sparse by repetition."""
         if self.experts is None:
             return 1
-        return None if self.dense_layers else self.sparse_every
+        return None if self.dense_layers or (self.first_sparse or 0) >= self.sparse_every else self.sparse_every
 
 
 TRAINING_FIELDS = frozenset((

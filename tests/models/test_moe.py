@@ -14,7 +14,7 @@ from jaxpt.models.decoder_only import DecoderOnlyConfig
 from jaxpt.models.layers import ACTIVATIONS
 from jaxpt.models.moe import MoE, Routing
 from jaxpt.models.network import Network
-from tests.models.helpers import drawn, packed
+from tests.models.helpers import EVERY, drawn, packed
 
 pytestmark = pytest.mark.gpu
 
@@ -152,6 +152,19 @@ def test_sparse_and_dense_layers_alternate():
     assert [c.is_sparse(i) for i in range(6)] == [False] * 2 + [True] * 4
 
 
+@pytest.mark.parametrize(("first", "every", "sparse"), [
+    (2, 1, [2, 3, 4, 5, 6]), (3, 2, [3, 5]), (1, 3, [1, 4]), (None, 3, [2, 5]), (0, 3, [0, 3, 6]), (6, 2, [6]),
+])  # fmt: skip
+@pytest.mark.parametrize("make", [config, functools.partial(EVERY["t5"], experts=E)], ids=["decoder", "t5"])
+def test_the_first_sparse_layer(make, first, every, sparse):
+    """Layers before it are dense, and each block of a segment has layers of one kind."""
+    c = make(layers=7, first_sparse=first, sparse_every=every)
+    assert [i for i in range(7) if c.is_sparse(i)] == sparse
+    blocks = [numbers for segment in c.numbers("decoder") for numbers in segment]
+    assert sorted(i for numbers in blocks for i in numbers) == [*range(7)]
+    assert all(len({c.is_sparse(i) for i in numbers}) == 1 for numbers in blocks)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -167,7 +180,7 @@ def test_settings_that_do_not_fit_are_refused(options, words):
 
 def test_a_cache_gives_the_states_of_the_whole_text():
     """A prompt, then tokens one by one; with a capacity only these may not be dropped."""
-    network = Network(config(layers=3, sparse_every=2).build())
+    network = Network(config(layers=3, first_sparse=1).build())
     params = drawn(network)
     tokens = np.random.default_rng(0).integers(0, 203, (2, 7))
 

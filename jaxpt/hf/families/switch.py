@@ -74,7 +74,7 @@ def _supports(config: T5Config) -> bool:
         and not (config.bias_per_layer or config.shared_experts or config.dense_layers or config.router_normalized)
         and config.router_scale == 1 and config.expert_dim in (None, config.mlp_dim)
         and config.scaled == config.tie_embeddings and config.pooling == "last"
-        and first % step == 1 % step and all(count // (count // step) == step for count in counts if count >= step)
+        and first == 1 % step and all(count // (count // step) == step for count in counts if count >= step)
         and min(counts) >= step and config.feed_forward == "relu"
     )  # fmt: skip
 
