@@ -47,6 +47,8 @@ BUILT_IN = {
 {%- if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}""",
 }
 """Templates for tokenizers that come without one. A marker that is no token of the vocabulary is plain text."""
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names of what an assistant thinks before it answers: templates read one of them."""
 _MARKS = re.compile(r"{%[-+]?\s*generation\b")
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"  # around what a generation block renders; no characters, in no text
 
@@ -74,7 +76,7 @@ class ChatTemplate:
         Raises:
           UserError: it is no Jinja; names the line.
         """
-        self.name, self.tokens = name, dict(tokens or {})
+        self.name, self.tokens, self._words = name, dict(tokens or {}), frozenset(re.findall(r"\w+", source))
         self.marks_answers = _MARKS.search(source) is not None
         try:
             self._template = sandbox.compiled(_environment().from_string, source)
@@ -97,7 +99,9 @@ class ChatTemplate:
         """
         check(messages)
         # Templates print a None where they test for a missing key alone.
-        clean_messages = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        clean_messages = [
+            _with_reasoning({key: value for key, value in message.items() if value is not None}) for message in messages
+        ]
         named = {
             "messages": clean_messages,
             "tools": None,
@@ -112,7 +116,21 @@ class ChatTemplate:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"{self.name}: does not take this dialogue: {reason}") from None
 
-    def answers(self, messages: Sequence[Message]) -> tuple[str, Spans]:
+    def check_reads(self, messages: Sequence[Message], tools: Any = None) -> None:
+        """Raises UserError if tools, calls of tools or reasoning are there that the template would leave out."""
+        has_reasoning = any(message.get(key) for message in messages for key in REASONING)
+        has_calls = any(message.get("tool_calls") for message in messages)
+        for is_there, key, names in (
+            (tools, "tools", ("tools",)), (has_calls, "tool_calls", ("tool_calls",)),
+            (has_reasoning, REASONING[0], REASONING),
+        ):  # fmt: skip
+            if is_there and self._words.isdisjoint(names):
+                raise UserError(
+                    f"{self.name}: does not read {key}, which the dialogue has; remove {key} from the rows, or give a "
+                    "template that reads it (objective.template)"
+                )
+
+    def answers(self, messages: Sequence[Message], **variables: Any) -> tuple[str, Spans]:
         """The text of a whole dialogue, and what of it the assistant writes.
 
         That is what the template's `{% generation %}` blocks render. Without such blocks it is what an answer adds to
@@ -120,6 +138,7 @@ class ChatTemplate:
 
         Args:
           messages: the dialogue; its last message may be the assistant's.
+          variables: as `render` has them.
 
         Returns:
           (the text, the characters of each answer).
@@ -135,11 +154,14 @@ class ChatTemplate:
           ('<user>Hi</s><assistant>Ho</s>', [(23, 29)])
         """
         if self.marks_answers:
-            return _unmarked(self.render(messages, add_generation_prompt=False, _marks=True))
-        whole = self.render(messages, add_generation_prompt=False)
-        return whole, [self._added(messages[:n], m, whole) for n, m in enumerate(messages) if m["role"] == "assistant"]
+            return _unmarked(self.render(messages, add_generation_prompt=False, _marks=True, **variables))
+        whole = self.render(messages, add_generation_prompt=False, **variables)
+        answers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+        return whole, [self._added(messages[:n], messages[n], whole, variables) for n in answers]
 
-    def _added(self, before: Sequence[Message], answer: Message, whole: str) -> tuple[int, int]:
+    def _added(
+        self, before: Sequence[Message], answer: Message, whole: str, variables: Mapping[str, Any]
+    ) -> tuple[int, int]:
         """What an answer adds, in the text of the whole dialogue."""
         number = len(before) + 1
         if not before:
@@ -147,7 +169,8 @@ class ChatTemplate:
                 f"{self.name}: message 1 is the assistant's: a template without a generation block cannot say where it "
                 "starts; begin with a user's message"
             )
-        prompt, text = self.render(before), self.render([*before, answer], add_generation_prompt=False)
+        prompt = self.render(before, **variables)
+        text = self.render([*before, answer], add_generation_prompt=False, **variables)
         if not (text.startswith(prompt) and whole.startswith(text)):
             raise UserError(
                 f"{self.name}: renders the messages before answer {number} differently once there are more, so the "
@@ -155,8 +178,14 @@ class ChatTemplate:
             )
         ended = prompt + text[len(prompt) :].rstrip()
         content = answer["content"].strip()
-        content_ends = len(prompt) + text[len(prompt) :].rfind(content) + len(content)
+        content_ends = len(prompt) + text[len(prompt) :].rfind(content) + len(content) if content else 0
         return len(prompt), len(ended) if len(ended) > content_ends else len(text)
+
+
+def _with_reasoning(message: Message) -> Message:
+    """A message with its reasoning under the names that templates read, as in transformers."""
+    reasoning = next((message[key] for key in REASONING if message.get(key) is not None), None)
+    return message if reasoning is None else {"thinking": reasoning, **message, REASONING[0]: reasoning}
 
 
 def _unmarked(marked: str) -> tuple[str, Spans]:

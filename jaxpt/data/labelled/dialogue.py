@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,7 +52,11 @@ class DialogueEncoder:
         for row in rows:
             messages = self.task.dialogue(row.row, row.where)
             if any(message["role"] == "assistant" for message in messages):
-                ids, answers, is_cut = self._fitted(messages, template, tokenizer, row.where)
+                tools = self.task.tools(row.row, row.where)
+                encode = functools.partial(
+                    encoded, template=template, tokenizer=tokenizer, where=row.where, tools=tools
+                )  # fmt: skip
+                ids, answers, is_cut = self._fitted(messages, encode, row.where)
             elif self.without_answer == "skip":
                 ids, answers, is_cut = [], [], False
             else:
@@ -59,10 +64,10 @@ class DialogueEncoder:
             yield record(row, is_cut, tokens=ids, answers=answers)
 
     def _fitted(
-        self, messages: list[Message], template: ChatTemplate, tokenizer: Tokenizer, where: str
+        self, messages: list[Message], encode: Callable[..., tuple[list[int], list[int]]], where: str
     ) -> tuple[list[int], list[int], bool]:
         """Token ids, 1 at those of answers, and whether something was cut; [] if no answer fits."""
-        ids, answers = encoded(messages, template, tokenizer, where)
+        ids, answers = encode(messages)
         size = len(ids)
         if size <= self.length:
             return ids, answers, False
@@ -78,7 +83,7 @@ class DialogueEncoder:
             turns = turns[1:]
             if not any(message["role"] == "assistant" for turn in turns for message in turn):
                 return [], [], True
-            ids, answers = encoded([*head, *(m for turn in turns for m in turn)], template, tokenizer, where)
+            ids, answers = encode([*head, *(m for turn in turns for m in turn)])
         ids, answers = ids[: self.length], answers[: self.length]
         return (ids, answers, True) if any(answers[1:]) else ([], [], True)
 
@@ -88,8 +93,9 @@ class DialogueEncoder:
 
 
 def encoded(
-    messages: Sequence[Message], template: ChatTemplate, tokenizer: Tokenizer, where: str
-) -> tuple[list[int], list[int]]:
+    messages: Sequence[Message], template: ChatTemplate, tokenizer: Tokenizer, where: str,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> tuple[list[int], list[int]]:  # fmt: skip
     """Token ids of a dialogue, and 1 at those of answers.
 
     A token that is partly an answer's counts as one: a space before it may be in its first token.
@@ -99,12 +105,14 @@ def encoded(
       template: renders it.
       tokenizer: special tokens of the text are read as such.
       where: file and line, for messages.
+      tools: JSON schemas for the template.
 
     Raises:
-      UserError: the template fails, or marks no answer.
+      UserError: the template fails, marks no answer, or does not read tools or reasoning that are there.
     """
     try:
-        text, spans = template.answers(messages)
+        template.check_reads(messages, tools)
+        text, spans = template.answers(messages, tools=tools)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     ids, offsets = tokenizer.encode_rendered(text)

@@ -5,11 +5,13 @@
     prompt, completion            texts, or lists of messages
     instruction, input, output    texts (Alpaca); an input stands after the instruction and an empty line
 
-The form of rows is found by the names of their columns.
+The form of rows is found by the names of their columns. Other keys of a message (`tool_calls`, `reasoning_content`, …)
+and the column `tools` beside lists of messages are for the chat template.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +26,7 @@ SHAREGPT = {"human": "user", "gpt": "assistant", "system": "system", "user": "us
 PAIRS = (("prompt", "completion"), ("instruction", "output"))
 """Columns of one turn that are found by their names."""
 
-Message = dict[str, str]
+Message = dict[str, Any]
 
 
 class DialogueTask(Task):
@@ -67,18 +69,41 @@ class DialogueTask(Task):
           where: file and line, for messages.
 
         Returns:
-          [{"role", "content"}]; possibly without an answer.
+          [{"role", "content", …}]; possibly without an answer.
 
         Raises:
           UserError: no such columns, an unknown role, an empty message.
         """
         messages = self._messages(row, where)
         for number, message in enumerate(messages, 1):
-            if not message["content"].strip():
+            if not message["content"].strip() and not message.get("tool_calls"):
                 raise UserError(f"{where}: message {number} ({message['role']}) is empty; wants text")
         if self.system is not None and messages and messages[0]["role"] not in ("system", "developer"):
             messages.insert(0, {"role": "system", "content": self.system})
         return messages
+
+    def tools(self, row: Row, where: str) -> list[Mapping[str, Any]] | None:
+        """The tools of a row of messages, as JSON schemas; None if it has none.
+
+        Args:
+          row: the columns of a row.
+          where: file and line, for messages.
+
+        Raises:
+          UserError: the column `tools` is no list of schemas, nor its JSON.
+        """
+        tools = row.values.get("tools")
+        has_messages = any(isinstance(value, list) for name, value in row.values.items() if name != "tools")
+        if tools in (None, "") or not has_messages:
+            return None
+        if isinstance(tools, str):
+            try:
+                tools = json.loads(tools)
+            except ValueError:
+                raise UserError(f"{where}: column 'tools': not JSON: {shown(tools)}") from None
+        if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
+            raise UserError(f"{where}: column 'tools' wants a list of JSON schemas, got {shown(tools)}")
+        return tools or None
 
     def _messages(self, row: Row, where: str) -> list[Message]:
         listed = self.messages or next((name for name in ("messages", "conversations") if name in row.values), None)
@@ -119,7 +144,10 @@ def _listed(value: Any, where: str) -> list[Message]:
         roles = SHAREGPT if is_sharegpt else dict(zip(ROLES, ROLES))
         if not isinstance(role, str) or role not in roles:
             raise UserError(f"{where}: message {number}: no role {role!r}{nearest(str(role), list(roles))}")
+        if content is None and message.get("tool_calls"):
+            content = ""
         if not isinstance(content, str):
             raise UserError(f"{where}: message {number} ({role}): wants text, got {shown(content)}")
-        messages.append({"role": roles[role], "content": content})
+        more = {key: x for key, x in message.items() if key not in ("role", "content", "from", "value")}
+        messages.append({"role": roles[role], "content": content} | more)
     return messages

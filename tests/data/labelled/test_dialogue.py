@@ -125,6 +125,55 @@ def test_transformers_marks_the_same_tokens(name, tokenizer, tmp_path):
         assert 0 < sum(answers) < len(answers)
 
 
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": [1]}}}
+CALLING = [
+    {"role": "user", "content": "one two"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "three", "name": "add"},
+    {"role": "assistant", "content": "the end", "reasoning": "it is three"},
+]
+READING = (
+    "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.reasoning_content %}{{ '<think>' + m.reasoning_content + '</think>' }}{% endif %}{{ m.content }}"
+    "{% for call in m.tool_calls or () %}{{ call.function | tojson }}{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_tools_and_reasoning_reach_the_template(tokenizer):
+    """A call without content is an answer, up to the token that ends it."""
+    encoder = DialogueEncoder(DialogueTask(), 1000)
+    row = LocatedRow(Row(1, {"messages": CALLING, "tools": TOOLS}), "line 1", (0, 1))
+    (record,) = encoder([row], with_template(tokenizer, READING), True, True)
+    text = text_of(tokenizer, record["tokens"])
+    assert text.startswith('[{"type": "function"') and "<|im_start|>tool\nthree<|im_end|>" in text
+    answers = text_of(tokenizer, record["tokens"][record["answers"] > 0])
+    assert answers == (
+        '{"name": "add", "arguments": {"a": 2, "b": [1]}}<|im_end|><think>it is three</think>the end<|im_end|>'
+    )
+
+
+@pytest.mark.parametrize(("messages", "tools", "key"), [
+    (CALLING[:2], None, "tool_calls"), (SHORT, TOOLS, "tools"), (SHORT[:1] + CALLING[3:], None, "reasoning_content"),
+])  # fmt: skip
+def test_what_a_template_does_not_read_is_refused(messages, tools, key, tokenizer):
+    template = chat_template.of_tokenizer(with_template(tokenizer, BUILT_IN["chatml"]))
+    with pytest.raises(UserError, match=f"line 1: chat template: does not read {key}, which the dialogue has; remove"):
+        encoded(messages, template, tokenizer, "line 1", tools)
+
+
+@pytest.mark.parity
+def test_transformers_renders_the_same_tools_and_reasoning(tokenizer, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    with_template(tokenizer, READING).save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for name in chat_template.REASONING:
+        messages = [*CALLING[:3], {"role": "assistant", "content": "the end", name: "it is three"}]
+        want = theirs.apply_chat_template(messages, tools=TOOLS, tokenize=False)
+        assert ChatTemplate(READING).answers(messages, tools=TOOLS)[0] == want
+
+
 # ---- records --------------------------------------------------------------------------------------------------------
 
 

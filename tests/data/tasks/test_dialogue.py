@@ -1,6 +1,7 @@
 """Dialogues: the forms of rows, and what is refused."""
 
 import doctest
+import json
 
 import pytest
 
@@ -56,6 +57,23 @@ def test_an_unrelated_column_is_no_input():
 def test_a_system_message_of_the_row_is_kept():
     own = [{"role": "system", "content": "own"}, USER, ASSISTANT]
     assert DialogueTask(system="s").dialogue(Row(1, {"messages": own}), "line 1") == own
+
+
+def test_tools_their_calls_and_reasoning_are_kept():
+    schema = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "add"}}]}
+    result = {"role": "tool", "content": "4", "name": "add"}
+    answer = ASSISTANT | {"reasoning_content": "2 and 2"}
+    row = Row(1, {"messages": [USER, call, result, answer], "tools": [schema]})
+    assert DialogueTask().dialogue(row, "line 1") == [USER, call | {"content": ""}, result, answer]
+    assert DialogueTask().tools(row, "line 1") == [schema]
+    assert DialogueTask().tools(Row(1, row.values | {"tools": json.dumps([schema])}), "line 1") == [schema]
+    for none in (None, "", [], "[]"):
+        assert DialogueTask().tools(Row(1, row.values | {"tools": none}), "line 1") is None
+    assert DialogueTask().tools(Row(1, {"prompt": "Hi", "completion": "Ho", "tools": "hammer"}), "line 1") is None
+    for wrong, words in (("hammer", "column 'tools': not JSON"), ([1], "column 'tools' wants a list of JSON schemas")):
+        with pytest.raises(UserError, match=words):
+            DialogueTask().tools(Row(1, row.values | {"tools": wrong}), "line 1")
 
 
 @pytest.mark.parametrize(
