@@ -203,8 +203,8 @@ def write_layers(keys: dict[str, Any], config: DecoderOnlyConfig) -> dict[str, A
     if config.window_of("other") is None:
         if "other" in kinds and config.rope_of("other") != config.rope_of("main"):
             raise UserError(
-                "model.other_window: is null, but other layers have other rotary positions, which transformers has only "
-                f"in layers with a window; set other_window, for example to max_positions ({config.max_positions})"
+                "model.other_window: is null, but other layers have other rotary positions, which transformers has "
+                f"only in layers with a window; set other_window, for example to max_positions ({config.max_positions})"
             )
         names["other"] = rope.FULL
         keys = keys | {"sliding_window": config.max_positions}  # not used; most of their classes want a number

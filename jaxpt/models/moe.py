@@ -119,7 +119,7 @@ class MixtureConfig(ModelConfig):
 
     @property
     def sparse_period(self) -> int | None:
-        """Layers after which dense and sparse ones repeat; None if some are dense that would be sparse by repetition."""
+        """Layers after which dense and sparse ones repeat; None if `dense_layers` or first ones do not."""
         if self.experts is None:
             return 1
         return None if self.dense_layers or (self.first_sparse or 0) >= self.sparse_every else self.sparse_every

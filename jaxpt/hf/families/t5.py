@@ -119,7 +119,8 @@ def _read(keys: dict[str, Any], feed_forward: str) -> dict[str, Any]:
     for key, allowed in (("dense_act_fn", spellings), ("is_gated_act", [is_gated])):
         if keys.get(key) not in (None, *allowed):
             raise UserError(
-                f"config.json: {key}: {shown(keys[key])} contradicts feed_forward_proj {named}, which means {json.dumps(allowed[0])}"
+                f"config.json: {key}: {shown(keys[key])} contradicts feed_forward_proj {named}, which means "
+                f"{json.dumps(allowed[0])}"
             )
     return keys
 

@@ -69,11 +69,12 @@ def test_the_scale_of_logits_is_what_the_file_says(keys, scaled, model_type):
     ("t5", {"is_gated_act": True}, "is_gated_act: true contradicts feed_forward_proj relu, which means false"),
     ("mt5", {"dense_act_fn": "gelu"}, "contradicts feed_forward_proj gated-gelu, which means \"gelu_new\""),
     ("umt5", {"dense_act_fn": ["relu"]}, "dense_act_fn: ['relu'] contradicts"),
-    ("switch_transformers", {"router_dtype": "bfloat16"}, "router_dtype: 'bfloat16' is not supported, only \"float32\""),
+    ("switch_transformers", {"router_dtype": "bfloat16"}, "router_dtype: 'bfloat16' is not supported, only \"float32"),
 ])  # fmt: skip
 def test_keys_that_change_the_output_are_refused(model_type, keys, words):
+    more = SPARSE if model_type == "switch_transformers" else {}
     with pytest.raises(UserError) as refused:
-        from_json(directory.families()[model_type], SIZES | (SPARSE if model_type == "switch_transformers" else {}) | keys, {})
+        from_json(directory.families()[model_type], SIZES | more | keys, {})
     assert words in str(refused.value)
 
 
