@@ -246,16 +246,21 @@ def from_json(
 
 def _of_unknown(unknown: Mapping[str, Any], family: Family, known: Sequence[str]) -> str:
     """Names unknown keys of config.json."""
-    said = []
+    named, hints = [], []
     for key, value in unknown.items():
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
-        said.append(f"{key}: {shown(value)}" + (f" (did you mean {near[0]}?)" if near else ""))
-    named = " and ".join((", ".join(said[:-1]), said[-1])) if len(said) > 1 else said[0]
-    are, they, do = ("are", "they", "do") if len(said) > 1 else ("is", "it", "does")
+        named.append(f"{key}: {shown(value)}")
+        hints.append(f" (did you mean {near[0]}?)" if near else "")
     ignored = " ".join(f"--ignore {key}" for key in unknown)
+    if len(named) == 1:
+        return (
+            f"config.json: {named[0]} is unknown for model_type {family.model_type}{hints[0]}; if it does not change "
+            f"the output, pass {ignored}"
+        )
+    *others, last = map("".join, zip(named, hints))
     return (
-        f"config.json: {named} {are} unknown for model_type {family.model_type}; if {they} {do} not change the output, "
-        f"pass {ignored}"
+        f"config.json: {', '.join(others)} and {last} are unknown for model_type {family.model_type}; if they do not "
+        f"change the output, pass {ignored}"
     )
 
 

@@ -95,6 +95,7 @@ PUBLISHED_KEYS = {
     "gpt_neox": [{"rotary_emb_base": 10000, "rotary_pct": 0.25, "use_parallel_residual": True, "rope_theta": 10000}],
     "stablelm": [{"auto_map": {"AutoConfig": "configuration_stablelm.StableLmConfig"}, "partial_rotary_factor": 0.25}],
     "falcon": [{"auto_map": {"AutoConfig": "configuration_falcon.FalconConfig"}, "rope_scaling": None}],
+    "gemma2": [{"cache_implementation": "hybrid", "sliding_window": 4096, "sliding_window_size": 4096}],
     "gemma3_text": [{"_sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "rope_scaling": None,
                      "rope_theta": 1e6, "cache_implementation": "hybrid"}],
     "olmo3": [{"rope_theta": 500000, "rope_scaling": {

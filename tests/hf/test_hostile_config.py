@@ -92,7 +92,7 @@ REFUSED = {
     ),
     "rope: by kinds of layers that the family does not have": (
         "llama", keys(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 2.0}}),
-        "rope_parameters.full_attention.rope_type: 'linear' and rope_parameters.full_attention.factor: 2.0 are unknown",
+        "rope_parameters.full_attention.rope_type: 'linear' (did you mean rope_parameters.rope_type?) and rope_param",
     ),
     "rope: yarn without a factor": (
         "llama", keys(rope_parameters={"rope_type": "yarn"}), "rope_parameters.factor: is missing; rope_type yarn",

@@ -76,7 +76,7 @@ FAMILIES = (
         ),
         table=TABLE, tasks=tasks("Gemma2", classes="score", tags="score", span=None), read=_read_2,
         write=lambda keys, config: write_layers(rope.write(keys, config), config), fixed=FIXED,
-        harmless=("cache_implementation",),
+        harmless=("cache_implementation", "sliding_window_size"),
     ),
     family(
         "gemma3_text", "Gemma3", BOTH | {"qk_norm": "head", "other_rope": "unscaled"},
