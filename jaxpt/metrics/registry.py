@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_type_hints
 
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.metrics import answers, classification, regression, tagging, text  # noqa: F401
 from jaxpt.metrics.base import METRICS, find, one_of
 
@@ -27,7 +27,8 @@ def score(metric: str, predictions: Sequence, targets: Sequence, **options: Any)
       {name: value}; finite numbers.
 
     Raises:
-      UserError: no such metric or option, no examples, or not as many predictions, `groups` or `no_answer` as targets.
+      UserError: no such metric or option, no examples, not as many predictions, `groups` or `no_answer` as targets, or
+        the function of another module returns something else.
 
     Example:
       >>> score("matthews", [1, 1, 1], [1, 0, 1])
@@ -45,7 +46,17 @@ def score(metric: str, predictions: Sequence, targets: Sequence, **options: Any)
     for name in ("groups", "no_answer"):
         if (given := options.get(name)) is not None and len(given) != len(targets):
             raise UserError(f"{metric}: {name}: {len(given)} values for {len(targets)} targets; there is one for each")
-    return {name: float(value) for name, value in function(predictions, targets, **options).items()}
+    return _numbers(metric, function(predictions, targets, **options))
+
+
+def _numbers(metric: str, returned: Any) -> dict[str, float]:
+    """What the function of a metric returned, checked; its numbers may be of any library."""
+    try:
+        if isinstance(returned, Mapping) and not any(isinstance(value, str) for value in returned.values()):
+            return {name: float(value) for name, value in returned.items()}
+    except (TypeError, ValueError):  # a value that is no number
+        pass
+    raise UserError(f"{metric}: must return {{name: number}}, it returns {shown(returned)}")
 
 
 _POSITIONAL = ("predictions", "targets")
@@ -122,7 +133,8 @@ def check_options(options: Iterable[tuple[str, Any]], metrics: Sequence[str], ke
         if option not in names:
             raise UserError(f"{key}.{metric}: no option {option!r}{one_of(option, names)}")
         try:
-            pydantic.TypeAdapter(get_type_hints(find(metric).function)[option]).validate_python(value, strict=True)
+            hint = get_type_hints(find(metric).function).get(option, Any)
+            pydantic.TypeAdapter(hint).validate_python(value, strict=True)
         except pydantic.ValidationError as error:
             raise UserError(f"{key}.{name}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
 

@@ -68,6 +68,23 @@ def accuracy(predictions, targets):
 
 def plain(predictions, targets):
     return {}
+
+
+@metric(targets=("label",))
+def weighted(predictions, targets, weight=1):
+    """Its option says no type."""
+    return {"weighted": weight * sum(p == t for p, t in zip(predictions, targets))}
+
+
+@metric(targets=("label",))
+def number(predictions, targets):
+    """Returns a number in place of {name: number}."""
+    return 0.5
+
+
+@metric(targets=("label",))
+def words(predictions, targets):
+    return {"words": "good"}
 '''
 
 
@@ -101,6 +118,21 @@ def test_its_options_are_checked(module):
     assert weighted.options(kappa) == {"weights": "quadratic"}
     with pytest.raises(UserError, match=r"task\.metric_options\..*kappa: no option 'wights'; did you mean weights\?"):
         task(kappa, **{f"{kappa}.wights": "quadratic"}).check_metrics()
+
+
+def test_an_option_without_a_type_takes_any_value(module):
+    weighted = f"{module}.weighted"
+    for weight in (2, 0.5):
+        chosen = task(weighted, **{f"{weighted}.weight": weight})
+        chosen.check_metrics()
+        assert chosen.score([0, 1], [0, 1], weighted) == {"weighted": 2 * weight}
+
+
+@pytest.mark.parametrize(("name", "returned"), [("number", "0.5"), ("words", "{'words': 'good'}")])
+def test_what_it_returns_is_checked(module, name, returned):
+    with pytest.raises(UserError) as error:
+        task(f"{module}.{name}").score([0, 1], [0, 1], f"{module}.{name}")
+    assert str(error.value) == f"{module}.{name}: must return {{name: number}}, it returns {returned}"
 
 
 def test_few_shot_tasks_measure_it(module):
