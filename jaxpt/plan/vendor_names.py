@@ -36,6 +36,7 @@ MACHINE_TYPES = {template.format(n): (gpu, n) for template, (gpu, counts) in MAC
     "p4d.24xlarge": ("a100-40", 8),
     "p4de.24xlarge": ("a100-80", 8),
     "p5.48xlarge": ("h100", 8),
+    "p5e.48xlarge": ("h200", 8),
     "p5en.48xlarge": ("h200", 8),
     "p6-b200.48xlarge": ("b200", 8),
 }
@@ -52,7 +53,7 @@ def to_topology(name: str) -> str:
       The topology, such as v5p:4x4x4, v5e:4x4, h100:8 or h100:2x8; any other name unchanged.
 
     Raises:
-      UserError: no slice has that many cores or chips, or the number of machines is none.
+      UserError: no slice has that many cores or chips, the number of machines is none, or a slice has one.
 
     Example:
       >>> [to_topology(name) for name in ("v5p-128", "v6e-64", "a3-highgpu-8g", "a3-highgpu-8g:2", "v5e:4x4")]
@@ -64,11 +65,14 @@ def to_topology(name: str) -> str:
         if machines and not re.fullmatch(r"[1-9]\d*", machines):
             raise UserError(f"--topology {name}: wants the number of machines, such as {machine_type}:2")
         return f"{gpu}:{machines}x{count}" if machines else f"{gpu}:{count}"
-    slice_name = re.fullmatch(r"(\w+)-(\d+)", name)
-    if slice_name is None:
+    slice_name = re.fullmatch(r"(\w+)-(\d+)", machine_type)
+    kind = "" if slice_name is None else ALIASES.get(slice_name[1], slice_name[1])
+    if kind not in CHIPS:
         return name
-    kind, size = ALIASES.get(slice_name[1], slice_name[1]), int(slice_name[2])
-    return f"{kind}:{_shape(name, kind, size)}" if kind in CHIPS else name
+    if machines:
+        several = f"{machine_type} --slices {machines if re.fullmatch(r'[1-9][0-9]*', machines) else 2}"
+        raise UserError(f"--topology {name}: names one slice; several of them: --topology {several}")
+    return f"{kind}:{_shape(name, kind, int(slice_name[2]))}"
 
 
 def _shape(name: str, kind: str, size: int) -> str:

@@ -107,9 +107,10 @@ def test_slices_by_googles_names(name):
 
 
 def test_machines_by_their_clouds_names():
-    names = ("a3-highgpu-8g", "a3-highgpu-8g:2", "a2-highgpu-4g", "a2-ultragpu-8g", "p5en.48xlarge", "v5litepod-16")
-    expected = ["h100:8", "h100:2x8", "a100-40:4", "a100-80:8", "h200:8", "v5e:4x4"]
+    names = ("a3-highgpu-8g", "a3-highgpu-8g:2", "a2-highgpu-4g", "a2-ultragpu-8g", "p5e.48xlarge", "p5en.48xlarge:2")
+    expected = ["h100:8", "h100:2x8", "a100-40:4", "a100-80:8", "h200:8", "h200:2x8"]
     assert [vendor_names.to_topology(name) for name in names] == expected
+    assert vendor_names.to_topology("v5litepod-16") == "v5e:4x4"
     assert all(topologies.parse(name).size for name in vendor_names.MACHINE_TYPES)
 
 
@@ -122,6 +123,8 @@ def test_machines_by_their_clouds_names():
         ("a3-highgpu-8g:two", "wants the number of machines, such as a3-highgpu-8g:2"),
         ("a3-highgpu-9g", "'a3-highgpu-9g' is none of .*, do you mean a3-highgpu-8g"),
         ("v7-128", "'v7-128' is none of v4, v5e"),
+        ("v6e-64:2", "names one slice; several of them: --topology v6e-64 --slices 2"),
+        ("v5litepod-16:3", "names one slice; several of them: --topology v5litepod-16 --slices 3"),
     ],
 )
 def test_wrong_names_of_clouds(name, answer):
