@@ -63,6 +63,8 @@ class MultiLabelTask(TextsTask):
             raise ValueError(f"thresholds: expected one for each of labels, {self.outputs}, got {len(self.thresholds)}")
         if not isinstance(self.label, str) and self.labels is not None and set(self.labels) != set(columns):
             raise ValueError("labels: expected the names of the columns in label, each once; leave labels out")
+        if not isinstance(self.label, str) and self.separator is not None:
+            raise ValueError("separator: is of labels in one column, and label names a column for each; drop separator")
         return self
 
     @property

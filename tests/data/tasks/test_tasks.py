@@ -56,6 +56,11 @@ def test_the_separator_of_labels_is_found(separator):
     assert [known.target(*row) for row in rows] == [(1, 0), (1, 1), (0, 0), (0, 0)]
 
 
+def test_label_columns_have_no_separator():
+    with pytest.raises(ValueError, match="separator: is of labels in one column, and label names a column for each"):
+        MultiLabelTask(label=("joy", "fear"), separator=";")
+
+
 def test_a_label_may_hold_a_separator_of_others():
     task = MultiLabelTask(labels=("Food, Drink", "Travel"))
     for text, target in (("Food, Drink", (1, 0)), ("Food, Drink|Travel", (1, 1)), ("Travel; Food, Drink", (1, 1))):
