@@ -250,7 +250,7 @@ def row_details(
     """
     records = tuple(
         {
-            "id": task.row_id(row.row),
+            "id": task.row_id(row),
             "target": task.named(target, row.row, row.where),
             "prediction": task.named(prediction, row.row, row.where),
             "loss": round(loss, 6),

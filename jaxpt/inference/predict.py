@@ -12,7 +12,6 @@ import numpy as np
 
 from jaxpt import config as configs
 from jaxpt.config import Config
-from jaxpt.data import tables
 from jaxpt.data.parts import chosen_task
 from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError, listed
@@ -264,5 +263,5 @@ class Submission:
             if none := sum(index < 0 for index in predicted):
                 say(f"texts that are no label: {none:,}, written as {self._labels[0]}")
             predicted = [self._labels[max(index, 0)] for index in predicted]
-        ids = [tables.row_id(row.row, self.task.id, default=number) for number, row in enumerate(rows)]
+        ids = [self.task.row_id(row) for row in rows]
         yield from glue_submission(self._name, ids, predicted)

@@ -134,7 +134,7 @@ def _save(config: Config, splits: Splits, measured: Measured, chosen: Mapping[st
     rows = zip(splits.rows[split], splits.targets[split], chosen[best.model].predictions[split], strict=True)
     predictions = (
         {
-            "id": config.task.row_id(row.row),
+            "id": config.task.row_id(row),
             "target": config.task.named(target, row.row, row.where),
             "prediction": config.task.named(prediction, row.row, row.where),
         }

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from jaxpt.data import datasets
+from jaxpt.data.labelled import examples
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tasks.classification import ClassificationTask
@@ -73,6 +74,17 @@ def test_every_row_and_the_worst_first():
     (part,) = found.parts
     assert [one["loss"] for one in part["worst"]] == sorted(losses, reverse=True)
     assert part["worst"][0] == found.rows[1] | {"text": "b"}, "with their texts"
+
+
+def test_a_row_without_an_id_is_called_by_its_number_as_in_predictions(tmp_path):
+    """Not by its line, so that the rows of a run join those of `jaxpt predict`; also where they are held out."""
+    table = tmp_path / "train.csv"
+    table.write_text("text,label\n" + "".join(f'"film {n}\n{n}",{TASK.labels[n % 2]}\n' for n in range(40)))
+    config = fine_tuning.recipe(tmp_path, data={"path": str(table)})
+    held_out = examples.split_rows(config, "validation")
+    found = task.row_details(TASK, held_out, [0] * len(held_out), [0] * len(held_out), [0.0] * len(held_out))
+    assert [f"film {one['id']}\n{one['id']}" for one in found.rows] == [row.row.values["text"] for row in held_out]
+    assert 0 < len(held_out) < 20 and found.lines[-1].split()[1] == f"{found.parts[0]['worst'][4]['id']}:"
 
 
 def test_labels_are_counted_where_they_are_classes():

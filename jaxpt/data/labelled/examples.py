@@ -52,10 +52,10 @@ def by_row(found: Examples, outputs: Sequence[Any]) -> list[list[Any]]:
 
 def read(task: Task, files: Iterable[RowFile]) -> list[LocatedRow]:
     """The rows of some files."""
+    rows = ((number, file, row) for number, file in enumerate(files) for row in file.rows(task))
     return [
-        LocatedRow(row, file.where(row), (number, row.number))
-        for number, file in enumerate(files)
-        for row in file.rows(task)
+        LocatedRow(row, file.where(row), (number, row.number), row_number)
+        for row_number, (number, file, row) in enumerate(rows)
     ]
 
 

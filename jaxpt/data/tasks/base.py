@@ -29,6 +29,8 @@ class LocatedRow(NamedTuple):
     """File and line, for messages."""
     origin: tuple[int, int]
     """(file, row)."""
+    row_number: int | None = None
+    """Its number among all rows of its files, from 0: its id where no column has one. None: not known."""
 
 
 class Task(TaskConfig):
@@ -38,7 +40,7 @@ class Task(TaskConfig):
     """Name of the task, such as `mrpc`: the prefix of text-to-text inputs, and of a submission's file."""
     id: str | None = None
     """Column of the rows' ids; by default the first that there is of `id`, `idx`, `index`, `ind`, `pairID` and
-    `sent_id`, else the number of the row."""
+    `sent_id`, else the number of the row, from 0."""
     header: tuple[str, ...] | None = None
     """Names of the columns of files that do not name them: TSV and CSV without a header line, CoNLL."""
     quoted: bool | None = None
@@ -284,9 +286,9 @@ class Task(TaskConfig):
         """All texts that can be a target, where these are few."""
         return ()
 
-    def row_id(self, row: Row) -> Any:
-        """The id of a row: its column's value, or its number."""
-        return tables.row_id(row, self.id)
+    def row_id(self, row: LocatedRow) -> Any:
+        """The id of a row: its column's value, or its number from 0, as in the files of `jaxpt predict`."""
+        return tables.row_id(row.row, self.id, default=row.row_number)
 
 
 def _said(value: Any) -> str:

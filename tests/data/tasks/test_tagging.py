@@ -142,9 +142,12 @@ def test_metrics_beside_those_of_each_words_most_frequent_tag():
 
 def test_ids():
     """CoNLL-U's column `id` numbers words."""
-    assert NER.row_id(row(["a"], ["O"], id=["1"], sent_id="doc-1")) == "doc-1"
-    assert NER.row_id(row(["a"], ["O"], id=["1"], sent_id=None)) == 3
-    assert NER.row_id(row(["a"], ["O"], id="x")) == "x"
+
+    def row_id(row_number=None, **values):
+        return NER.row_id(LocatedRow(row(["a"], ["O"], **values), "f: line 3", (0, 3), row_number))
+
+    assert row_id(0, id=["1"], sent_id="doc-1") == "doc-1" and row_id(0, id="x") == "x"
+    assert row_id(0, id=["1"], sent_id=None) == 0 and row_id(id=["1"]) == 3
 
 
 def test_entities_as_text():
