@@ -256,6 +256,12 @@ class Config(Frozen):
     profile: Annotated[ProfileConfig | None, unaffected("program")] = execution(None)
     """Trace some steps into `run_dir/profile`, for xprof and Perfetto; `{}` takes the defaults."""
 
+    def __new__(cls, *paths: Any, **values: Any) -> Self:
+        """Refuses the path of a recipe, which `load` reads."""
+        if paths:
+            raise UserError(f"jaxpt.Config: takes no path; jaxpt.Config.load({str(paths[0])!r}) reads a recipe")
+        return super().__new__(cls)
+
     @classmethod
     def load(cls, path: str | Path, /, **overrides: Any) -> Config:
         """Reads a recipe, or a run's configuration, as `jaxpt train` does.
