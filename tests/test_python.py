@@ -47,6 +47,11 @@ def test_a_wrong_name_gets_the_nearest():
         jaxpt.fit(jaxpt.Config.load(RECIPE), seed=3)
 
 
+def test_a_configuration_is_read_by_load():
+    with pytest.raises(UserError, match=r"takes no path; jaxpt\.Config\.load\('tick\.yaml'\) reads a recipe"):
+        jaxpt.Config("tick.yaml")
+
+
 def test_a_configuration_is_frozen():
     with pytest.raises(AttributeError, match=r"^TrainConfig\.steps: a configuration is frozen; [^\n]*$"):
         jaxpt.Config.load(RECIPE).train.steps = 3
@@ -106,6 +111,11 @@ def test_a_classifier_predicts_as_the_command(run, tmp_path):
     for row, answer, record in zip(rows, answers, written, strict=True):
         assert {name: record[name] for name in row} == row and record["predicted_label"] == answer["label"]
         assert record["probabilities"] == pytest.approx(answer["probabilities"], rel=1e-5)
+        assert record["probability"] == pytest.approx(answer["probability"], rel=1e-5)
+    for answer, likeliest in zip(answers, model.predict([row["text"] for row in rows], top_k=1), strict=True):
+        assert likeliest["probabilities"] == {answer["label"]: answer["probability"]}
+    with pytest.raises(UserError, match="top_k: expected a number of labels from 1 on, or None for all, got 0"):
+        model.predict(["a film"], top_k=0)
     assert model("a good film", attentions=True).attentions.shape[:2] == (2, 4)
     with pytest.raises(UserError, match=r"inputs: expected a list with an entry for each row, got 'a film'"):
         model.predict("a film")

@@ -14,6 +14,7 @@ from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.decode.embed import Layer
 from jaxpt.decode.forward import Forward, forward
 from jaxpt.errors import UserError, shown
+from jaxpt.inference.prediction_files import to_likeliest
 from jaxpt.inference.predictor import RunPredictor
 from jaxpt.models.base import compute_dtype
 
@@ -109,19 +110,22 @@ def _ids(model: Loaded, text: Any, where: str) -> list[int]:
     return [int(i) for i in ids]
 
 
-def predict(predictor: RunPredictor, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+def predict(predictor: RunPredictor, inputs: Sequence[Any], top_k: int | None = None) -> list[dict[str, Any]]:
     """A fine-tuned run's answers.
 
     Args:
       predictor: of the run.
       inputs: for each row its text, a tuple of its columns, or a dict by column.
+      top_k: the likeliest labels whose probabilities are returned; None: all.
 
     Returns:
       For each row its answer.
 
     Raises:
-      UserError: a row is not as it must be.
+      UserError: a row is not as it must be, or `top_k` is no positive number.
     """
+    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+        raise UserError(f"top_k: expected a number of labels from 1 on, or None for all, got {shown(top_k)}")
     if isinstance(inputs, str) or not isinstance(inputs, Sequence):
         raise UserError(f"inputs: expected a list with an entry for each row, got {shown(inputs)}")
     if not inputs:
@@ -131,7 +135,7 @@ def predict(predictor: RunPredictor, inputs: Sequence[Any]) -> list[dict[str, An
         LocatedRow(Row(number, columns_of(task, row, f"row {number}")), f"row {number}", (0, number))
         for number, row in enumerate(inputs)
     ]
-    return list(predictor(rows))
+    return [to_likeliest(answer, top_k) for answer in predictor(rows)]
 
 
 def columns_of(task: Task, row: Any, where: str) -> dict[str, Any]:

@@ -225,19 +225,20 @@ class Loaded:
         """
         return inspecting.call(self, inputs, targets, decoder_inputs, layer, attentions)
 
-    def predict(self, inputs: Sequence[Any], task: str | None = None) -> list[dict[str, Any]]:
+    def predict(self, inputs: Sequence[Any], task: str | None = None, top_k: int | None = None) -> list[dict[str, Any]]:
         """A fine-tuned model's answers: labels with probabilities, values, spans, tags, or text.
 
         Args:
           inputs: for each row its text, a tuple of its columns (question and context), or a dict by column.
           task: which one, of a run on several tasks.
+          top_k: the likeliest labels whose probabilities are returned, as of `jaxpt predict`; all by default.
 
         Raises:
-          UserError: the model is no run with a task, or a row is not as it must be.
+          UserError: the model is no run with a task, a row is not as it must be, or `top_k` is no positive number.
         """
         if self._predictor is None or self._predictor.task != task:
             self._predictor = RunPredictor.of(self.path, task)
-        return inspecting.predict(self._predictor, inputs)
+        return inspecting.predict(self._predictor, inputs, top_k)
 
     def __repr__(self) -> str:
         return inspecting.describe(self)

@@ -2,6 +2,9 @@
 
 id, the columns of the input, label, probability, label_2, probability_2, …      csv, tsv, parquet
 id, the columns of the input, label, probability, probabilities: {label: p}      jsonl
+
+A NaN of the input is null, in CSV and TSV an empty cell, and an infinity is the text Infinity or -Infinity; a column of
+Parquet keeps both.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ import csv
 import io
 import itertools
 import json
+import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,7 +58,7 @@ def read_rows(task: Task, file: str | None, texts: Sequence[str]) -> list[Locate
     else:
         located = [(f"--text {n}", text) for n, text in enumerate(texts, 1)] or _lines_of_stdin()
         column = _text_column(task, "--text" if texts else "stdin")
-        rows = [LocatedRow(Row(n, {column: text}), where, (0, n)) for n, (where, text) in enumerate(located, 1)]
+        rows = [LocatedRow(Row(n, {column: text}), where, (0, n), n - 1) for n, (where, text) in enumerate(located, 1)]
     if not rows:
         raise UserError(f"{'stdin' if file in (None, '-') else file}: has no rows")
     return rows
@@ -90,21 +94,54 @@ def to_records(
 
     Yields:
       `id` (the row's number from 0, or the file's id column), the row's columns, and the answer; a field of the answer
-      that is also a column of the input has the prefix `predicted_`.
+      that is also a column of the input has the prefix `predicted_`, as often as it takes to be no column.
     """
     columns = dict.fromkeys(itertools.chain.from_iterable(row.row.values for row in rows))
-    for number, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-        values = {"id": tables.row_id(row.row, task.id, default=number), **row.row.values}
+    for row, answer in zip(rows, answers, strict=True):
+        values = {"id": task.row_id(row), **row.row.values}
         if isinstance(row.row.values.get("id"), list):  # CoNLL-U's, which number words
-            values["id"] = tables.row_id(row.row, task.id, default=number)
+            values["id"] = task.row_id(row)
         predicted = with_top_k(answer, top_k, is_flat)
         repeated = [name for name in _REPEATED if name in columns]
         fields = {name: value for name, value in predicted.items() if name not in repeated}
-        yield values | {f"predicted_{name}" if name in columns else name: value for name, value in fields.items()}
+        yield values | {_free_name(name, columns): value for name, value in fields.items()}
+
+
+def _free_name(name: str, columns: Container[str]) -> str:
+    """The name of a field of an answer that is no column of the input."""
+    while name in columns:
+        name = f"predicted_{name}"
+    return name
+
+
+def to_likeliest(answer: Answer, top_k: int | None) -> Answer:
+    """An answer with the probability of its label, and the probabilities of the likeliest labels alone.
+
+    Args:
+      answer: of a task; one without a probability of each label is returned as it is.
+      top_k: how many labels; None: all, in the task's order.
+
+    Example:
+      >>> to_likeliest({"label": "b", "probabilities": {"a": 0.25, "b": 0.7, "c": 0.05}}, 2)
+      {'label': 'b', 'probability': 0.7, 'probabilities': {'b': 0.7, 'a': 0.25}}
+    """
+    probabilities = answer.get("probabilities")
+    if not isinstance(probabilities, dict):
+        return answer
+    fields = {name: value for name, value in answer.items() if name != "probabilities"}
+    if "label" in answer:
+        fields["probability"] = probabilities[str(answer["label"])]
+    likeliest = sorted(probabilities.items(), key=lambda pair: -pair[1])[:top_k]
+    return fields | {"probabilities": probabilities if top_k is None else dict(likeliest)}
 
 
 def with_top_k(answer: Answer, top_k: int, is_flat: bool = False) -> Answer:
     """An answer with the likeliest labels alone, and numbers of `DIGITS` digits.
+
+    Args:
+      answer: of a task.
+      top_k: as of `to_likeliest`.
+      is_flat: a field for each label and probability, for tables.
 
     Example:
       >>> with_top_k({"label": "b", "probabilities": {"a": 0.25, "b": 0.7, "c": 0.05}}, 2)
@@ -114,20 +151,14 @@ def with_top_k(answer: Answer, top_k: int, is_flat: bool = False) -> Answer:
       >>> with_top_k({"labels": ["b"], "probabilities": {"a": 0.25, "b": 0.7}}, 2, is_flat=True)
       {'labels': 'b', 'label_1': 'b', 'probability_1': 0.7, 'label_2': 'a', 'probability_2': 0.25}
     """
-    probabilities = answer.get("probabilities")
-    if not isinstance(probabilities, dict):
-        return {name: _rounded(value) for name, value in answer.items()}
-    best = sorted(probabilities.items(), key=lambda pair: -pair[1])[:top_k]
-    fields = {name: _rounded(value) for name, value in answer.items() if name != "probabilities"}
-    has_one = "label" in answer
-    if has_one:
-        fields["probability"] = _rounded(probabilities[str(answer["label"])])
-    if not is_flat:
-        return fields | {"probabilities": {label: _rounded(p) for label, p in best}}
+    fields = _rounded(to_likeliest(answer, top_k))
+    if not is_flat or not isinstance(fields.get("probabilities"), dict):
+        return fields
+    best = fields.pop("probabilities").items()
     if isinstance(fields.get("labels"), list):
         fields["labels"] = "|".join(fields["labels"])
-    for place, (label, p) in list(enumerate(best, 1))[has_one:]:
-        fields |= {f"label_{place}": label, f"probability_{place}": _rounded(p)}
+    for place, (label, p) in list(enumerate(best, 1))["label" in answer :]:
+        fields |= {f"label_{place}": label, f"probability_{place}": p}
     return fields
 
 
@@ -145,7 +176,25 @@ def _rounded(value: Any) -> Any:
 def json_lines(records: Iterable[Record]) -> Iterator[str]:
     """A line of JSON for each record."""
     for record in records:
-        yield json.dumps(record, ensure_ascii=False)
+        yield _json(record)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_without_nan(value), ensure_ascii=False, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    """A value as JSON can have it: None for NaN, a text for an infinity.
+
+    Example:
+      >>> _without_nan({"a": [float("nan"), float("-inf"), 0.5]})
+      {'a': [None, '-Infinity', 0.5]}
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, list | tuple):
+        return [_without_nan(element) for element in value]
+    return {name: _without_nan(member) for name, member in value.items()} if isinstance(value, dict) else value
 
 
 def _jsonl(records: Iterable[Record], file: IO[bytes]) -> None:
@@ -166,8 +215,8 @@ def _tsv(records: Iterable[Record], file: IO[bytes]) -> None:
     records = list(records)
     columns = _columns(records)
     for row in [dict(zip(columns, columns)), *records]:
-        cells = (row.get(name) for name in columns)
-        line = "\t".join("" if x is None else re.sub(r"\r\n|[\t\r\n]", " ", str(_cell(x))) for x in cells)
+        cells = (_cell(row.get(name)) for name in columns)
+        line = "\t".join("" if x is None else re.sub(r"\r\n|[\t\r\n]", " ", str(x)) for x in cells)
         file.write(f"{line}\n".encode())
 
 
@@ -190,7 +239,8 @@ def _array(values: list[Any]) -> Any:
             return array
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         pass
-    return pa.array([None if value is None else str(_cell(value)) for value in values])
+    cells = map(_cell, values)
+    return pa.array([None if cell is None else str(cell) for cell in cells])
 
 
 def _has_empty_struct(kind: Any) -> bool:
@@ -207,8 +257,8 @@ def _columns(records: Iterable[Record]) -> list[str]:
 
 
 def _cell(value: Any) -> Any:
-    """A value as a table has it: lists and objects as JSON."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value
+    """A value as a table of text has it: lists and objects as JSON."""
+    return _json(value) if isinstance(value, list | dict | bool) else _without_nan(value)
 
 
 WRITERS: dict[str, Callable[[Iterable[Record], IO[bytes]], None]] = {

@@ -125,6 +125,32 @@ def test_columns_of_the_input_keep_their_names(tmp_path):
     assert record == {"id": 0, "text": "a film", "label": "c", "predicted_label": "b", "probability": 0.712346}
 
 
+def test_no_column_of_the_input_is_overwritten(tmp_path):
+    rows = rows_of(tmp_path, "text,label,predicted_label,probability\na film,c,a,half\n")
+    (record,) = written(rows, top_k=1)
+    columns = {"text": "a film", "label": "c", "predicted_label": "a", "probability": "half"}
+    answer = {"predicted_predicted_label": "b", "predicted_probability": 0.712346}
+    assert record == {"id": 0, **columns, **answer}
+
+
+def test_numbers_that_json_has_not(tmp_path):
+    nan, inf = float("nan"), float("inf")
+    records = [{"id": 0, "x": nan, "y": [inf, nan], "z": -inf}]
+    prediction_files.write(tmp_path / "p.jsonl", records)
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    text = (tmp_path / "p.jsonl").read_text("utf-8")
+    plain = {"id": 0, "x": None, "y": ["Infinity", None], "z": "-Infinity"}
+    assert json.loads(text, parse_constant=refuse) == plain
+    for suffix in ("csv", "tsv"):
+        prediction_files.write(tmp_path / f"p.{suffix}", records)
+        (row,) = tables.read(tmp_path / f"p.{suffix}")
+        assert (row.values["x"], row.values["z"]) == ("", "-Infinity")
+        assert json.loads(row.values["y"], parse_constant=refuse) == plain["y"]
+
+
 def test_the_likeliest_labels(tmp_path):
     rows = rows_of(tmp_path, "text\na film\n")
     (record,) = written(rows, is_flat=False)
