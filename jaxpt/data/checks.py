@@ -29,6 +29,7 @@ def check(config: Config) -> None:
     """
     data, objective, settings = config.data, config.objective, config.data.tokenizer
     objective.check_family(config.model)
+    objective.check_settings(config.model, data.length)
     if data.source == "batches":  # `batches.manifest.check` looks at them
         return
     _check_cache(cache_root(config))

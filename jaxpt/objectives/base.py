@@ -253,6 +253,9 @@ class Objective(ObjectiveConfig):
 
     # ---- checks -----------------------------------------------------------------------------------------------------
 
+    def check_settings(self, model: ModelConfig, length: int) -> None:
+        """Raises UserError for settings that are wrong with any vocabulary; called before a text is read."""
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         """Raises UserError for invalid settings; called before training starts."""
         raise self._undefined("check")

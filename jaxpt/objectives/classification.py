@@ -165,8 +165,8 @@ class Classification(TextHead):
             return float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).mean())
         return label_entropy(labels)
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        super().check(model, length, vocabulary)
+    def check_settings(self, model: ModelConfig, length: int) -> None:
+        super().check_settings(model, length)
         if self.task.kind not in ("classification", "regression", "multi_label"):
             raise UserError(f"objective.kind: classification does not fit task.kind: {self.task.kind}")
         keys = ("label_smoothing", "r_drop", *["class_weights"] * (self.task.kind == "regression"))
@@ -174,7 +174,9 @@ class Classification(TextHead):
             raise UserError(f"objective.{key} is for task.kind: classification, not {self.task.kind}")
         if self.stride is not None and self.task.windows is None:
             raise UserError("objective.stride: is of the windows of long texts; set task.windows to mean or max")
-        if isinstance(self.class_weights, tuple) and len(self.class_weights) != self.task.outputs:
-            raise UserError(f"objective.class_weights: wants one for each of {self.task.outputs} labels")
+        self.check_class_weights(self.class_weights, "labels")
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
         if self.layout(vocabulary).room(length, 1 if self.task.pair is None else 2) < 1:
             raise UserError(f"data.length: {length} leaves no room for text beside the special tokens")

@@ -124,6 +124,12 @@ class HeadObjective(Objective):
         """The objective of one task of a mixture, as if it were all."""
         return self.model_copy(update={"task": task})
 
+    def check_settings_of_tasks(self, model: ModelConfig, length: int) -> None:
+        """`check_settings` of each task of a mixture."""
+        for task in self.task.tasks:
+            with named(task.name):
+                self.for_task(task).check_settings(model, length)
+
     def check_tasks(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         """`check` of each task of a mixture."""
         for task in self.task.tasks:
@@ -277,10 +283,20 @@ class HeadObjective(Objective):
             return batch
         return {**batch, "encoder_token_types": jnp.minimum(batch["encoder_token_types"], max(num_types - 1, 0))}
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+    def check_settings(self, model: ModelConfig, length: int) -> None:
         if not self.predicts_tokens:
             self.refuse_z_loss()
         self.task.check_metrics()
+
+    def check_class_weights(self, class_weights: Any, of: str) -> None:
+        """Raises UserError where there is no weight for each label; `of`: what the labels are called."""
+        if isinstance(class_weights, tuple) and self.task.outputs not in (0, len(class_weights)):  # 0: not known yet
+            raise UserError(
+                f"objective.class_weights: wants one for each of {self.task.outputs} {of}, got {len(class_weights)}"
+            )
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        self.check_settings(model, length)
         self.layout(vocabulary)
 
 
@@ -382,13 +398,13 @@ class TextHead(Labelled):
         weights_BxL = jnp.einsum("bsl,bs->bl", is_target_BxSxL.astype(jnp.float32), 1 / jnp.maximum(sizes_BxS, 1))
         return targets_BxL, weights_BxL, (sizes_BxS > 0).sum(dtype=jnp.float32)
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+    def check_settings(self, model: ModelConfig, length: int) -> None:
         key = "extract" if self.extract else "lm_loss"
         if self.family != "decoder" and getattr(self, key):
             raise UserError(f"objective.{key}: is for decoders; model.kind: {model.kind} is of family {self.family}")
         if self.lm_loss and self.features is not None:
             raise UserError("objective.lm_loss trains the model, objective.features reads a frozen one; remove one")
-        super().check(model, length, vocabulary)
+        super().check_settings(model, length)
 
     def refuse_z_loss(self) -> None:
         if not self.lm_loss:

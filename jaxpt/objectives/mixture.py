@@ -166,8 +166,12 @@ class Mixture(Labelled):
         return total / count
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        self.refuse_z_loss()
+        self.check_settings(model, length)
         self.check_tasks(model, length, vocabulary)
+
+    def check_settings(self, model: ModelConfig, length: int) -> None:
+        self.refuse_z_loss()
+        self.check_settings_of_tasks(model, length)
         stacks = {name: model.task_head(part.task.head).stack for name, part in self.parts.items()}
         if len(set(stacks.values())) > 1:
             task_stacks = ", ".join(f"{name} the {stack}'s" for name, stack in stacks.items())

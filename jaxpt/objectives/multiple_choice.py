@@ -110,9 +110,12 @@ class MultipleChoice(TextHead):
 
         return Baseline("uniform", "labels", lambda batch, vocabulary: batch["label_weights"], uniform_loss)
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        super().check(model, length, vocabulary)
+    def check_settings(self, model: ModelConfig, length: int) -> None:
+        super().check_settings(model, length)
         if self.task.kind != self.kind:
             raise UserError(f"objective.kind: {self.kind} does not fit task.kind: {self.task.kind}")
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
         if self.layout(vocabulary).room(length, 2) < 2:
             raise UserError(f"data.length: {length} leaves no room for two texts beside the special tokens")

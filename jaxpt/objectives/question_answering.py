@@ -133,10 +133,13 @@ class QuestionAnswering(HeadObjective):
             count += float(weights_BxN.sum())
         return total / count
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        super().check(model, length, vocabulary)
+    def check_settings(self, model: ModelConfig, length: int) -> None:
+        super().check_settings(model, length)
         if self.task.kind != "question_answering":
             raise UserError(f"objective.kind: question_answering does not fit task.kind: {self.task.kind}")
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
         if (room := self.layout(vocabulary).room(length, 2)) <= self.max_query:
             raise UserError(
                 f"data.length: {length} leaves room for {room} tokens of question and context, objective.max_query is "

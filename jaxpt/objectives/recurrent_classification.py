@@ -109,9 +109,12 @@ class RecurrentClassification(Classification):
                 f"objective.kind: {self.kind} reads with a recurrent model such as model.kind: awd_lstm, not "
                 f"{model.kind}; objective.kind: classification is for that one"
             )
+        super().check(model, length, vocabulary)
+
+    def check_settings(self, model: ModelConfig, length: int) -> None:
         if self.features is not None:
             raise UserError("objective.features: recurrent_classification reads the last layer alone; remove it")
-        super().check(model, length, vocabulary)
+        super().check_settings(model, length)
 
 
 def read_chunks(model: Bound, tokens_BxL: jax.Array, segments_BxL: jax.Array, size: int) -> jax.Array:

@@ -101,11 +101,13 @@ class Tagging(HeadObjective):
             ),
         )
 
-    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        super().check(model, length, vocabulary)
+    def check_settings(self, model: ModelConfig, length: int) -> None:
+        super().check_settings(model, length)
         if self.task.kind != "tagging":
             raise UserError(f"objective.kind: tagging does not fit task.kind: {self.task.kind}")
-        if isinstance(self.class_weights, tuple) and len(self.class_weights) != self.task.outputs:
-            raise UserError(f"objective.class_weights: wants one for each of {self.task.outputs} tags")
+        self.check_class_weights(self.class_weights, "tags")
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
         if self.layout(vocabulary).room(length, 1) < 1:
             raise UserError(f"data.length: {length} leaves no room for words beside the special tokens")

@@ -126,15 +126,22 @@ class TextToText(NextToken, Labelled):
         return Baseline("unigram", "target tokens", lambda batch, vocabulary: batch["decoder_loss_weights"])
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        if self.family == "encoder":
-            raise UserError(f"objective.kind: text_to_text: model.kind: {model.kind} has no decoder; drop objective")
         if self.task.kind == "mixture":
             self.check_tasks(model, length, vocabulary)
             return
         super().check(model, length, vocabulary)
+
+    def check_settings(self, model: ModelConfig, length: int) -> None:
+        if self.family == "encoder":
+            raise UserError(f"objective.kind: text_to_text: model.kind: {model.kind} has no decoder; drop objective")
+        if self.task.kind == "mixture":
+            self.check_settings_of_tasks(model, length)
+            return
+        super().check_settings(model, length)
         if getattr(self.task, "windows", None) is not None:
             raise UserError("task.windows: is for objective.kind: classification, whose outputs can be pooled")
-        if self.decide_by == "likelihood" and not self.task.candidates():
+        has_candidates = self.task.candidates() or getattr(self.task, "labels", ()) is None  # None: not known yet
+        if self.decide_by == "likelihood" and not has_candidates:
             raise UserError(f"objective.decide_by: likelihood needs labels, which task.kind: {self.task.kind} has not")
         if self.normalize and self.decide_by != "likelihood":
             raise UserError("objective.normalize: true is for objective.decide_by: likelihood; set that, or remove it")

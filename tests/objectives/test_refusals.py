@@ -7,11 +7,11 @@ import pytest
 from jaxpt import cli
 from jaxpt.config import ObjectiveConfig, build
 from jaxpt.config.kinds import resolve
-from jaxpt.data import datasets
+from jaxpt.data import checks, datasets
 from jaxpt.data.tokenizers import planned
 from jaxpt.errors import UserError
 from jaxpt.objectives.unilm import KINDS as KINDS_OF_MASKS
-from tests import families
+from tests import families, fine_tuning
 
 RECIPE = str(Path(__file__).parents[2] / "configs" / "smoke" / "t5_tiny.yaml")
 XLNET = {"kind": "xlnet", "vocab_size": 200, "layers": 1, "embed_dim": 32, "heads": 4, "mlp_dim": 64}
@@ -173,3 +173,18 @@ def test_a_command_ends_with_one_line_and_makes_nothing(tmp_path, capsys):
         captured = capsys.readouterr()
         assert code == 2 and said in captured.err and captured.err.count("\n") == 1, captured
         assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ({"class_weights": [1, 2, 3]}, r"objective\.class_weights: wants one for each of 2 labels, got 3"),
+        ({"stride": 4}, r"objective\.stride: is of the windows of long texts; set task\.windows to mean or max"),
+        ({"lm_loss": 0.5}, r"objective\.lm_loss: is for decoders; model\.kind: bert is of family encoder"),
+    ],
+)
+def test_settings_of_heads_are_looked_at_before_a_vocabulary_is_read(objective, words, tmp_path, monkeypatch):
+    config = fine_tuning.recipe(tmp_path, objective=objective)
+    monkeypatch.setattr(checks.vocabulary_files, "find", lambda *_: pytest.fail("a vocabulary was looked for"))
+    with pytest.raises(UserError, match=words):
+        checks.check(config)
