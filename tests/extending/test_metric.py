@@ -6,11 +6,13 @@ import pytest
 from pydantic import ValidationError
 
 from jaxpt import metrics
+from jaxpt.data.labelled import checks
 from jaxpt.data.tasks.classification import ClassificationTask
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot import measures
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.runtime import plugins
+from tests import fine_tuning
 
 KAPPA = '''
 from sklearn.metrics import cohen_kappa_score
@@ -83,6 +85,11 @@ def number(predictions, targets):
 
 
 @metric(targets=("label",))
+def failing(predictions, targets):
+    raise ValueError("too few rows")
+
+
+@metric(targets=("label",))
 def words(predictions, targets):
     return {"words": "good"}
 '''
@@ -133,6 +140,18 @@ def test_what_it_returns_is_checked(module, name, returned):
     with pytest.raises(UserError) as error:
         task(f"{module}.{name}").score([0, 1], [0, 1], f"{module}.{name}")
     assert str(error.value) == f"{module}.{name}: must return {{name: number}}, it returns {returned}"
+
+
+@pytest.mark.parametrize("name", ["number", "failing"])
+def test_what_it_returns_is_checked_before_a_run(module, name, tmp_path):
+    """With the labels of the first rows as predictions; what it raises may be due to these, so it is no mistake yet."""
+    metrics = [f"{module}.{name}"]
+    config = fine_tuning.recipe(tmp_path, task={"kind": "classification", "metrics": metrics})
+    if name == "failing":
+        checks.check(config)
+        return
+    with pytest.raises(UserError, match=rf"task\.metrics: {module}\.number: must return {{name: number}}, .* 0\.5"):
+        checks.check(config)
 
 
 def test_few_shot_tasks_measure_it(module):

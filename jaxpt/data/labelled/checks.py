@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ from jaxpt.data import tables
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import files
 from jaxpt.data.parts import each_task, named
-from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tables import Row
+from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
+from jaxpt.metrics import METRICS
 
 if TYPE_CHECKING:
     from jaxpt.data.parts import Part
@@ -27,7 +30,13 @@ ROWS_PER_LABEL = 5
 
 
 BEGINNING = 20
-"""Rows of each file that are read before a run starts."""
+"""Rows of each file that are looked at as a whole before a run starts."""
+LABELLED_ROWS = 100_000
+"""Rows of each split whose labels are looked at before a run starts; SST-2's 67,349 take half a second."""
+_DECIDED_AS_TARGETS = ("label", "labels", "number", "tags")
+"""What metrics score where predictions have the form of targets."""
+_checked: set[Any] = set()
+"""Tasks and files, with their state, in which nothing was wrong: a run looks several times, in each of its phases."""
 
 
 def check(config: Config) -> None:
@@ -37,30 +46,68 @@ def check(config: Config) -> None:
       config: the run's configuration in one phase, with a task.
 
     Raises:
-      UserError: a metric that the task has not; a file of one split that is given for another one, too; a test set
-        without metrics; a row without a column that the task reads, or with a label that it has not.
+      UserError: a metric that the task has not, or that returns no numbers by name; a file of one split that is given
+        for another one, too; a test set without metrics; a row without a column that the task reads, or with a label
+        that it has not, of the training, validation or test set.
     """
     config.task.check_metrics()
     for name, task_config in each_task(config).items():
         with named(name):
             _check_files(task_config)
-            _check_beginnings(task_config)
+            _check_rows(task_config)
     if config.task.kind == "mixture":
         _check_best(config)
 
 
-def _check_beginnings(config: Config) -> None:
-    """Raises UserError where one of the first rows of a file is not as it should be; those of a test have no labels."""
+def _check_rows(config: Config) -> None:
+    """Raises UserError where one of the first rows of a file is not as it should be, or the label of a later one."""
     if config.data.source == "batches":
         return
+    task = config.task
     for split in ("train", "validation", "test"):
-        for file in files(config.data, split):
-            if file.split is not None or "://" in file.path:  # a data set, or a file elsewhere
+        local = [file for file in files(config.data, split) if file.state is not None]
+        key = repr((type(task), task, split, local, [file.state for file in local]))
+        if key in _checked:
+            continue
+        left = LABELLED_ROWS
+        for file in local:
+            first: list[LocatedRow] = []
+            for row in itertools.islice(file.rows(task), max(left, BEGINNING)):
+                where = file.where(row)
+                if len(first) < BEGINNING:
+                    task.content(row, where)
+                    first.append(LocatedRow(row, where, (0, row.number)))
+                _check_target(task, split, row, where)
+                left -= 1
+            _check_own_metrics(task, first)
+        _checked.add(key)
+
+
+def _check_target(task: Task, split: str, row: Row, where: str) -> None:
+    """Raises UserError where a row has not the target that it is trained or scored with."""
+    if getattr(task, "labels", ()) is None:  # they are still to be found, in the training set
+        task.labels_in(row, where)
+    elif (split != "train" and task.scored) or task.shown or task.kind in ("regression", "multiple_choice"):
+        task.target(row, where)
+
+
+def _check_own_metrics(task: Task, rows: Sequence[LocatedRow]) -> None:
+    """Raises UserError where a metric of another module does not return numbers by name: it is given the targets of
+    some rows as their predictions. What it raises itself may be due to these few rows."""
+    own = [metric for metric in task.scored if "." in metric and metric in METRICS]
+    if not own or not rows or task.metric_targets not in _DECIDED_AS_TARGETS or getattr(task, "labels", ()) is None:
+        return
+    predictions = [task.target(row.row, row.where) for row in rows]
+    _, targets = task.grouped(rows)
+    for metric in own:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                task.score(predictions, targets, metric)
+            except UserError as error:
+                raise UserError(f"task.metrics: {error}") from None
+            except Exception:  # whatever anyone's module raises
                 continue
-            for row in itertools.islice(file.rows(config.task), BEGINNING):
-                config.task.content(row, file.where(row))
-                if split != "test":
-                    config.task.labels_in(row, file.where(row))
 
 
 def _check_best(config: Config) -> None:

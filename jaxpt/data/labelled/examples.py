@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from jaxpt.config import Config, DataConfig
 from jaxpt.data import tables
 from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.tables import HeldOut
-from jaxpt.data.tables.files import packed_in, size
+from jaxpt.data.tables.files import size
 from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.data.tokenizers.base import Tokenizer
 
@@ -104,7 +103,7 @@ def divided(data: DataConfig, task: Task) -> Divided:
       UserError: names the row that is not as it should be.
     """
     train_files = files(data, "train")
-    states = [_state(file) for file in train_files]
+    states = [file.state for file in train_files]
     key = type(task), repr((data, task, states))
     if key in _kept:
         return _kept[key]
@@ -118,14 +117,6 @@ def divided(data: DataConfig, task: Task) -> Divided:
             _kept.clear()
         _kept[key] = found
     return found
-
-
-def _state(file: RowFile) -> tuple[int, ...] | None:
-    """What changes when a file does; None where that is not known."""
-    if file.split is not None or "://" in file.path:
-        return None
-    stat = os.stat(packed_in(file.path))
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 class Chosen(NamedTuple):

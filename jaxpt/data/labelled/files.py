@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from jaxpt.config import DataConfig
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
+from jaxpt.data.tables.files import packed_in
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError
 
@@ -37,6 +39,14 @@ class RowFile(NamedTuple):
         keys = () if self.format == "jsonl" else ("header", *of_format)
         options = {key: option for key in keys if (option := getattr(task, key)) is not None}
         return tables.read(self.path, format, **options)
+
+    @property
+    def state(self) -> tuple[int, ...] | None:
+        """What changes when the file does; None of a data set, or a file elsewhere."""
+        if self.split is not None or "://" in self.path:
+            return None
+        stat = os.stat(packed_in(self.path))
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def where(self, row: Row) -> str:
         """The place of a row, for messages."""

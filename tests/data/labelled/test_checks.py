@@ -24,6 +24,54 @@ def test_a_tag_that_no_row_has_is_refused(tmp_path):
     assert str(error.value) == ("data.path: no row has the label 'I-good'; add some, or take it out of task.labels")
 
 
+@pytest.mark.parametrize(
+    ("split", "row", "label", "words"),
+    [
+        ("validation", 60, "gud", "line 61: label 'gud' is none of task.labels; did you mean good"),
+        ("train", 300, "gud", "line 301: label 'gud' is none of task.labels; did you mean good"),
+        ("test", 60, "gud", "line 61: label 'gud' is none of task.labels; did you mean good"),
+        ("test", 0, "", "line 1: column 'label' (task.label) is empty"),
+        ("test", 0, None, "line 1: no column 'label'; it has text"),
+    ],
+)
+def test_every_label_is_looked_at_before_a_run(split, row, label, words, tmp_path):
+    """Of the test set, too, which is scored only when the run is at its end."""
+    sizes, keys = {"train": 320, "validation": 80, "test": 80}, {"train": "path"}
+    paths = {}
+    for name, size in sizes.items():
+        made = [{"text": f"a film {n}", "label": ("bad", "good")[n % 2]} for n in range(size)]
+        if name == split:
+            made[row] = {"text": "a play"} | ({} if label is None else {"label": label})
+        paths[keys.get(name, f"{name}_path")] = fine_tuning.write(tmp_path / f"{name}.jsonl", made)
+    config = fine_tuning.recipe(tmp_path, data=paths, task={"kind": "classification", "labels": ["bad", "good"]})
+    with pytest.raises(UserError) as error:
+        checks.check(config)
+    assert f"{split}.jsonl: {words}" in str(error.value)
+
+
+def test_labels_of_huge_files_are_looked_at_up_to_a_limit(tmp_path, monkeypatch):
+    made = [{"text": f"a film {n}", "label": ("bad", "good")[n % 2]} for n in range(64)]
+    made[50]["label"] = "gud"
+    task = {"kind": "classification", "labels": ["bad", "good"]}
+    config = fine_tuning.recipe(tmp_path, made=made, task=task)
+    monkeypatch.setattr(checks, "LABELLED_ROWS", 50)
+    checks.check(config)
+    checks._checked.clear()
+    monkeypatch.setattr(checks, "LABELLED_ROWS", 51)
+    with pytest.raises(UserError, match="line 51: label 'gud'"):
+        checks.check(config)
+
+
+def test_a_number_is_looked_at_before_a_run(tmp_path):
+    made = [{"text": f"a film {n}", "score": n} for n in range(64)]
+    made[50]["score"] = "many"
+    config = fine_tuning.recipe(
+        tmp_path, made=made, task={"kind": "regression", "label": "score"}, data={"validation_path": None}
+    )
+    with pytest.raises(UserError, match=r"line 51: column 'score' \(task\.label\) wants a number, got 'many'"):
+        checks.check(config)
+
+
 def test_repaired_tags_are_said(tmp_path):
     fine_tuning.write(tmp_path / "dev.jsonl", rows(("O", "B-good", "I-good")))
     train = rows(("I-good", "I-good", "O"), ("I-good", "O", "I-good"), ("O", "O", "O"))
