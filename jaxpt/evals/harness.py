@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,15 +14,17 @@ from jaxpt.config import NonNegativeInt, Overrides, PositiveInt
 from jaxpt.decode import prompts
 from jaxpt.decode.engine import Prompt
 from jaxpt.decode.options import Options, StopStrings
+from jaxpt.errors import UserError
 from jaxpt.evals import generation
 from jaxpt.evals.few_shot import baselines, measures, scoring, task
-from jaxpt.evals.few_shot.examples import examples
+from jaxpt.evals.few_shot.examples import check_first_rows, examples
 from jaxpt.evals.few_shot.model import Complete, NetworkModel
 from jaxpt.train import foreign
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
+    from jaxpt.config import Config
     from jaxpt.data.base import Data
 
 CHUNK = 64
@@ -51,9 +54,21 @@ class Harness(Evaluator):
     unit: Literal["piece", "word"] = "piece"
     """Of an encoder: one token is masked, or the later ones of its word too."""
 
+    def check(self, config: Config) -> None:
+        try:
+            for eval_task in self._load_tasks(""):
+                hint = f"data: DIR, or set: {{{eval_task.name}.data.path: FILE}}"
+                check_first_rows(eval_task, self.data, hint)
+        except UserError as error:
+            raise UserError(f"tasks: {error}") from None
+
+    def _load_tasks(self, key: str) -> list[task.HarnessTask]:
+        """The tasks with what `set` changes; `key`: where their names stand, for messages."""
+        return task.load_all(self.tasks, [f"{name}={json.dumps(value)}" for name, value in self.set], key)
+
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         config = setup.config
-        tasks = task.load_all(self.tasks, self.set)
+        tasks = self._load_tasks(f"evals.{self.called}.tasks")
         task_examples = [
             (eval_task, examples(eval_task, self.shots, self.limit, self.data, self.seed)) for eval_task in tasks
         ]

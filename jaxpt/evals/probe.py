@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -42,12 +43,21 @@ if TYPE_CHECKING:
     from jaxpt.data.tokenizers import Tokenizer
 
 _ITERATIONS = 100
+FIRST_ROWS = 20
+"""Rows of each file that are looked at before a run."""
 
 
 class LinearProbe(Evaluator, Probe):
     """Accuracy of a linear probe on labelled texts or words, and of the most frequent label."""
 
     kind: Literal["probe"] = "probe"
+
+    def check(self, config: configs.Config) -> None:
+        for key in ("path", "test_path"):
+            try:
+                read(getattr(self, key), self, limit=FIRST_ROWS)
+            except UserError as error:
+                raise UserError(f"{key}: {error}") from None
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         task = task_of(self, data.tokenizer, setup)
@@ -290,13 +300,14 @@ def _fit(x: jax.Array, y: jax.Array, classes: int, l2: float) -> dict[str, jax.A
 # ---- labelled texts -------------------------------------------------------------------------------------------------
 
 
-def read(path: str, settings: Probe, max_words: int | None = None) -> Labelled:
+def read(path: str, settings: Probe, max_words: int | None = None, limit: int | None = None) -> Labelled:
     """Texts or words of a file, with their labels.
 
     Args:
       path: the file.
       settings: its fields.
       max_words: words at most; of texts there are as many as the file has.
+      limit: the first rows alone.
 
     Returns:
       What the file has.
@@ -308,7 +319,7 @@ def read(path: str, settings: Probe, max_words: int | None = None) -> Labelled:
     field = settings.text or ("text" if is_text else "tokens")
     labelled = Labelled([], None if is_text else [], [])
     words = 0
-    for row in tables.read(str(path)):
+    for row in itertools.islice(tables.read(str(path)), limit):
         place = where(str(path), row)
         if is_text:
             labelled.texts.append(tables.text(row, field, place, as_text=True))

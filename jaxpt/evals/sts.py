@@ -6,6 +6,7 @@ file. Paper: https://arxiv.org/abs/1803.05449
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,9 +23,12 @@ from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
 if TYPE_CHECKING:
+    from jaxpt.config import Config
     from jaxpt.data.base import Data
 
 COLUMNS = ("sentence1", "sentence2", "score")
+FIRST_ROWS = 20
+"""Rows that are looked at before a run."""
 
 
 class SentenceSimilarity(Evaluator):
@@ -39,6 +43,12 @@ class SentenceSimilarity(Evaluator):
     """0 for the embeddings, 1 … for the layers, negative from the end; the mean of all (mix); or each of them (all)."""
     pooling: Literal["mean", "cls", "last"] = "mean"
     """How the states of a sentence become one vector."""
+
+    def check(self, config: Config) -> None:
+        try:
+            read(self.path, self.columns, FIRST_ROWS)
+        except UserError as error:
+            raise UserError(f"path: {error}") from None
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         if self.pooling == "cls" and setup.config.model.family != "encoder":
@@ -73,12 +83,13 @@ class Pairs(NamedTuple):
     scores: list[float]
 
 
-def read(path: str, columns: tuple[str, str, str] = COLUMNS) -> Pairs:
+def read(path: str, columns: tuple[str, str, str] = COLUMNS, limit: int | None = None) -> Pairs:
     """Reads pairs of sentences.
 
     Args:
       path: a table (`jaxpt.data.tables`).
       columns: of the two sentences and the score.
+      limit: the first rows alone.
 
     Returns:
       The pairs.
@@ -87,7 +98,7 @@ def read(path: str, columns: tuple[str, str, str] = COLUMNS) -> Pairs:
       UserError: names the file and the line with what is wrong.
     """
     pairs = Pairs([], [], [])
-    for row in tables.read(path):
+    for row in itertools.islice(tables.read(path), limit):
         place = where(path, row)
         score = label(column(row, columns[2], place)).strip()
         if not NUMBER.fullmatch(score):

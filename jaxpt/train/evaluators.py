@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxpt.config import EvaluatorConfig
 
 if TYPE_CHECKING:
+    from jaxpt.config import Config
     from jaxpt.data.base import Data
     from jaxpt.train.state import Setup
 
@@ -50,11 +51,23 @@ Evaluate = Callable[[Any, Mapping[str, float], Callable[[], bool]], Result | Non
 
 The parameters are sharded as in training; if the run keeps an average of them, they are the average. Call `stop`
 between batches, in all processes, and return None if it returns True. All processes must return the same metrics.
+A function may have an attribute `metric_names`, which `checkpoint.best_metric` is compared with before the first step.
 """
 
 
 class Evaluator(EvaluatorConfig):
     """Base of all evaluators. A module defines exactly one subclass."""
+
+    def check(self, config: Config) -> None:
+        """Finds what is wrong before TensorFlow is imported and the model made, in a second: files that are not there,
+        columns that their first rows have not.
+
+        Args:
+          config: the run's configuration.
+
+        Raises:
+          UserError: the message begins with a key of the evaluator, before which `evals.N.` is put.
+        """
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         """Makes the evaluation function.

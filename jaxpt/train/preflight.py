@@ -12,6 +12,7 @@ from jaxpt.data.batches import manifest
 from jaxpt.errors import UserError
 from jaxpt.runtime import hub, process
 from jaxpt.train import foreign, run_dir
+from jaxpt.train.evaluators import Evaluator
 
 
 def check(config: Config) -> None:
@@ -36,8 +37,8 @@ def check_recipe(config: Config) -> None:
 
     Raises:
       UserError: a schedule that does not fit into the run, or a traced step beyond its end; in a phase, a file that is
-        missing or data that the objective or the model cannot take; `init_from.path` or `train.compiled` is not there,
-        or is another model's, or one that reads text in the other direction.
+        missing or data that the objective or the model cannot take; a file or task of an evaluator; `init_from.path` or
+        `train.compiled` is not there, or is another model's, or one that reads text in the other direction.
     """
     _check_schedule(config)
     if config.profile is not None and config.profile.last > config.train.steps:
@@ -51,12 +52,24 @@ def check_recipe(config: Config) -> None:
         phase.model.check_length(phase.data.length)
         checks.check(phase)
         checks.check_held_out(phase)
+    _check_evaluators(config)
     if config.train.compiled is not None and not Path(config.train.compiled).is_dir():
         raise UserError(
             f"train.compiled: {config.train.compiled}: no such directory; `jaxpt plan RECIPE --save DIR` writes one"
         )
     if config.init_from is not None and not run_dir.has_checkpoint(Path(config.run_dir)):
         _check_origin(config, Path(config.init_from.path))
+
+
+def _check_evaluators(config: Config) -> None:
+    """Raises UserError where an evaluator finds something wrong; the key begins with its place in `evals`."""
+    for number, evaluator in enumerate(config.evals):
+        if not isinstance(evaluator, Evaluator):
+            continue
+        try:
+            evaluator.check(config)
+        except UserError as error:
+            raise UserError(f"evals.{number}.{error}") from None
 
 
 def _check_schedule(config: Config) -> None:

@@ -68,6 +68,22 @@ CASES = {
     "field": (["data.path=rows.jsonl", "data.field=txt"], "rows.jsonl: line 1 (data.field): no column 'txt'; it has"),
     "one file twice": (["data.path=a.txt", "data.validation_path=./a.txt"], "./a.txt: is a file of data.path, too"),
     "validation of the built-in corpus": (["data.validation_path=a.txt"], "the built-in corpus has a validation set"),
+    "probe's file": (["evals=[{kind: probe, path: gone.csv, test_path: a.csv}]"], "evals.0.path: gone.csv: no such"),
+    "probe's column": (
+        ["evals=[{kind: probe, path: a.csv, test_path: a.csv, label: mood}]"], "evals.0.path: a.csv: line 2: no column"
+    ),
+    "similarity's file": (["evals=[{kind: heldout}, {kind: sts, path: gone.tsv}]"], "evals.1.path: gone.tsv: no such"),
+    "similarity's columns": (
+        ["evals=[{kind: heldout}, {kind: sts, path: a.csv}]"], "evals.1.path: a.csv: line 2: no column 'score'"
+    ),
+    "harness's task": (["evals=[{kind: harness, tasks: [lambadaa]}]"], "evals.0.tasks: lambadaa: no such task; did"),
+    "harness's file": (
+        ["evals=[{kind: harness, tasks: [task.yaml]}]"], "give data: DIR, or set: {task.data.path: FILE}"
+    ),
+    "harness's column": (
+        ["evals=[{kind: harness, tasks: [task.yaml], set: {task.data.path: rows.jsonl}}]"],
+        "evals.0.tasks: task.yaml: text: rows.jsonl: line 1: ",
+    ),
     "compiled": (["train.compiled=gone"], "train.compiled: gone: no such directory"),
 }  # fmt: skip
 
@@ -78,6 +94,8 @@ def workplace(tmp_path, monkeypatch):
     for name in ("a.txt", "a.doc"):
         Path(name).write_text("the cat sat\n")
     Path("rows.jsonl").write_text('{"text": "the cat sat"}\n')
+    Path("a.csv").write_text("text,label\nthe cat sat,good\n")
+    Path("task.yaml").write_text('form: loglikelihood_rolling\ndata: {path: gone.jsonl}\ntext: "{{ txt }}"\n')
     Path("broken.jsonl").write_text('{"text": "the cat sat"}\n{"text": the cat\n')
     Path("hf").mkdir()
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import random
@@ -15,6 +16,9 @@ from jaxpt.data.tables import Row
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot import templates
 from jaxpt.evals.few_shot.task import HarnessTask
+
+FIRST_ROWS = 20
+"""Rows that `check_first_rows` looks at."""
 
 
 class Example(NamedTuple):
@@ -81,16 +85,34 @@ def examples(
 
 def rows_of(task: HarnessTask, folder: str | None) -> list[Located]:
     """The rows that are scored."""
+    if files := _scored_files(task, folder, f"--data DIR or {task.name}.data.path=FILE"):
+        return list(_read(task, files))
+    return _tfds(task.data.tfds, task.data.split)
+
+
+def _scored_files(task: HarnessTask, folder: str | None, hint: str) -> list[str]:
+    """The files of the rows that are scored; [] where these are a set of TFDS."""
     data = task.data
     if data.path is not None and (files := _files(task, data.path, folder)):
-        return _read(task, files)
+        return files
     if data.tfds is None:
         missing = f"no file {data.path}" if data.path else "no data.path"
         searched = f"; looked in {', '.join(map(str, _folders(task, folder)))}" if data.path else ""
-        raise UserError(
-            f"{task.source}: {missing}, and no data.tfds{searched}; give --data DIR or {task.name}.data.path=FILE"
-        )
-    return _tfds(data.tfds, data.split)
+        raise UserError(f"{task.source}: {missing}, and no data.tfds{searched}; give {hint}")
+    return []
+
+
+def check_first_rows(task: HarnessTask, folder: str | None, hint: str) -> None:
+    """Raises UserError where a task's files are not there, or its templates do not fit their first rows.
+
+    Args:
+      task: the task.
+      folder: where files are looked for first.
+      hint: how its files are given, for messages.
+    """
+    rows = _read(task, _scored_files(task, folder, hint))
+    for located in _counted(task, list(itertools.islice(rows, FIRST_ROWS))):
+        unprompted(task, located)
 
 
 def shot_rows(task: HarnessTask, folder: str | None) -> list[Located] | None:
@@ -101,7 +123,7 @@ def shot_rows(task: HarnessTask, folder: str | None) -> list[Located] | None:
         files = _files(task, data.shots_path, folder)
         if not files:
             raise UserError(f"{task.source}: data.shots_path: no file {data.shots_path}; give --data DIR")
-        return _read(task, files)
+        return list(_read(task, files))
     if is_tfds:
         return None if data.shots_split == data.split else _tfds(data.tfds, data.shots_split)
     return None
@@ -124,10 +146,10 @@ def _files(task: HarnessTask, path: str, folder: str | None) -> list[str]:
     return []
 
 
-def _read(task: HarnessTask, files: Sequence[str]) -> list[Located]:
+def _read(task: HarnessTask, files: Sequence[str]) -> Iterator[Located]:
     settings = {"header": task.data.header, "quoted": task.data.quoted}
     options = {name: value for name, value in settings.items() if value is not None}
-    return [Located(row, tables.where(file, row)) for file in files for row in tables.read(file, **options)]
+    return (Located(row, tables.where(file, row)) for file in files for row in tables.read(file, **options))
 
 
 def _tfds(name: str, split: str) -> list[Located]:

@@ -161,12 +161,13 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
-def load(name: str, overrides: Sequence[str] = ()) -> HarnessTask:
+def load(name: str, overrides: Sequence[str] = (), key: str = "--tasks") -> HarnessTask:
     """Reads a task.
 
     Args:
       name: of a shipped task (`lambada`), or the path of a YAML file.
       overrides: `key=value`, such as `data.path=my.jsonl`.
+      key: where the name stands, for messages; "" leaves it out.
 
     Returns:
       The task, checked.
@@ -178,7 +179,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> HarnessTask:
       >>> load("lambada").metrics
       ('acc', 'perplexity')
     """
-    path = _path(name)
+    path = _path(name, f"{key}: " if key else "")
     tree, origin, _ = read(path)
     tree: dict[str, Any] = {"name": path.stem, "source": str(path), **tree}
     for item in overrides:
@@ -197,12 +198,13 @@ def _refuse_old_names(tree: dict[str, Any], path: Path) -> None:
             raise UserError(f"{path}: {key}{old} is now called {_OLD[key][old]}")
 
 
-def load_all(names: Sequence[str], overrides: Sequence[str] = ()) -> list[HarnessTask]:
+def load_all(names: Sequence[str], overrides: Sequence[str] = (), key: str = "--tasks") -> list[HarnessTask]:
     """Reads several tasks.
 
     Args:
       names: as `load`.
       overrides: `TASK.key=value`, as `overrides_of`.
+      key: as of `load`.
 
     Raises:
       UserError: as `load` and `overrides_of`, or two tasks have one name, by which results are called.
@@ -213,7 +215,7 @@ def load_all(names: Sequence[str], overrides: Sequence[str] = ()) -> list[Harnes
     """
     tasks: dict[str, HarnessTask] = {}
     for name in names:
-        task = load(name, overrides_of(name, names, overrides))
+        task = load(name, overrides_of(name, names, overrides), key)
         if (other := tasks.setdefault(task.name, task)) is not task:
             raise UserError(
                 f"{task.source}: is named {task.name}, as {other.source} is; give it another name (key name)"
@@ -221,14 +223,14 @@ def load_all(names: Sequence[str], overrides: Sequence[str] = ()) -> list[Harnes
     return list(tasks.values())
 
 
-def _path(name: str) -> Path:
+def _path(name: str, prefix: str) -> Path:
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
-            raise UserError(f"--tasks: {name}: no such file")
+            raise UserError(f"{prefix}{name}: no such file")
         return Path(name)
     tasks = shipped()
     if name not in tasks:
-        raise UserError(f"--tasks: {name}: no such task{nearest(name, sorted(tasks))}; or name a YAML file")
+        raise UserError(f"{prefix}{name}: no such task{nearest(name, sorted(tasks))}; or name a YAML file")
     return tasks[name]
 
 
