@@ -43,6 +43,10 @@ class HeldOut(Evaluator):
             means = validate(setup, config.objective, program, params, feeds(config, data, rows), stop, total)
             return None if means is None else Result(means)
 
+        tasks = list(data.validation.each())
+        names = ["loss", *jax.tree.unflatten(program.out_tree, range(program.out_tree.num_leaves))[0]]
+        of_tasks = [f"{task}/{name}" for task in tasks for name in names] if len(tasks) > 1 else []
+        evaluate.metric_names = (*names, *of_tasks)
         return evaluate
 
 

@@ -82,8 +82,9 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     """Names the best checkpoint of a task, scores it once on the test set, and shows where it is wrong there, or on
     the validation set if there is no other."""
     best, metric = run.checkpoints.best(), run.config.checkpoint.best_metric
+    ranked = f"best checkpoint by {metric}" if best is not None else f"no checkpoint has {metric}; the last checkpoint"
     best = int(current.step) if best is None else best
-    say(f"best checkpoint by {metric}: step {best}; predict, export and evaluation use it")
+    say(f"{ranked}: step {best}; predict, export and evaluation use it")
     has_test = any(task_config.data.has_test for task_config in each_task(run.config).values())
     split = "test" if has_test else "validation"
     if (evaluate := run.phase.evaluators.of_task(split)) is None:

@@ -41,10 +41,20 @@ class Evaluators:
         self.found: dict[str, Result] = {}
 
     def compile(self) -> None:
-        """Makes ready those that run during the steps."""
+        """Makes ready those that run during the steps.
+
+        Raises:
+          UserError: `checkpoint.best_metric` is none of an evaluator's, as far as it knows them.
+        """
         evaluators = [evaluator for evaluator in self._setup.config.evals if evaluator.every != "end"]
         for evaluator in counted(evaluators, "compiling evaluators", len(evaluators), "evaluators"):
-            self._prepared(evaluator)
+            names = getattr(self._prepared(evaluator), "metric_names", None)
+            metric = self._setup.config.checkpoint.best_metric
+            evaluator_name, _, name = metric.partition("/")
+            if names is not None and evaluator_name == evaluator.called and name not in names:
+                raise UserError(
+                    f"checkpoint.best_metric: {metric}: {evaluator_name} measures no {name}{nearest(name, names)}"
+                )
 
     def due(self, step: int) -> list[EvaluatorConfig]:
         """Those that run after a step; at the last one all but those for the end alone."""

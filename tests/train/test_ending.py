@@ -4,8 +4,31 @@ import doctest
 import types
 from pathlib import Path
 
+import pytest
+
 from jaxpt.train import ending
 from jaxpt.train.evaluators import Result
+from tests import fine_tuning
+
+
+@pytest.mark.parametrize(
+    ("best", "words"),
+    [
+        (4, "best checkpoint by task/accuracy: step 4; predict"),
+        (None, "no checkpoint has task/accuracy; the last checkpoint: step 8; predict"),
+    ],
+)
+def test_the_checkpoint_that_is_used_is_named(best, words, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(ending, "say", said.append)
+    run = types.SimpleNamespace(
+        config=fine_tuning.recipe(tmp_path),
+        checkpoints=types.SimpleNamespace(best=lambda: best),
+        phase=types.SimpleNamespace(evaluators=types.SimpleNamespace(of_task=lambda split: None)),
+    )
+    assert ending._best(run, types.SimpleNamespace(step=8)) == {"best_step": best or 8}
+    (line,) = said
+    assert line.startswith(words)
 
 
 def test_examples_in_docstrings():

@@ -19,7 +19,7 @@ from jaxpt.data.parts import each_task, named
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
-from jaxpt.metrics import METRICS
+from jaxpt.metrics import METRICS, describe
 
 if TYPE_CHECKING:
     from jaxpt.data.parts import Part
@@ -55,8 +55,7 @@ def check(config: Config) -> None:
         with named(name):
             _check_files(task_config)
             _check_rows(task_config)
-    if config.task.kind == "mixture":
-        _check_best(config)
+    _check_best(config)
 
 
 def _check_rows(config: Config) -> None:
@@ -111,9 +110,12 @@ def _check_own_metrics(task: Task, rows: Sequence[LocatedRow]) -> None:
 
 
 def _check_best(config: Config) -> None:
-    """Of a mixture: `checkpoint.best_metric` is a task's, or their average."""
+    """Raises UserError where `checkpoint.best_metric` is not the task's; of a mixture a task's, or their average."""
     evaluator, _, metric = config.checkpoint.best_metric.partition("/")
     if evaluator not in [eval_config.called for eval_config in config.evals if eval_config.kind == "task"]:
+        return
+    if config.task.kind != "mixture":
+        _check_value(config.task, evaluator, metric)
         return
     known = [*config.task.task_names, "average"]
     if (name := metric.partition("/")[0]) not in known:
@@ -123,6 +125,21 @@ def _check_best(config: Config) -> None:
         raise UserError(
             f"checkpoint.best_metric: {evaluator}/average: task {lacking} has no metric of which high values are "
             "better; add one to task.tasks, or name another best_metric"
+        )
+    if name != "average":
+        _check_value(config.task.task_of(name), f"{evaluator}/{name}", metric.partition("/")[2])
+
+
+def _check_value(task: Task, prefix: str, value: str) -> None:
+    """Raises UserError where the evaluator of a task gives no such value; which values metrics of other modules give is
+    not known."""
+    known = [name for metric in task.scored for name in describe(metric).values]
+    is_fitted = value.startswith(("temperature", "calibration_error", "threshold_"))
+    are_known = all(metric in METRICS and "." not in metric for metric in task.scored)
+    if are_known and value not in known and not is_fitted:
+        raise UserError(
+            f"checkpoint.best_metric: {prefix}/{value}: task.metrics gives no such value; it gives {', '.join(known)}"
+            f"{nearest(value, known, '')}"
         )
 
 

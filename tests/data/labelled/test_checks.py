@@ -72,6 +72,33 @@ def test_a_number_is_looked_at_before_a_run(tmp_path):
         checks.check(config)
 
 
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("task/accuracy", None),
+        ("task/temperature", None),
+        ("validation/loss", None),
+        ("task/f1", "task/f1: task.metrics gives no such value; it gives accuracy, macro_f1"),
+        ("task", "task/: task.metrics gives no such value; it gives accuracy, macro_f1"),
+    ],
+)
+def test_the_best_metric_is_one_of_the_tasks(metric, words, tmp_path):
+    task = {"kind": "classification", "metrics": ["accuracy", "macro_f1"]}
+    config = fine_tuning.recipe(tmp_path, task=task, checkpoint={"best_metric": metric})
+    if words is None:
+        checks.check(config)
+        return
+    with pytest.raises(UserError) as error:
+        checks.check(config)
+    assert f"checkpoint.best_metric: {words}" in str(error.value)
+
+
+def test_the_best_metric_is_one_of_a_task_of_a_mixture(tmp_path):
+    checks.check(fine_tuning.mixture(tmp_path, checkpoint={"best_metric": "task/mood/accuracy"}))
+    with pytest.raises(UserError, match=r"task/mood/acuracy: task\.metrics gives no .*did you mean accuracy"):
+        checks.check(fine_tuning.mixture(tmp_path, checkpoint={"best_metric": "task/mood/acuracy"}))
+
+
 def test_repaired_tags_are_said(tmp_path):
     fine_tuning.write(tmp_path / "dev.jsonl", rows(("O", "B-good", "I-good")))
     train = rows(("I-good", "I-good", "O"), ("I-good", "O", "I-good"), ("O", "O", "O"))
