@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 
 from jaxpt.config import ModelConfig
 from jaxpt.models.layers import Initializer, param, stored_rows
-from jaxpt.models.output import Projection
+from jaxpt.models.output import Output, Projection
 from jaxpt.parallel import compiler
 
 
@@ -76,6 +76,33 @@ class LanguageModel(nn.Module):
             return self.encode(tokens_BxL).hidden
         encoded = () if self.config.family == "decoder" else (self.encode(tokens_BxL).hidden,)
         return self.logits(self.decode(tokens_BxL, *encoded).hidden)
+
+
+class Encoder(LanguageModel):
+    """Base of bidirectional encoders. `encode` of a subclass may take more than these arguments."""
+
+    def encode(
+        self,
+        tokens_BxL: jax.Array,
+        *,
+        token_types: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        layers: bool = False,
+    ) -> Output:
+        """Hidden states of the last layer, after the final norm if there is one.
+
+        Args:
+          tokens_BxL: token ids.
+          token_types: [B, L], 0 in the first text and 1 in the second, if the model has token types; all 0 by default.
+          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
+          positions: [B, L], 0 … L-1 by default.
+          layers: also return the hidden states of all layers.
+
+        Returns:
+          Hidden states [B, L, D] in the compute dtype.
+        """
+        raise NotImplementedError
 
 
 class UntiedHead(nn.Module):

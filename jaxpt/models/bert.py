@@ -19,7 +19,7 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, Layers, ModelConfig, NonNegativeInt, PositiveFloat, Size
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import LanguageModel, check_heads, compute_dtype
+from jaxpt.models.base import Encoder, check_heads, compute_dtype
 from jaxpt.models.cache import stored
 from jaxpt.models.layers import Activation, Dense, Dropout, Embed, FeedForward, LayerNorm, SmallEmbed, constrain
 from jaxpt.models.mask import Mask
@@ -120,7 +120,7 @@ class Block(nn.Module):
         )  # fmt: skip
 
 
-class Bert(LanguageModel):
+class Bert(Encoder):
     """The encoder."""
 
     config: BertConfig
@@ -156,16 +156,12 @@ class Bert(LanguageModel):
         layers: bool = False,
         at_BxT: jax.Array | None = None,
     ) -> Output:
-        """Hidden states of the last layer.
+        """As `Encoder.encode`, with more arguments.
 
         Args:
-          tokens_BxL: token ids.
-          token_types: [B, L], 0 in the first text and 1 in the second; all 0 by default.
-          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: [B, L], 0 … L-1 by default.
+          tokens_BxL, token_types, segment_ids, positions, layers: as of `Encoder.encode`.
           ranks: int [B, L]: a token attends to tokens of equal or lower rank; by default to all.
           embedded: replaces the result of `embed`.
-          layers: also return the hidden states of all layers.
           at_BxT: positions whose hidden states are wanted, all by default: the last layer computes no others.
 
         Returns:

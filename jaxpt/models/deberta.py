@@ -22,7 +22,7 @@ from pydantic import model_validator
 from jaxpt.config import HeadName, NonNegativeInt, PoolerOptions, PositiveFloat, Size
 from jaxpt.models import bert
 from jaxpt.models.attention import attend, sow_weights
-from jaxpt.models.base import LanguageModel, compute_dtype
+from jaxpt.models.base import Encoder, compute_dtype
 from jaxpt.models.bert import INIT, BertConfig
 from jaxpt.models.layers import ACTIVATIONS, Activation, Dense, Dropout, Embed, LayerNorm, SmallEmbed, constrain, param
 from jaxpt.models.mask import Mask
@@ -179,7 +179,7 @@ class Convolution(nn.Module):
         return jnp.where(real_BxLx1, LayerNorm(c.epsilon, dtype, name="norm")(y_BxLxD + z), 0)
 
 
-class Deberta(LanguageModel):
+class Deberta(Encoder):
     """The encoder."""
 
     config: DebertaConfig
@@ -222,18 +222,9 @@ class Deberta(LanguageModel):
         embedded: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states of the last layer, or of the enhanced mask decoder (which runs the last layer twice).
+        """As `Encoder.encode`; the enhanced mask decoder, if there is one, runs the last layer twice.
 
-        Args:
-          tokens_BxL: token ids.
-          token_types: [B, L], if the model has token types; all 0 by default.
-          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: [B, L] of absolute positions, 0 … L-1 by default.
-          embedded: replaces the result of `embed`.
-          layers: also return the hidden states of all layers.
-
-        Returns:
-          Hidden states [B, L, D] in the compute dtype.
+        `positions` are the absolute ones; `embedded` replaces the result of `embed`.
         """
         c, dtype = self.config, compute_dtype(self.config)
         x_BxLxD = self.embed(tokens_BxL, token_types, positions) if embedded is None else embedded

@@ -87,17 +87,7 @@ class EncoderDecoder(LanguageModel):
         positions: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states of the encoder, after its final norm.
-
-        Args:
-          tokens_BxS: token ids.
-          segment_ids: [B, S], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: [B, S], 0 … S-1 by default.
-          layers: also return the hidden states of all layers.
-
-        Returns:
-          Hidden states [B, S, D] in the compute dtype.
-        """
+        """Hidden states [B, S, D] of the encoder; arguments as of `base.Encoder.encode`."""
         x_BxSxD, mask = self.embed("encoder", tokens_BxS, positions), Mask(segment_ids, segment_ids)
         shared = Shared(mask, self.bias("encoder", mask, tokens_BxS.shape[1]))
         output = self.encoder(x_BxSxD, shared, layers=layers)

@@ -23,7 +23,7 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, Layers, ModelConfig, NonNegativeInt, PositiveFloat, Size
 from jaxpt.models import characters
-from jaxpt.models.base import LanguageModel, compute_dtype
+from jaxpt.models.base import Encoder, compute_dtype
 from jaxpt.models.layers import Dropout, constrain, uniform
 from jaxpt.models.output import Output, Past
 from jaxpt.models.recurrent import LSTM
@@ -129,7 +129,7 @@ class Layer(nn.Module):
         )  # fmt: skip
 
 
-class ELMo(LanguageModel):
+class ELMo(Encoder):
     """Both language models, without the softmax."""
 
     config: ELMoConfig
@@ -184,18 +184,7 @@ class ELMo(LanguageModel):
         positions: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states of a text, read in both directions.
-
-        Args:
-          tokens_BxL: token ids.
-          token_types: ignored.
-          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: ignored.
-          layers: also return the hidden states of all layers.
-
-        Returns:
-          Hidden states [B, L, D] in the compute dtype.
-        """
+        """As `Encoder.encode`, of a text read in both directions; `token_types` and `positions` are ignored."""
         ids_BxL = jnp.ones_like(tokens_BxL) if segment_ids is None else segment_ids
         output = self.bidirectional(tokens_BxL, tokens_BxL, ids_BxL, ids_BxL, layers=layers)
         every = None if output.layers is None else jnp.concatenate(output.layers, -1)

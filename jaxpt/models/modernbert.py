@@ -19,7 +19,7 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PoolerOptions, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import Attention
-from jaxpt.models.base import LanguageModel, compute_dtype
+from jaxpt.models.base import Encoder, compute_dtype
 from jaxpt.models.cache import stored
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
 from jaxpt.models.mask import Mask
@@ -164,7 +164,7 @@ class Block(nn.Module):
         return Output(constrain(x_BxLxD, "act_embed"), cache=stored(attention=kv))
 
 
-class ModernBert(LanguageModel):
+class ModernBert(Encoder):
     """The encoder."""
 
     config: ModernBertConfig
@@ -190,18 +190,7 @@ class ModernBert(LanguageModel):
         positions: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states after the final norm.
-
-        Args:
-          tokens_BxL: token ids.
-          token_types: ignored: the model has none.
-          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: [B, L], 0 … L-1 by default.
-          layers: also return the hidden states of all layers.
-
-        Returns:
-          Hidden states [B, L, D] in the compute dtype.
-        """
+        """As `Encoder.encode`; `token_types` are ignored: the model has none."""
         positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
         shared = Shared(Mask(segment_ids, segment_ids), positional=self.config.rotations(positions, segment_ids))
         output = self.encoder(self.embed(tokens_BxL), shared, layers=layers)

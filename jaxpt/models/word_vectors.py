@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import jax
 
 from jaxpt.config import HeadName, ModelConfig, PoolerOptions, Size, TaskHead
-from jaxpt.models.base import LanguageModel, compute_dtype
+from jaxpt.models.base import Encoder, compute_dtype
 from jaxpt.models.layers import Embed, uniform
 from jaxpt.models.output import Output
 
@@ -50,7 +50,7 @@ class WordVectorsConfig(ModelConfig):
         return WordVectors(self)
 
 
-class WordVectors(LanguageModel):
+class WordVectors(Encoder):
     """A table of word vectors."""
 
     config: WordVectorsConfig
@@ -72,12 +72,6 @@ class WordVectors(LanguageModel):
         positions: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """The vectors as hidden states [B, L, D]; what is around a word is not looked at.
-
-        Args:
-          tokens_BxL: token ids.
-          token_types, segment_ids, positions: not looked at.
-          layers: also return them as the only layer's.
-        """
+        """The vectors of the words, which are the only layer's; all but `tokens_BxL` and `layers` is ignored."""
         x_BxLxD = self.token_embed(tokens_BxL)
         return Output(x_BxLxD, layers=x_BxLxD[None] if layers else None)

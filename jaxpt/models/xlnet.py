@@ -23,7 +23,7 @@ from pydantic import model_validator
 from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PoolerOptions, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
 from jaxpt.models.attention import attend, sow_weights
-from jaxpt.models.base import LanguageModel, check_heads, compute_dtype
+from jaxpt.models.base import Encoder, check_heads, compute_dtype
 from jaxpt.models.layers import Activation, Dense, Dropout, Embed, FeedForward, LayerNorm, constrain, param, stored_rows
 from jaxpt.models.mask import Mask
 from jaxpt.models.output import Output, Past, Projection
@@ -210,7 +210,7 @@ class Block(nn.Module):
         return Output(Streams(content, query), memory=jax.lax.stop_gradient(memory))
 
 
-class XLNet(LanguageModel):
+class XLNet(Encoder):
     """XLNet; the output projection is tied to the token embeddings."""
 
     config: XLNetConfig
@@ -288,17 +288,9 @@ class XLNet(LanguageModel):
         positions: jax.Array | None = None,
         layers: bool = False,
     ) -> Output:
-        """Hidden states of the content stream, with bidirectional attention.
+        """As `Encoder.encode`: the content stream, with bidirectional attention.
 
-        Args:
-          tokens_BxL: token ids.
-          token_types: [B, L]; only equality of types matters.
-          segment_ids: [B, L], 0 on padding, packed sequences numbered from 1; one segment by default.
-          positions: ignored: relative positions are the same in a packed row.
-          layers: also return the hidden states of all layers.
-
-        Returns:
-          Hidden states [B, L, D] in the compute dtype.
+        Only equality of `token_types` matters. `positions` are ignored: relative ones are the same in a packed row.
         """
         output = self.streams(tokens_BxL, token_types=token_types, segment_ids=segment_ids, layers=layers)
         every = None if output.layers is None else output.layers.content_BxLxD
