@@ -16,7 +16,7 @@ from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.parallel import rules
 from jaxpt.plan import isolated
-from jaxpt.plan.program import Target
+from jaxpt.plan.program import CompiledProgram, Target
 
 _COMPILING = "jaxpt.plan.loop"
 MOST = 4
@@ -68,22 +68,16 @@ class Shape:
         return f"{self.rows}x{self.length}" if self.encoder is None else f"{self.rows}x{self.encoder}/{self.length}"
 
 
-@dataclasses.dataclass(frozen=True)
-class DecodeResult:
-    """The program that decodes a batch. Bytes are of one device, FLOPs of all; a step is one token of each row."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeResult(CompiledProgram):
+    """The loop that decodes a batch; a step is one token of each row.
 
-    rows: int
-    length: int
+    `dtype` is also that of the matrices and of the cache. `total` includes the weights that the loop is not given;
+    prefill needs more for a time.
+    """
+
     encoder: int | None
-    parameters: int
-    dtype: str
-    """Of the computation, the matrices and the cache."""
-    platform: str
-    device_kind: str
-    devices: int
-    mesh: dict[str, int]
-    seconds: float
-    """From the recipe to the placed buffers."""
+    """Tokens of an encoder-decoder's input."""
     weights: int
     """All of them, an encoder's too."""
     weights_read: int
@@ -92,22 +86,12 @@ class DecodeResult:
     """The latter, with the padding of their layouts."""
     cache: int
     cache_padded: int
-    program_flops: int
-    """Of a step."""
-    traffic: int
-    """To and from main memory in a step, estimated."""
     traffic_padded: int
-    """The same, with the padding of the layouts."""
-    collectives: list[dict[str, Any]]
-    """Of a step."""
+    """`traffic`, with the padding of the layouts."""
     cache_copies: list[dict[str, Any]]
     """What writes the cache, or a layer of it, to main memory once more; none are wanted."""
     gathered_tables: list[dict[str, Any]]
     """Vocabulary tables that are put together from their shards; none are wanted."""
-    total: int
-    """Of the loop, as XLA counts it, and the weights that it is not given. Prefill needs more for a time."""
-    limit: int
-    """Memory of the device that a program may take."""
 
     @property
     def model_flops(self) -> int:
@@ -123,11 +107,6 @@ class DecodeResult:
     def token_bytes(self) -> float:
         """Bytes moved for a token, by all devices."""
         return self.traffic * self.devices / self.rows
-
-    @property
-    def fits(self) -> bool:
-        """True if it fits on the device."""
-        return self.total <= self.limit
 
 
 def axes_of(config: Config, overrides: Sequence[str]) -> dict[str, int]:

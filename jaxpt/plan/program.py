@@ -41,17 +41,13 @@ class Target:
         return self.topology if self.slices == 1 else f"{self.slices} × {self.topology}"
 
 
-@dataclasses.dataclass(frozen=True)
-class PlanResult:
-    """The program of one phase of a recipe. Bytes are those of one device, FLOPs and tokens those of all."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompiledProgram:
+    """A compiled program. Bytes are those of one device, FLOPs those of all; a step is what it does once."""
 
-    phase: int
-    steps: int
     rows: int
     """Of the global batch."""
     length: int
-    tokens: int
-    """In a step."""
     parameters: int
     dtype: str
     """Of the computation."""
@@ -61,18 +57,35 @@ class PlanResult:
     mesh: dict[str, int]
     seconds: float
     """From the recipe to the placed buffers."""
-    model_flops: int
     program_flops: int
+    """Of a step."""
     traffic: int
     """To and from the device's main memory in a step, estimated."""
-    memory: dict[str, int]
-    """parameters, optimizer, average, batch, temporaries."""
+    collectives: list[dict[str, Any]]
+    """Of a step."""
     total: int
-    """What XLA counts: all of these with the padding of their layouts; on a CPU, what its products take besides."""
+    """What XLA counts, with the padding of layouts; on a CPU, what its products take besides."""
     limit: int
     """Memory of the device that a program may take."""
+
+    @property
+    def fits(self) -> bool:
+        """True if it fits on the device."""
+        return self.total <= self.limit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanResult(CompiledProgram):
+    """The step of one phase of a recipe."""
+
+    phase: int
+    steps: int
+    tokens: int
+    """In a step, of all devices."""
+    model_flops: int
+    memory: dict[str, int]
+    """parameters, optimizer, average, batch, temporaries: `total` is their sum."""
     buffers: list[dict[str, Any]]
-    collectives: list[dict[str, Any]]
     placements: list[dict[str, Any]]
     """Of each parameter."""
     large_replicated_params: list[str]
@@ -88,11 +101,6 @@ class PlanResult:
     imbalance: float | None = None
     """Of a mixture: the largest share of tokens that an expert can have, as a multiple of the mean. A step takes the
     same memory up to there (`jaxpt.models.dispatch`): what fits at all fits at any imbalance."""
-
-    @property
-    def fits(self) -> bool:
-        """True if it fits on the device."""
-        return self.total <= self.limit
 
 
 def measure(config: Config, where: Target, phase: int = 0) -> PlanResult:
