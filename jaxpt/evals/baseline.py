@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxpt.config import Config, PositiveInt, execution
 from jaxpt.evals.heldout import batches
-from jaxpt.evals.kneser_ney import KneserNey
+from jaxpt.evals.kneser_ney import KneserNey, count_codes
 from jaxpt.objectives import base
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -126,11 +126,7 @@ class Bigram:
 
     def __init__(self, vocab_size: int, pairs: Iterable[tuple[np.ndarray, np.ndarray]], discount: float = 0.75) -> None:
         self.vocab_size, self.discount = vocab_size, discount
-        codes, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        for left, right in pairs:
-            new, n = np.unique(left.astype(np.int64) * vocab_size + right, return_counts=True)
-            codes, inverse = np.unique(np.concatenate([codes, new]), return_inverse=True)
-            counts = np.bincount(inverse, np.concatenate([counts, n]), len(codes)).astype(np.int64)
+        codes, counts = count_codes(left.astype(np.int64) * vocab_size + right for left, right in pairs)
         self.codes, self.counts = codes, counts
         left, right = codes // vocab_size, codes % vocab_size
         self.left_counts = np.bincount(left, counts, vocab_size)

@@ -19,6 +19,16 @@ FALLBACK = (0.5, 1.0, 1.5)
 """Discounts of counts too small to be estimated from (KenLM's)."""
 
 
+def count_codes(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(the different numbers of all chunks, sorted; how often each occurs), int64."""
+    codes, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    for chunk in chunks:
+        new, n = np.unique(chunk, return_counts=True)
+        codes, inverse = np.unique(np.concatenate([codes, new]), return_inverse=True)
+        counts = np.bincount(inverse, np.concatenate([counts, n]), len(codes)).astype(np.int64)
+    return codes, counts
+
+
 class KneserNey:
     """The model, from triples of ids.
 
@@ -37,12 +47,7 @@ class KneserNey:
           triples: (first, second, third) ids of neighbouring tokens, in chunks; first is -1 where there is none.
         """
         self.vocab_size = vocab_size
-        codes, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        for first, second, third in triples:
-            known = first >= 0
-            new, n = np.unique(self._code(first, second, third)[known], return_counts=True)
-            codes, inverse = np.unique(np.concatenate([codes, new]), return_inverse=True)
-            counts = np.bincount(inverse, np.concatenate([counts, n]), len(codes)).astype(np.int64)
+        codes, counts = count_codes(self._code(*ids)[ids[0] >= 0] for ids in triples)
         self._trigrams = _Order(codes, counts, vocab_size)
         codes, counts = np.unique(codes % vocab_size**2, return_counts=True)
         self._bigrams = _Order(codes, counts, vocab_size)
