@@ -15,7 +15,11 @@ from jaxpt.errors import UserError
 
 
 def class_cross_entropy(
-    logits: jax.Array, targets: jax.Array, *, label_smoothing: float = 0.0, class_weights: jax.Array | None = None
+    logits: jax.Array,
+    targets: jax.Array,
+    *,
+    label_smoothing: float = 0.0,
+    class_weights: Sequence[float] | jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Cross-entropy with the smoothed one-hot distribution, each class with a weight, in float32.
 

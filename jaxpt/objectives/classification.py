@@ -50,6 +50,7 @@ class Classification(TextHead):
     stride: PositiveInt | None = None
     """With `task.windows`, tokens from one window of a long text to the next; half of a window by default."""
     head: ClassVar[HeadName] = "classes"
+    task_kinds: ClassVar[tuple[str, ...]] = ("classification", "regression", "multi_label")
 
     @property
     def sequences(self) -> int:
@@ -135,9 +136,8 @@ class Classification(TextHead):
         if kind == "classification":
             if outputs is None:
                 outputs = jnp.zeros((*labels.shape, self.task.outputs))
-            weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
             return class_losses.class_cross_entropy(
-                outputs, labels, label_smoothing=label_smoothing, class_weights=weights
+                outputs, labels, label_smoothing=label_smoothing, class_weights=class_weights
             )
         if outputs is None:
             return None, ones
@@ -167,8 +167,6 @@ class Classification(TextHead):
 
     def check_settings(self, model: ModelConfig, length: int) -> None:
         super().check_settings(model, length)
-        if self.task.kind not in ("classification", "regression", "multi_label"):
-            raise UserError(f"objective.kind: classification does not fit task.kind: {self.task.kind}")
         keys = ("label_smoothing", "r_drop", *["class_weights"] * (self.task.kind == "regression"))
         if self.task.kind != "classification" and (key := next((key for key in keys if getattr(self, key)), None)):
             raise UserError(f"objective.{key} is for task.kind: classification, not {self.task.kind}")

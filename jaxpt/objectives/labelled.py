@@ -63,6 +63,8 @@ class HeadObjective(Objective):
     predicts_tokens: ClassVar[bool] = False
     head: ClassVar[HeadName]
     """Name of the head."""
+    task_kinds: ClassVar[tuple[str, ...]] = ()
+    """Kinds of tasks that the head is for; () if `check_settings` does not ask."""
 
     @property
     def family(self) -> str:  # type: ignore[override]
@@ -287,6 +289,8 @@ class HeadObjective(Objective):
         if not self.predicts_tokens:
             self.refuse_z_loss()
         self.task.check_metrics()
+        if self.task_kinds and self.task.kind not in self.task_kinds:
+            raise UserError(f"objective.kind: {self.kind} does not fit task.kind: {self.task.kind}")
 
     def check_class_weights(self, class_weights: Any, of: str) -> None:
         """Raises UserError where there is no weight for each label; `of`: what the labels are called."""

@@ -42,6 +42,7 @@ class MultipleChoice(TextHead):
 
     kind: Literal["multiple_choice"] = "multiple_choice"
     head: ClassVar[HeadName] = "choice"
+    task_kinds: ClassVar[tuple[str, ...]] = ("multiple_choice",)
 
     def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
         return self.task.answer(outputs, row, where)
@@ -109,11 +110,6 @@ class MultipleChoice(TextHead):
             return float(np.log(np.concatenate(choice_counts)).mean())
 
         return Baseline("uniform", "labels", lambda batch, vocabulary: batch["label_weights"], uniform_loss)
-
-    def check_settings(self, model: ModelConfig, length: int) -> None:
-        super().check_settings(model, length)
-        if self.task.kind != self.kind:
-            raise UserError(f"objective.kind: {self.kind} does not fit task.kind: {self.task.kind}")
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)

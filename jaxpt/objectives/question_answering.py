@@ -49,6 +49,7 @@ class QuestionAnswering(HeadObjective):
     examples: PositiveInt | None = None
     """Maximum number of windows in a packed row; data.length / 16 by default."""
     head: ClassVar[HeadName] = "span"
+    task_kinds: ClassVar[tuple[str, ...]] = ("question_answering",)
 
     @property
     def answer_side(self) -> str:
@@ -132,11 +133,6 @@ class QuestionAnswering(HeadObjective):
             total += float((np.log(lengths_BxN) * weights_BxN).sum())
             count += float(weights_BxN.sum())
         return total / count
-
-    def check_settings(self, model: ModelConfig, length: int) -> None:
-        super().check_settings(model, length)
-        if self.task.kind != "question_answering":
-            raise UserError(f"objective.kind: question_answering does not fit task.kind: {self.task.kind}")
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)

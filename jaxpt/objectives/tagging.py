@@ -45,6 +45,7 @@ class Tagging(HeadObjective):
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
     """Weight of each tag's words; `balanced`: words / (K · words with the tag) of the training set."""
     head: ClassVar[HeadName] = "tags"
+    task_kinds: ClassVar[tuple[str, ...]] = ("tagging",)
 
     def answer(self, outputs: Sequence[Any], row: Any, where: str) -> dict[str, Any]:
         return self.task.answer(outputs, self.task.words(row, where))
@@ -81,10 +82,7 @@ class Tagging(HeadObjective):
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         logits, tags = self.outputs(model, hidden, batch), batch["labels"]
         losses, _ = class_losses.class_cross_entropy(
-            logits,
-            tags,
-            label_smoothing=self.label_smoothing,
-            class_weights=None if self.class_weights is None else jnp.array(self.class_weights, jnp.float32),
+            logits, tags, label_smoothing=self.label_smoothing, class_weights=self.class_weights
         )
         target_losses, _ = class_losses.class_cross_entropy(logits, tags)
         return self.sums_and_metrics(losses, logits.argmax(-1) == tags, batch, target_losses)
@@ -103,8 +101,6 @@ class Tagging(HeadObjective):
 
     def check_settings(self, model: ModelConfig, length: int) -> None:
         super().check_settings(model, length)
-        if self.task.kind != "tagging":
-            raise UserError(f"objective.kind: tagging does not fit task.kind: {self.task.kind}")
         self.check_class_weights(self.class_weights, "tags")
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
