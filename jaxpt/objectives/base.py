@@ -83,6 +83,11 @@ class Baseline:
             )
 
 
+def batch_feature(name: str) -> Callable[[Arrays, Vocabulary], np.ndarray]:
+    """An `eval_mask` that is a feature of the batch."""
+    return lambda batch, vocabulary: batch[name]
+
+
 class Objective(ObjectiveConfig):
     """Base of all objectives: hyperparameters, data, loss and baseline. A module defines exactly one subclass."""
 

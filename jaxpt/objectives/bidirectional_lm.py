@@ -29,7 +29,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound, compute_dtype
 from jaxpt.models.heads.softmax import Softmax
 from jaxpt.models.network import Head, Network
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective, transpose_carry
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective, batch_feature, transpose_carry
 from jaxpt.objectives.losses import token_loss
 from jaxpt.objectives.sampled_softmax import sampled_loss
 
@@ -128,8 +128,8 @@ class BidirectionalLM(Objective):
 
     @property
     def baseline(self) -> Baseline:
-        mask = "words in both directions", lambda batch, vocabulary: batch["target_weights"]
-        return Baseline("unigram", *mask, feature="forward_target_tokens")
+        mask = batch_feature("target_weights")
+        return Baseline("unigram", "words in both directions", mask, feature="forward_target_tokens")
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         for name in ("bos", "eos", "unk"):

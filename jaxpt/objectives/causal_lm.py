@@ -18,7 +18,7 @@ from jaxpt.config import ModelConfig
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec, Features, text_windows
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Baseline, NextToken
+from jaxpt.objectives.base import Baseline, NextToken, batch_feature
 
 
 def decoder_features(length: int) -> Features:
@@ -51,7 +51,7 @@ class DecoderLM(NextToken):
 
     @property
     def baseline(self) -> Baseline:
-        return Baseline("bigram", "all target tokens", lambda batch, vocabulary: batch["decoder_loss_weights"])
+        return Baseline("bigram", "all target tokens", batch_feature("decoder_loss_weights"))
 
 
 class CausalLM(DecoderLM):

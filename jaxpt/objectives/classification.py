@@ -31,7 +31,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives import class_losses
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, batch_feature
 from jaxpt.objectives.labelled import TextHead, label_entropy
 
 
@@ -152,9 +152,7 @@ class Classification(TextHead):
     def baseline(self) -> Baseline:
         """The best constant prediction."""
         unit = "squared error" if self.task.kind == "regression" else "nats"
-        return Baseline(
-            "constant", "labels", lambda batch, vocabulary: batch["label_weights"], self._constant_loss, unit=unit
-        )
+        return Baseline("constant", "labels", batch_feature("label_weights"), self._constant_loss, unit=unit)
 
     def _constant_loss(self, validation: Iterable[Arrays]) -> float:
         labels = np.concatenate([batch["labels"][batch["eval_mask"] > 0] for batch in validation]).astype(np.float64)

@@ -31,7 +31,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.models.output import Output
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, batch_feature
 from jaxpt.objectives.labelled import TextHead
 
 _OUT = -1e9  # the logit of a choice that a row does not have
@@ -109,7 +109,7 @@ class MultipleChoice(TextHead):
             choice_counts = [batch["choice_weights"].sum(-1)[batch["eval_mask"] > 0] for batch in validation]
             return float(np.log(np.concatenate(choice_counts)).mean())
 
-        return Baseline("uniform", "labels", lambda batch, vocabulary: batch["label_weights"], uniform_loss)
+        return Baseline("uniform", "labels", batch_feature("label_weights"), uniform_loss)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)

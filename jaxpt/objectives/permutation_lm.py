@@ -24,7 +24,7 @@ from jaxpt.data.spec import DataSpec, masked_features, text_windows
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective, transpose_carry
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective, batch_feature, transpose_carry
 from jaxpt.objectives.losses import token_loss
 
 
@@ -148,7 +148,7 @@ class PermutationLM(Objective):
 
     @property
     def baseline(self) -> Baseline:
-        return Baseline("unigram", "predicted tokens", lambda batch, vocabulary: batch["masked_weights"])
+        return Baseline("unigram", "predicted tokens", batch_feature("masked_weights"))
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         self.check_tokens(vocabulary, "cls", "sep")

@@ -28,7 +28,7 @@ from jaxpt.data.spec import Arrays, Features
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, batch_feature
 from jaxpt.objectives.labelled import HeadObjective
 
 _WINDOW = 16  # tokens of a question and a window, at least, in a packed row whose `examples` are not given
@@ -122,7 +122,7 @@ class QuestionAnswering(HeadObjective):
     @property
     def baseline(self) -> Baseline:
         """Equally likely tokens."""
-        return Baseline("uniform", "spans", lambda batch, vocabulary: batch["label_weights"], self._uniform_loss)
+        return Baseline("uniform", "spans", batch_feature("label_weights"), self._uniform_loss)
 
     def _uniform_loss(self, validation: Iterable[Arrays]) -> float:
         total, count = 0.0, 0.0

@@ -21,7 +21,7 @@ from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import Arrays, DataSpec, Features, text_windows
 from jaxpt.errors import UserError
-from jaxpt.objectives.base import Baseline, NextToken
+from jaxpt.objectives.base import Baseline, NextToken, batch_feature
 
 
 def encoder_decoder_features(inputs: int, targets: int) -> Features:
@@ -168,7 +168,7 @@ class Seq2Seq(EncoderDecoder):
 
     @property
     def baseline(self) -> Baseline:
-        return Baseline("unigram", "target tokens", lambda batch, vocabulary: batch["decoder_loss_weights"])
+        return Baseline("unigram", "target tokens", batch_feature("decoder_loss_weights"))
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         self.check_length(length, 2)

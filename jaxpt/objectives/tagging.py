@@ -13,7 +13,7 @@ Shapes: B rows · L length · D width · N words of a row · K tags
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -30,7 +30,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives import class_losses
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, batch_feature
 from jaxpt.objectives.labelled import HeadObjective, label_entropy
 
 
@@ -90,14 +90,11 @@ class Tagging(HeadObjective):
     @property
     def baseline(self) -> Baseline:
         """The tags' frequencies."""
-        return Baseline(
-            "constant",
-            "tags",
-            eval_mask=lambda batch, vocabulary: batch["label_weights"],
-            loss=lambda validation: label_entropy(
-                np.concatenate([batch["labels"][batch["eval_mask"] > 0] for batch in validation])
-            ),
-        )
+
+        def constant_loss(validation: Iterable[Arrays]) -> float:
+            return label_entropy(np.concatenate([batch["labels"][batch["eval_mask"] > 0] for batch in validation]))
+
+        return Baseline("constant", "tags", batch_feature("label_weights"), constant_loss)
 
     def check_settings(self, model: ModelConfig, length: int) -> None:
         super().check_settings(model, length)

@@ -24,7 +24,7 @@ from jaxpt.data.labelled.text_pairs import TextPairsEncoder
 from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
 from jaxpt.models.network import Head
-from jaxpt.objectives.base import Baseline, NextToken
+from jaxpt.objectives.base import Baseline, NextToken, batch_feature
 from jaxpt.objectives.causal_lm import decoder_features, lengths_of_texts
 from jaxpt.objectives.formats import Format
 from jaxpt.objectives.labelled import Labelled
@@ -123,7 +123,7 @@ class TextToText(NextToken, Labelled):
 
     @property
     def baseline(self) -> Baseline:
-        return Baseline("unigram", "target tokens", lambda batch, vocabulary: batch["decoder_loss_weights"])
+        return Baseline("unigram", "target tokens", batch_feature("decoder_loss_weights"))
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.task.kind == "mixture":
