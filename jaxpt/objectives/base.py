@@ -367,6 +367,17 @@ def transpose_carry(memory: Any) -> Any:
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory)
 
 
+def memory_shapes(network: Network, rows: int, memory_of: Callable[[Bound, jax.Array], Any]) -> Any:
+    """Shapes of a carry that is a model's memory: `memory_of(model, tokens [rows, 1])`."""
+    tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
+    return jax.eval_shape(lambda p, x: transpose_carry(memory_of(network.bind(p), x)), network.shapes(), tokens)
+
+
+def keep_rows(is_kept_B: jax.Array, carry: Any) -> Any:
+    """A carry, zero in the other rows."""
+    return jax.tree.map(lambda x: jnp.where(is_kept_B.reshape(-1, *[1] * (x.ndim - 1)), x, 0), carry)
+
+
 def carried_loss(
     objective: Objective, model: Bound, batch: Batch, carry: Any, **options: Any
 ) -> tuple[dict[str, jax.Array], Metrics, Any]:

@@ -29,7 +29,16 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound, compute_dtype
 from jaxpt.models.heads.softmax import Softmax
 from jaxpt.models.network import Head, Network
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective, batch_feature, transpose_carry
+from jaxpt.objectives.base import (
+    Baseline,
+    Batch,
+    LossOutputs,
+    Objective,
+    batch_feature,
+    keep_rows,
+    memory_shapes,
+    transpose_carry,
+)
 from jaxpt.objectives.losses import token_loss
 from jaxpt.objectives.sampled_softmax import sampled_loss
 
@@ -121,10 +130,7 @@ class BidirectionalLM(Objective):
         if not self.carry:
             return None
         self.check_model(network.config)
-        token = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
-        return jax.eval_shape(
-            lambda p, x: transpose_carry(network.bind(p).bidirectional(x, x, x, x).memory), network.shapes(), token
-        )
+        return memory_shapes(network, rows, lambda model, x: model.bidirectional(x, x, x, x).memory)
 
     @property
     def baseline(self) -> Baseline:
@@ -156,12 +162,9 @@ class BidirectionalLM(Objective):
 
 def _continued(carry: Any, ids: tuple[jax.Array, jax.Array]) -> Any:
     """The state, zero in rows that do not begin with segment 1: that goes on from the batch before."""
-    goes_on = [ids_BxL[:, 0] <= 1 for ids_BxL in ids]
-
-    def of_direction(states: Any, goes_on_B: jax.Array) -> Any:
-        return jax.tree.map(lambda x: jnp.where(goes_on_B.reshape(-1, *[1] * (x.ndim - 1)), x, 0), states)
+    continues = [ids_BxL[:, 0] <= 1 for ids_BxL in ids]
 
     def of_layer(both: Any) -> Any:
-        return type(both)(*(of_direction(states, goes_on_B) for states, goes_on_B in zip(both, goes_on)))
+        return type(both)(*map(keep_rows, continues, both))
 
     return tuple(tuple(of_layer(both) for both in segment) for segment in carry)

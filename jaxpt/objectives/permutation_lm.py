@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import jax
-import jax.numpy as jnp
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
@@ -24,7 +23,7 @@ from jaxpt.data.spec import DataSpec, masked_features, text_windows
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective, batch_feature, transpose_carry
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective, batch_feature, memory_shapes, transpose_carry
 from jaxpt.objectives.losses import token_loss
 
 
@@ -139,12 +138,9 @@ class PermutationLM(Objective):
         if not self.memory:
             return None
         self.check_model(network.config)
-        tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
-        memory = jax.eval_shape(lambda p, x: network.bind(p).streams(x).memory, network.shapes(), tokens)
         size = network.config.memory_length
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((rows, x.shape[0], size, *x.shape[3:]), x.dtype), memory
-        )  # fmt: skip
+        memory = memory_shapes(network, rows, lambda model, x: model.streams(x).memory)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:2], size, *x.shape[3:]), x.dtype), memory)
 
     @property
     def baseline(self) -> Baseline:

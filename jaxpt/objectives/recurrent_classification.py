@@ -32,7 +32,7 @@ from jaxpt.models.heads.concat_pool import ConcatPoolHead, concat_pool
 from jaxpt.models.network import Head
 from jaxpt.models.output import Output
 from jaxpt.objectives.activation import ActivationRegularizer
-from jaxpt.objectives.base import Batch, LossOutputs
+from jaxpt.objectives.base import Batch, LossOutputs, memory_shapes
 from jaxpt.objectives.classification import Classification
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -99,12 +99,10 @@ class RecurrentClassification(Classification):
         return jnp.where(is_late_BxL, segments_BxL, 0)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        network = self.network(model)
-        decoded = None if self.family != "decoder" else jax.eval_shape(
-            lambda p, x: network.bind(p).decode(x).memory, network.shapes(), tokens
-        )  # fmt: skip
-        if not jax.tree.leaves(decoded):
+        is_recurrent = self.family == "decoder" and jax.tree.leaves(
+            memory_shapes(self.network(model), 1, lambda model, x: model.decode(x).memory)
+        )
+        if not is_recurrent:
             raise UserError(
                 f"objective.kind: {self.kind} reads with a recurrent model such as model.kind: awd_lstm, not "
                 f"{model.kind}; objective.kind: classification is for that one"

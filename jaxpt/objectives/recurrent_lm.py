@@ -17,7 +17,6 @@ import dataclasses
 from typing import Annotated, Any, Literal
 
 import jax
-import jax.numpy as jnp
 from pydantic import Field
 
 from jaxpt.config import Fraction, ModelConfig, PositiveInt
@@ -27,7 +26,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
 from jaxpt.objectives.activation import ActivationRegularizer
-from jaxpt.objectives.base import Baseline, Batch, LossOutputs, transpose_carry
+from jaxpt.objectives.base import Baseline, Batch, LossOutputs, keep_rows, memory_shapes, transpose_carry
 from jaxpt.objectives.causal_lm import DecoderLM, check_separator, decoder_features, lengths_of_texts
 from jaxpt.objectives.losses import token_loss
 
@@ -94,7 +93,7 @@ class RecurrentLM(DecoderLM):
         if carry is None:
             return super().loss(model, batch)
         if "decoder_continues" in batch:
-            carry = jax.tree.map(lambda x: jnp.where(_like(batch["decoder_continues"], x) > 0, x, 0), carry)
+            carry = keep_rows(batch["decoder_continues"] > 0, carry)
         tokens, ids = batch["decoder_input_tokens"], batch["decoder_segment_ids"]
         output = model.decode(tokens, segment_ids=ids, memory=transpose_carry(carry))
         sums, metrics = self.loss_from_hidden(model, output.hidden, batch)
@@ -118,10 +117,7 @@ class RecurrentLM(DecoderLM):
         return self.carry
 
     def carry_shapes(self, network: Network, rows: int) -> Any:
-        if not self.carry:
-            return None
-        tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
-        return jax.eval_shape(lambda p, x: transpose_carry(network.bind(p).decode(x).memory), network.shapes(), tokens)
+        return memory_shapes(network, rows, lambda model, x: model.decode(x).memory) if self.carry else None
 
     @property
     def baseline(self) -> Baseline:
@@ -136,8 +132,3 @@ class RecurrentLM(DecoderLM):
                 f"objective.carry: model.kind: {model.kind} has no state to carry; model.kind: awd_lstm has one, "
                 "or set objective.kind: causal_lm"
             )
-
-
-def _like(flags_B: jax.Array, x: jax.Array) -> jax.Array:
-    """Flags of rows, to be broadcast over [B, …]."""
-    return flags_B.reshape(-1, *(1,) * (x.ndim - 1))
