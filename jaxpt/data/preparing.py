@@ -30,11 +30,7 @@ def prepare(
     """Makes the data of one phase ready, as `data.source` says.
 
     Args:
-      config: the run's configuration.
-      phase: which of `train.phases`, from 0.
-      report: called with a line of progress now and then.
-      save: put the vocabulary into `run_dir/tokenizer`, so that the run is self-contained.
-      check_source: called with the "source" of the fingerprint, before anything is made; may raise.
+      config, phase, report, save, check_source: as of `jaxpt.data.datasets.prepare`.
       order: version of the order of the records that the run has, where it fits the run.
       beside: return when the first records are there; a thread makes the rest.
 

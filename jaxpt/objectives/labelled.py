@@ -270,8 +270,7 @@ class HeadObjective(Objective):
         hidden_BxLxD = model.heads["pooler"](hidden_BxLxD) if position == "late" else hidden_BxLxD
         if not is_max and position not in ("mean", "late"):
             return jnp.take_along_axis(hidden_BxLxD, positions_BxN[..., None], axis=1)
-        text_segments_BxN = jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)
-        is_own_BxNxL = segments_BxL[:, None] == text_segments_BxN[..., None]
+        is_own_BxNxL = own_tokens(segments_BxL, positions_BxN)
         if is_max:
             return _largest(hidden_BxLxD, is_own_BxNxL)
         share_BxNxL = is_own_BxNxL.astype(hidden_BxLxD.dtype)
@@ -317,6 +316,11 @@ class Labelled(HeadObjective):
     def most_examples(self, length: int) -> int:
         """Maximum number of examples in a row."""
         return self.examples or max(length // _EXAMPLE, 1)
+
+
+def own_tokens(segments_BxL: jax.Array, positions_BxN: jax.Array) -> jax.Array:
+    """True at the tokens of each example, which is the segment of a position: bool [B, N, L]."""
+    return segments_BxL[:, None] == jnp.take_along_axis(segments_BxL, positions_BxN, axis=1)[..., None]
 
 
 @jax.checkpoint  # [B, N, L, D] is not kept for the backward pass

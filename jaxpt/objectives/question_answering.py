@@ -29,7 +29,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, batch_feature
-from jaxpt.objectives.labelled import HeadObjective
+from jaxpt.objectives.labelled import HeadObjective, own_tokens
 
 _WINDOW = 16  # tokens of a question and a window, at least, in a packed row whose `examples` are not given
 
@@ -110,9 +110,7 @@ class QuestionAnswering(HeadObjective):
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         logits_BxLx2 = self.outputs(model, hidden, batch)
         positions_BxNx2 = batch["label_positions"]
-        segments_BxL = batch[f"{self.answer_side}_segment_ids"]
-        text_segments_BxN = jnp.take_along_axis(segments_BxL, positions_BxNx2[..., 0], axis=1)
-        is_own_BxNxL = segments_BxL[:, None] == text_segments_BxN[..., None]
+        is_own_BxNxL = own_tokens(batch[f"{self.answer_side}_segment_ids"], positions_BxNx2[..., 0])
         logits_BxNxLx2 = jnp.where(is_own_BxNxL[..., None], logits_BxLx2[:, None], -jnp.inf)
         at_target_BxNx2 = jnp.take_along_axis(logits_BxLx2, positions_BxNx2, axis=1)
         loss_BxN = (jax.nn.logsumexp(logits_BxNxLx2, axis=2) - at_target_BxNx2).mean(-1)
@@ -128,8 +126,7 @@ class QuestionAnswering(HeadObjective):
         total, count = 0.0, 0.0
         for batch in validation:
             segments_BxL, weights_BxN = batch[f"{self.answer_side}_segment_ids"], batch["eval_mask"]
-            text_segments_BxN = np.take_along_axis(segments_BxL, batch["label_positions"][..., 0], axis=1)
-            lengths_BxN = (segments_BxL[:, None] == text_segments_BxN[..., None]).sum(-1)
+            lengths_BxN = np.asarray(own_tokens(segments_BxL, batch["label_positions"][..., 0])).sum(-1)
             total += float((np.log(lengths_BxN) * weights_BxN).sum())
             count += float(weights_BxN.sum())
         return total / count

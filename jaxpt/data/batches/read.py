@@ -32,7 +32,7 @@ def open_batches(
       config: the run's configuration.
       phase: which of `train.phases`, from 0.
       save: put the vocabulary into `run_dir/tokenizer`.
-      check_source: as of `jaxpt.data.preparing.prepare`.
+      check_source: as of `jaxpt.data.datasets.prepare`.
 
     Returns:
       What `jaxpt.data.datasets.prepare` returned when the batches were written, without records.
