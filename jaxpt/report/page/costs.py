@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,13 +81,18 @@ def estimate(
     seconds = receipt.get("wall_seconds", logged)
     hours = None if seconds is None or not (devices or assumed.watts or assumed.price) else seconds / 3600 * units
     overhead = 1.0 if is_cpu or not devices else chips.PUE
-    kwh = None if hours is None or watts is None else hours * watts * assumed.load * overhead / 1000
+    watt_hours = _product(hours, watts, assumed.load, overhead)
+    kwh = None if watt_hours is None else watt_hours / 1000
     return CostEstimate(
         tokens=tokens or None, flops=flops or None, seconds=seconds, is_whole="wall_seconds" in receipt,
         device=(f"{units:g} × {'CPU machine' if is_cpu else kind}" if devices else ""), watts=watts,
-        kwh=kwh, dollars=None if hours is None or price is None else hours * price,
-        kg_co2=None if kwh is None else kwh * assumed.carbon,
+        kwh=kwh, dollars=_product(hours, price), kg_co2=_product(kwh, assumed.carbon),
     )  # fmt: skip
+
+
+def _product(*factors: float | None) -> float | None:
+    """None if a factor is not known."""
+    return None if None in factors else math.prod(factors)
 
 
 def total(estimates: Sequence[CostEstimate]) -> CostEstimate:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,43 +157,51 @@ def _figure(value: Any) -> str:
 
 
 def baselines(runs: Sequence[RunData]) -> str:
-    """What the runs are compared with: the trivial predictor's loss and prediction, a linear probe."""
-    rows = []
-    for run, name in zip(runs, named(runs)):
-        level, reached = run_charts.baseline(run), run.last.get("validation/target_loss")
-        if level is not None:
-            trivial = None if run.objective is None else run.objective.baseline
-            margin = "" if reached is None else f"{level - reached:+.4f}"
-            description = (
-                f"loss at {trivial.target_name}, {trivial.unit}; {trivial.name} baseline"
-                if trivial
-                else "loss; baseline"
-            )
-            rows.append(
-                [name, escape(description), "" if reached is None else f"{reached:.4f}", f"{level:.4f}", margin]
-            )
-        split = "test" if run.receipt.get("test") else "task"
-        measured: Mapping[str, float] = (
-            run.receipt.get("test") or run.receipt.get("best") or run.receipt.get("task") or {}
-        )
-        for metric, value in (run.receipt.get(f"{split}_constant") or {}).items():
-            if metric in measured:
-                names = {} if run.config.task is None else run.config.task.baseline_names()
-                trivial = names.get(metric, "constant baseline")
-                description = f"{split if split == 'test' else 'held-out'} {metric}; {trivial}"
-                margin = f"{measured[metric] - value:+.4f}"
-                rows.append([name, escape(description), f"{measured[metric]:.4f}", f"{value:.4f}", margin])
-        rows += [[name, *cells] for cells in _simple_models(run)]
-        probe = run.json("probe.json")
-        if probe:
-            cells = [f"{probe[key]:.4f}" for key in ("accuracy", "untrained")]
-            margin = f"{probe['accuracy'] - probe['untrained']:+.4f}"
-            rows.append([name, "accuracy of a linear probe; the same of the untrained model", *cells, margin])
+    """What the runs are compared with: the trivial predictor's loss and prediction, simple models, a linear probe."""
+    rows = [
+        [name, *cells]
+        for run, name in zip(runs, named(runs))
+        for cells in chain(_trivial_loss(run), _constants(run), _simple_models(run), _probe(run))
+    ]
     return table(["run", "what", "model", "baseline", "difference"], rows, (2, 3, 4)) if rows else ""
 
 
+def _compared(description: str, reached: float, level: float, gain: float) -> list[str]:
+    """[what, model, baseline, difference]"""
+    return [escape(description), f"{reached:.4f}", f"{level:.4f}", f"{gain:+.4f}"]
+
+
+def _trivial_loss(run: RunData) -> Iterator[list[str]]:
+    level, reached = run_charts.baseline(run), run.last.get("validation/target_loss")
+    if level is None:
+        return
+    trivial = None if run.objective is None else run.objective.baseline
+    what = f"loss at {trivial.target_name}, {trivial.unit}; {trivial.name} baseline" if trivial else "loss; baseline"
+    yield (
+        [escape(what), "", f"{level:.4f}", ""] if reached is None else _compared(what, reached, level, level - reached)
+    )
+
+
+def _constants(run: RunData) -> Iterator[list[str]]:
+    """The constant prediction's metrics of the task."""
+    split = "test" if run.receipt.get("test") else "task"
+    measured: Mapping[str, float] = run.receipt.get("test") or run.receipt.get("best") or run.receipt.get("task") or {}
+    names = {} if run.config.task is None else run.config.task.baseline_names()
+    for metric, level in (run.receipt.get(f"{split}_constant") or {}).items():
+        if metric in measured:
+            where = "test" if split == "test" else "held-out"
+            what = f"{where} {metric}; {names.get(metric, 'constant baseline')}"
+            yield _compared(what, measured[metric], level, measured[metric] - level)
+
+
+def _probe(run: RunData) -> Iterator[list[str]]:
+    if probe := run.json("probe.json"):
+        reached, level = probe["accuracy"], probe["untrained"]
+        yield _compared("accuracy of a linear probe; the same of the untrained model", reached, level, reached - level)
+
+
 def _simple_models(run: RunData) -> Iterator[list[str]]:
-    """[what, model, simple model, difference] of the best simple model of each task."""
+    """The best simple model of each task."""
     for task, entry in (run.receipt.get("simple_models") or {}).items():
         split = "test" if entry["split"] == "test" else "held-out"
         setting = f" ({entry['setting']})" if entry["setting"] else ""
