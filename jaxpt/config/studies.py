@@ -338,35 +338,42 @@ def _rows(study: Study, path: Path, overrides: Overrides) -> tuple[StudyRow, ...
     """All rows, each with a recipe, and what is given for all of them over its own settings."""
     rows = []
     for row in study.rows:
-        if not row.is_trained and (row.recipe is not None or row.set):
-            what = "a simple model" if row.model is None else "a model that is there"
-            raise UserError(f"{path}: rows: {row.name}: {what} takes neither recipe nor set")
-        if row.model is not None and row.simple_model is not None:
-            raise UserError(f"{path}: rows: {row.name}: a row has either model or simple_model; drop one of both keys")
-        if row.simple_model is not None and (study.evaluate.finetune is None or row.finetune is None):
-            raise UserError(f"{path}: rows: {row.name}: a simple model learns tasks alone: wants evaluate.finetune")
-        if not row.is_trained:
-            rows.append(row)
-            continue
+        _check_row(row, study, path)
         recipe = row.recipe or study.recipe
-        if recipe is None:
-            raise UserError(f"{path}: rows: {row.name} has no recipe, and there is no recipe of all rows")
-        rows.append(row.model_copy(update={"recipe": _beside(path, recipe)}))
+        rows.append(row.model_copy(update={"recipe": _beside(path, recipe)}) if row.is_trained else row)
     if study.recipes is not None:
-        names = glob.glob(study.recipes, root_dir=path.parent, recursive=True)
-        recipe_paths = sorted(path.parent / name for name in names)
-        if not recipe_paths:
-            raise UserError(f"{path}: recipes: no file matches {path.parent / study.recipes}")
-        taken = {row.name for row in rows}
-        for recipe in (recipe_path for recipe_path in recipe_paths if recipe_path.stem not in taken):
-            if not re.match(NAME, recipe.stem):
-                raise UserError(f"{path}: recipes: {recipe}: {recipe.stem!r} is no name of a row; name it in rows")
-            if recipe.stem in {row.name for row in rows}:
-                raise UserError(f"{path}: recipes: two files are called {recipe.stem}; name them in rows")
-            rows.append(StudyRow(name=recipe.stem, recipe=str(recipe)))
+        rows += _matching_rows(study.recipes, path, {row.name for row in rows})
     if not rows:
         raise UserError(f"{path}: wants rows, each with a name and a recipe")
     return tuple(row.model_copy(update={"set": (*row.set, *overrides)}) if row.is_trained else row for row in rows)
+
+
+def _check_row(row: StudyRow, study: Study, path: Path) -> None:
+    """Raises UserError where keys of a row do not fit each other, or it has no recipe."""
+    if not row.is_trained and (row.recipe is not None or row.set):
+        what = "a simple model" if row.model is None else "a model that is there"
+        raise UserError(f"{path}: rows: {row.name}: {what} takes neither recipe nor set")
+    if row.model is not None and row.simple_model is not None:
+        raise UserError(f"{path}: rows: {row.name}: a row has either model or simple_model; drop one of both keys")
+    if row.simple_model is not None and (study.evaluate.finetune is None or row.finetune is None):
+        raise UserError(f"{path}: rows: {row.name}: a simple model learns tasks alone: wants evaluate.finetune")
+    if row.is_trained and (row.recipe or study.recipe) is None:
+        raise UserError(f"{path}: rows: {row.name} has no recipe, and there is no recipe of all rows")
+
+
+def _matching_rows(pattern: str, path: Path, taken: set[str]) -> list[StudyRow]:
+    """A row for each recipe that `Study.recipes` matches, without those whose names are taken."""
+    recipes = sorted(path.parent / name for name in glob.glob(pattern, root_dir=path.parent, recursive=True))
+    if not recipes:
+        raise UserError(f"{path}: recipes: no file matches {path.parent / pattern}")
+    rows: dict[str, StudyRow] = {}
+    for recipe in (recipe for recipe in recipes if recipe.stem not in taken):
+        if not re.match(NAME, recipe.stem):
+            raise UserError(f"{path}: recipes: {recipe}: {recipe.stem!r} is no name of a row; name it in rows")
+        if recipe.stem in rows:
+            raise UserError(f"{path}: recipes: two files are called {recipe.stem}; name them in rows")
+        rows[recipe.stem] = StudyRow(name=recipe.stem, recipe=str(recipe))
+    return list(rows.values())
 
 
 def _check_sweep(study: Study, path: Path, row_overrides: Sequence[str]) -> None:
