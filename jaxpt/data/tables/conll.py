@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxpt.data.tables.files import INNER_CR, read_lines
 from jaxpt.data.tables.rows import Row
@@ -18,13 +19,15 @@ _NAMES = {1: ("tokens",), 2: ("tokens", "tags"), 4: ("tokens", "pos", "chunk", "
 _NO_WORD = re.compile(r"\d+[-.]\d+")  # 1-2 is a multiword token, 8.1 an empty node: its words have lines of their own
 
 
-class _Block(NamedTuple):
+@dataclasses.dataclass
+class _Block:
     """The lines of a sentence."""
 
-    number: int
-    comments: list[str]
-    words: list[tuple[int, list[str]]]
-    newdoc: bool
+    number: int = 0
+    """Of its first line, from 1."""
+    comments: list[str] = dataclasses.field(default_factory=list)
+    words: list[tuple[int, list[str]]] = dataclasses.field(default_factory=list)
+    newdoc: bool = False
 
 
 def conllu(path: str) -> Iterator[Row]:
@@ -89,30 +92,28 @@ def _blocks(path: str, comments: bool) -> Iterator[_Block]:
     """Sentences: runs of lines between blank ones."""
     tabs: bool | None = None
     width: int | None = None
-    start, notes, words, newdoc = 0, [], [], False
+    block = _Block()
     for number, line in read_lines(path):
         line = line.rstrip("\r\n")
-        if line.startswith("-DOCSTART-"):
-            if words:  # nor does a sentence go on where no blank line ends it
-                yield _Block(start, notes, words, newdoc)
-                start, notes, words = 0, [], []
-            newdoc = True
-        elif comments and not words and line.startswith("#"):
-            notes.append(line)
-            start = start or number
+        starts_document = line.startswith("-DOCSTART-")
+        if block.words and (starts_document or not line.strip()):
+            yield block
+            block = _Block()
+        if starts_document:
+            block.newdoc = True
+        elif comments and not block.words and line.startswith("#"):
+            block.comments.append(line)
+            block.number = block.number or number
         elif line.strip():
             tabs = "\t" in line if tabs is None else tabs
             fields = line.split("\t") if tabs else [field for field in line.split(" ") if field]
             if line.startswith(" ") and width is not None and len(fields) < width:
                 raise UserError(f"{path}: line {number}: begins with a space, where a word is wanted: {shown(line)}")
             width = len(fields)
-            words.append((number, fields))
-            start = start or number
-        elif words:
-            yield _Block(start, notes, words, newdoc)
-            start, notes, words, newdoc = 0, [], [], False
-    if words:
-        yield _Block(start, notes, words, newdoc)
+            block.words.append((number, fields))
+            block.number = block.number or number
+    if block.words:
+        yield block
 
 
 def _words(block: _Block, path: str) -> list[list[str]]:
