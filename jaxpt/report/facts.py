@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 _KNOWN = ("encoder_", "decoder_", "masked_", "next_sentence_", "sentence_order_", "is_random", "label")
 _MOST_LABELS = 16  # of a row, that are shown
+_PAIR_LABELS = {
+    "next_sentence_labels": ("next sentence", "B follows A (label 0)", "B is random (label 1)"),
+    "sentence_order_labels": ("sentence order", "A, then B (label 0)", "swapped (label 1)"),
+    "is_random": ("B", "continues A", "drawn from the corpus"),
+}
+"""{feature: (heading, what 0 means, what 1 means)}."""
 _SPECIALS = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 
 
@@ -54,14 +60,9 @@ def facts(
     if "encoder_ranks" in example:
         ranks, ids = example["encoder_ranks"], example["encoder_segment_ids"]
         figures["each token sees"] = "; ".join(_sees(ranks[ids == i]) for i in range(1, int(ids.max()) + 1))
-    if example.get("next_sentence_weights", 1.0) > 0 and "next_sentence_labels" in example:
-        figures["next sentence"] = (
-            "B is random (label 1)" if example["next_sentence_labels"] else "B follows A (label 0)"
-        )
-    if "sentence_order_labels" in example:
-        figures["sentence order"] = "swapped (label 1)" if example["sentence_order_labels"] else "A, then B (label 0)"
-    if "is_random" in example:
-        figures["B"] = "drawn from the corpus" if example["is_random"] else "continues A"
+    for name, (heading, if_false, if_true) in _PAIR_LABELS.items():
+        if name in example and (name != "next_sentence_labels" or example.get("next_sentence_weights", 1.0) > 0):
+            figures[heading] = if_true if example[name] else if_false
     if "label_weights" in example:
         of_row = example["labels"][example["label_weights"] > 0]
         named = [labels[i] if labels and of_row.ndim == 1 else str(i) for i in of_row.tolist()]
