@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,12 @@ def parts(config: Config) -> tuple[Part, ...]:
 
 def languages(config: Config) -> tuple[str, ...]:
     """The languages that a recipe's texts have tokens for, each once."""
-    sources = (config.data, *config.data.mixture)
-    return tuple(dict.fromkeys(source.language for source in sources if source.language is not None))
+    return tuple(languages_of((config.data, *config.data.mixture)))
+
+
+def languages_of(sources: Iterable[Any]) -> list[str]:
+    """The `language` of each source that has one, each once, in the order in which they come."""
+    return list(dict.fromkeys(source.language for source in sources if source.language is not None))
 
 
 def each_task(config: Config) -> dict[str, Config]:

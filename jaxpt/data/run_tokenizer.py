@@ -10,9 +10,9 @@ from typing import Any
 from jaxpt.config import Config, cache_key_fields
 from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.checks import cache_root, digest, trained_size
-from jaxpt.data.parts import Part
+from jaxpt.data.parts import Part, languages_of
 from jaxpt.data.records.store import FORMAT
-from jaxpt.data.sources.base import Source, interleaved_texts, languages_of
+from jaxpt.data.sources.base import Source, interleaved_texts
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer

@@ -27,7 +27,8 @@ def train(config: Config, out: str) -> None:
     """
     from jaxpt.data import parts
     from jaxpt.data.checks import trained_size
-    from jaxpt.data.sources.base import interleaved_texts, languages_of
+    from jaxpt.data.parts import languages_of
+    from jaxpt.data.sources.base import interleaved_texts
     from jaxpt.data.sources.opening import open_source
 
     settings = config.data.tokenizer

@@ -281,11 +281,6 @@ def _stat(path: str) -> tuple[int, int] | None:
     return (size_of(path) if file != path else stat.length), stat.mtime_nsec
 
 
-def languages_of(sources: Sequence[Source]) -> list[str]:
-    """The languages of several sources, each once, in the order in which they come."""
-    return list(dict.fromkeys(source.language for source in sources if source.language is not None))
-
-
 def interleaved_texts(sources: Sequence[Source]) -> Iterator[str]:
     """The training texts of several sources in turn, for a vocabulary of all of them."""
     streams = (source.texts("train") for source in sources)
