@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxpt import config as configs
 from jaxpt.config import Config
@@ -50,9 +49,8 @@ from jaxpt.train.metrics import Metrics
 from jaxpt.train.phase import Phase, Started, enter, start_programs
 from jaxpt.train.run_dir import make, moved, quarantine, removed_on_failure, settings
 from jaxpt.train.state import Setup, State
+from jaxpt.train.step_log import StepLog
 from jaxpt.train.timings import Timings
-
-Figures = dict[str, jax.Array]
 
 MAX_NONFINITE_STEPS = 10
 """So many steps in a row without a finite loss and gradient end a run."""
@@ -195,7 +193,6 @@ class Run:
     """Steps in a row, up to the last one logged, whose update was skipped."""
     rewind_to: int | None = None
     """The step that the run is about to go back to, since there was a spike."""
-    throughput: watchdog.Throughput = dataclasses.field(default_factory=watchdog.Throughput)
     num_spikes: int = 0
     """That this process has seen."""
     last_loss: float | None = None
@@ -279,7 +276,6 @@ class Run:
             ready = phase.compile(len(self.starts), self.timings)
         rows = distributed.rows(phase.setup.mesh, phase.config.data.batch_size)
         batches = self.rewinds.batches(phase.data.train, done, phase.data_start, rows)
-        self.throughput = watchdog.Throughput()
         feed = resources.InputWait(batches, phase.config.data.readers)
         peak = flops.peak(jax.devices()[0])
         facts = {"text_tokens_per_step": phase.text_tokens_per_step, "flops_per_step": phase.flops}
@@ -295,7 +291,8 @@ class Run:
                 Display(done, steps, phase.tokens_per_step, phase.flops, all_peaks) as display,
                 self.clock.during("steps"),
             ):
-                current = self._steps(current, end, feed, ready, metrics, display)
+                log = StepLog(self.config, self.clock, self.router_watch, display, metrics, feed)
+                current = self._steps(current, end, ready, log)
             with self.clock.during("saves"):
                 self.checkpoints.wait()
             if self.stopped:
@@ -303,15 +300,7 @@ class Run:
                 ending.stop(self, current)
         return current
 
-    def _steps(
-        self,
-        current: State,
-        end: int,
-        feed: resources.InputWait,
-        ready: programs.Programs,
-        metrics: Metrics,
-        display: Display,
-    ) -> State:
+    def _steps(self, current: State, end: int, ready: programs.Programs, log: StepLog) -> State:
         """The steps of one phase, or up to a signal; the last state is saved, unless updates are being skipped."""
         phase, setup, done = self.phase, self.phase.setup, int(current.step)
         save_every = phase.config.checkpoint.every or evaluation.default_every(phase.config)
@@ -320,9 +309,9 @@ class Run:
         checks = corruption.Checks(setup, str(self.run_dir), self._newest)
         must_judge = phase.config.train.on_spike == "rewind"  # before a save: what is saved is from before any spike
 
-        self._before_first_step(current, ready.check, display, metrics)
+        self._before_first_step(current, ready.check, log)
         with self.clock.during("data"):
-            batch = step.put(feed.next(), setup)
+            batch = step.put(log.feed.next(), setup)
         tracing = profile.Profile(self.config.profile, self.run_dir, ready.train)
         self.timings.mark("the first batch")
         while done < end and not self.stopped and not self.patience.is_over:
@@ -339,7 +328,7 @@ class Run:
                 say("\n".join(self.timings.end(ready)))
             if done < end:  # the device works on this step while the host gets the next batch
                 with self.clock.fetching():
-                    batch = step.put(feed.next(figures), setup)
+                    batch = step.put(log.feed.next(figures), setup)
             window.append(figures)
             if len(window) > MAX_INFLIGHT_STEPS:
                 jax.block_until_ready(window[-1 - MAX_INFLIGHT_STEPS])
@@ -349,13 +338,14 @@ class Run:
             is_logged = done % phase.config.train.log_every == 0 or done == self.starts[phase.index] + 1
             is_local = self.local is not None and done % self.local.every == 0
             if is_last or is_logged or (must_judge and (to_save or is_local)):
-                values, window = self._log(window, done, display, metrics, feed), []
+                values, window = log.write(window, done), []
+                self.last_loss = float(values[-1]["loss"])
                 self._judge(values, current, watch, checks)
             if self.rewind_to is not None:
                 break
             self.phase.evaluators.forget()
             if not self.stopped:
-                self._evaluate(current, done, display, metrics)
+                self._evaluate(current, done, log)
             is_saved = to_save or self.stopped or done == end
             checks.compare_replicas(current, done, is_saved or is_local)
             if is_saved or self.patience.is_over:
@@ -366,16 +356,16 @@ class Run:
         tracing.stop()
         return current
 
-    def _before_first_step(self, current: State, check: Any, display: Display, metrics: Metrics) -> None:
+    def _before_first_step(self, current: State, check: Any, log: StepLog) -> None:
         """Evaluates and saves the initial state of a new run; runs the evaluators that an earlier signal skipped."""
         done, config = int(current.step), self.phase.config
         if self.begins and config.train.eval_on_start:
-            self._evaluate(current, done, display, metrics)
+            self._evaluate(current, done, log)
         if self.begins and (self.stopped or config.checkpoint.save_initial_state):
             self._save(current, check, self.checkpoints)
         self.begins = False
         if self.pending_evaluators:
-            self._evaluate(current, done, display, metrics)
+            self._evaluate(current, done, log)
             self.checkpoints.add_figures(done, evaluation.figures(self.phase.evaluators.found))
             self.pending_evaluators = ()
 
@@ -384,41 +374,6 @@ class Run:
         wish = checkpoint.STOP if self.stopped else self.save_clock.wish(done)
         self.stopped, self.save_wanted = wish == checkpoint.STOP, self.save_wanted or wish == checkpoint.SAVE
         return self.stopped
-
-    def _log(
-        self, window: list[Figures], done: int, display: Display, metrics: Metrics, feed: resources.InputWait
-    ) -> list[dict]:
-        """Shows and writes the figures of the last steps; returns those of each."""
-        values = jax.device_get(window)
-        means = {name: np.mean([v[name] for v in values], axis=0) for name in values[0] if name != "learning_rate"}
-        # NaN in steps without the task.
-        prefixes = tuple(f"{name}/" for name in getattr(self.config.task, "task_names", ()))
-        for name in (name for name in means if name.startswith(prefixes)):
-            finite_values = [v[name] for v in values if np.isfinite(v[name])]
-            means[name] = np.mean(finite_values) if finite_values else np.nan
-        rates = display.rates(done)
-        seconds = len(window) / rates["steps_per_second"]
-        rates["input_wait"], hint = feed.share(seconds)
-        self.clock.move(feed.take_idle(), "steps", "data")
-        if (slow := self.throughput.see(rates["steps_per_second"], seconds)) is not None:
-            say(f"step {done}: {slow}; input wait {rates['input_wait']:.0%}")
-        rate = float(values[-1]["learning_rate"])
-        self.last_loss = float(values[-1]["loss"])
-        display.step(done, float(means["loss"]), rate, rates)
-        metrics.write(
-            done,
-            {
-                **{f"train/{name}": value for name, value in routers.by_layer(self.config.model, means).items()},
-                "learning_rate": rate,
-                **{f"speed/{name}": value for name, value in rates.items()},
-                **{f"memory/{name}": value for name, value in resources.device_memory().items()},
-            },
-        )
-        if hint:
-            warn(f"step {done}: {hint}")
-        if news := self.router_watch.news(self.config.model, means, len(window)):
-            say(f"step {done}: {news}")
-        return values
 
     def _judge(self, values: list[dict], current: State, watch: spikes.Watch, checks: corruption.Checks) -> None:
         """Says which of the last steps were spikes or not finite, and keeps the first one for which the run goes back;
@@ -455,7 +410,7 @@ class Run:
         """The message of a run that ends since its numbers are not finite."""
         return f"{self.run_dir}: {problem}; {self._newest()}; lower optimizer.learning_rate or set optimizer.clip_norm"
 
-    def _evaluate(self, current: State, done: int, display: Display, metrics: Metrics) -> None:
+    def _evaluate(self, current: State, done: int, log: StepLog) -> None:
         """Runs the evaluators that are due, up to a signal."""
         begun, evaluators, pending = time.perf_counter(), self.phase.evaluators, self.pending_evaluators
         due = [evaluator for evaluator in evaluators.due(done) if not pending or evaluator.called in pending]
@@ -465,13 +420,13 @@ class Run:
             params = self.phase.setup.to_model(current)
             for name, result in evaluators.run(due, params, lambda: self._must_stop(done)):
                 if figures := evaluation.figures({name: result}):
-                    metrics.write(done, figures)
+                    log.metrics.write(done, figures)
                 for n, line in enumerate(evaluation.lines(name, result)):
                     say(line if n else f"step {done}/{self.config.train.steps}  {line}")
         for line in (evaluators.without_best(), self.patience.see(evaluation.figures(evaluators.found))):
             if line:
                 say(line)
-        display.paused(time.perf_counter() - begun)
+        log.display.paused(time.perf_counter() - begun)
 
     def _save(
         self, current: State, check: Any, place: checkpoint.Checkpoints | local_checkpoints.LocalCheckpoints
