@@ -216,8 +216,7 @@ def with_task_values(config: Config) -> Config:
             if wants_labels:
                 settings["labels"] = old_settings.get("labels")
             if wants_weights:
-                old_weights, old_key = _weights_in(old, name)
-                weights[key] = old_weights.get(old_key, weights[key])
+                weights[key] = _weights_in(old, name)[0].get(key, weights[key])
         elif wants_labels or wants_weights:
             with named(name):
                 counts = label_counts(task, files(task_config.data, "train"))

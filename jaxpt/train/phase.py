@@ -134,7 +134,7 @@ def enter(
     Raises:
       UserError: the data are not those of the checkpoint, or a later phase does not fit: before the first one starts.
     """
-    stages, run_dir = configs.train_stages(config), Path(config.run_dir)
+    stages = configs.train_stages(config)
     later = configs.phase_configs(config)[index:] or [configs.at_phase(config, index)]  # beyond a shortened run's end
     _check_steps(setup, later, index)
     if trains and (started is None or started.index != index):
@@ -148,25 +148,30 @@ def enter(
         data = _open_data(config, setup, index, saved, order_of(known), timings)
         evaluators = evaluation.Evaluators(setup.for_evaluation(), data)
     code = plugins.digests(configs.plugin_modules(setup.config)) | data.code
-    names = edited_modules(code, meta or {})
+    edited = edited_modules(code, meta or {})
     teachers.check_vocabulary(setup, data.tokenizer)
     for later_config in later:
         later_config.objective.check(later_config.model, later_config.data.length, data.vocabulary)
     if saved is not None:
-        check_fingerprint(saved["data"], as_json(data.fingerprint), str(run_dir), names)
+        check_fingerprint(saved["data"], as_json(data.fingerprint), str(Path(config.run_dir)), edited)
         if "data.tokenizer.path" in [key for key, _, _ in moved(config)]:
             tokenizers.check_same(setup.config, data.tokenizer, _KEPT_TOKENIZER)
-    if names:
-        say(f"edited since the checkpoint: {names}; the steps from here on use the code as it is now")
+    if edited:
+        say(f"edited since the checkpoint: {edited}; the steps from here on use the code as it is now")
     if is_primary():
-        begins = not has_checkpoint(run_dir)
-        if begins and (other := teachers.other_vocabulary(setup.config, data.tokenizer)):
-            warn(other)
-        for reader in foreign.readers() if begins else []:
-            reader.carry(setup.config, data.vocabulary)
-        save_config(config)
+        _write_run_dir(config, setup, data)
     timings.mark("data")
     return Phase(index, setup, data, stages[index].phase_start, evaluators, code, built)
+
+
+def _write_run_dir(config: Config, setup: Setup, data: Data) -> None:
+    """Writes config.yaml, and of a new run what it takes over from other programs' files."""
+    if not has_checkpoint(Path(config.run_dir)):
+        if other := teachers.other_vocabulary(setup.config, data.tokenizer):
+            warn(other)
+        for reader in foreign.readers():
+            reader.carry(setup.config, data.vocabulary)
+    save_config(config)
 
 
 def _is_beside(saved: dict[str, Any] | None) -> bool:
