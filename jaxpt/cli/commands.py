@@ -245,7 +245,19 @@ def import_model(source: str, out: str, **options: Any) -> None:
 def export(
     run: str, out: str, adapter: bool = False, every: bool = False, shard_gb: float | None = None, **options: Any
 ) -> None:
-    """`jaxpt export`: a model, each checkpoint of a run, or an adapter alone."""
+    """`jaxpt export`: a model, each checkpoint of a run, or an adapter alone.
+
+    Args:
+      run: a run, or one of its checkpoints.
+      out: the new directory, or a file of word vectors.
+      adapter: only the adapter.
+      every: all checkpoints of the run.
+      shard_gb: the largest size of a file of weights, in GB.
+      **options: more arguments of `convert.export` or `revisions.export_every`.
+
+    Raises:
+      UserError: options that do not go together.
+    """
     from jaxpt.inference import vector_files
 
     if vector_files.form(out) is not None:

@@ -9,19 +9,19 @@ from typing import Literal, NamedTuple
 from jaxpt.config.studies import Finetuning, Start, Strategy, Study, StudyRow, StudyTask
 
 KEEP = "checkpoint.keep_last=1"
-"""Of a fine-tuning: a study reads none of its checkpoints, and has many of them."""
+"""Set in each fine-tuning: a study has many of them and reads none of their checkpoints."""
 SIMPLE = "simple"
 """The start of a simple model, which has no weights to start from."""
 
 
 class Cell(NamedTuple):
-    """What one figure of the table is of: the runs of all seeds, and before them those of the search."""
+    """A figure of the table: the runs of all seeds, and before them those of the search."""
 
     row: StudyRow
     task: StudyTask
     start: Start | Literal["simple"]
     strategy: Strategy
-    """Of a simple model the first one, of which nothing is set."""
+    """The first one of a simple model, which has no settings of it."""
 
     @property
     def name(self) -> str:

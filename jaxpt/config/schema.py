@@ -76,7 +76,7 @@ SCHEMAS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "study": ("study.schema.json", study_schema),
     "model": ("model.schema.json", model_schema),
 }
-"""Of each kind of file: where its schema lies in `configs`, and what makes it."""
+"""{kind of file: (name of its schema in `configs`, the function that makes it)}."""
 
 
 def schema_text(kind: str) -> str:

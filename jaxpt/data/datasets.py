@@ -306,7 +306,7 @@ def _packs(config: Config, store: Store, phase: int, split: str) -> packing.Pack
 
 
 def _footprint(config: Config, store: Store) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """What each record takes in a row, and what a row has: by feature."""
+    """({feature: length of each record}, {feature: length of a row})."""
     ragged = [name for name, s in store.spec.items() if s.shape.as_list() == [None]]
     spec = config.objective.data_spec(config.data.length)
     sizes = spec.max_packed_lengths({name: store.lengths(name) for name in ragged})

@@ -110,7 +110,19 @@ def arguments(
     token_counts: Callable[[], Any] | None = None,
     pieces: Pieces | None = None,
 ) -> dict[str, Any]:
-    """The arguments of a call, as `bind` gives them; `token_counts` to a parameter of this name."""
+    """The arguments of a call: its own, and those that are offered to parameters of their names.
+
+    Args:
+      function: what is called.
+      call, vocabulary, shard, source, split, pieces: as of `bind`.
+      token_counts: how often ids are in the training records.
+
+    Returns:
+      {parameter: value}.
+
+    Raises:
+      UserError: the function has no such parameter.
+    """
     parameters = inspect.signature(function).parameters
     unknown = [k for k in call.kwargs if k not in parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):

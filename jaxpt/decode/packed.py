@@ -156,7 +156,7 @@ def _permuted(number: int, row: Row) -> Item:
 
 
 def _branched(numbers: list[int], rows: Sequence[Row], shared: tuple[int, ...], has_branches: bool) -> Item:
-    """What rows share, and as a branch what each reads besides, without its last target."""
+    """The tokens that rows share, then the others of each row as a branch, without its last target."""
     tokens, positions, branches, at = list(shared), [*range(len(shared))], [0] * len(shared), []
     for branch, number in enumerate(numbers, 1):
         start, first = rows[number].prompt[len(shared) :], len(tokens)

@@ -168,7 +168,7 @@ class _Blocks:
         self.parameters = pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary"))
 
     def inputs(self, more: Extra) -> list[pl.BlockSpec]:
-        """Of q, k, v, ids of queries and keys, and of what else there is."""
+        """Blocks of q, k, v, of the ids of queries and keys, and of the optional inputs."""
         return [
             self.queries, self.keys, self.keys,
             pl.BlockSpec((1, 1, self.block), lambda g, b, i: (b, 0, i)),
@@ -177,7 +177,7 @@ class _Blocks:
         ]  # fmt: skip
 
     def extra(self, name: str, x: jax.Array) -> pl.BlockSpec:
-        """Of one of `Extra`: all that a group of heads has of it."""
+        """The block of an input of `Extra`: all that a group of heads has of it."""
         if name == "seeds":
             return pl.BlockSpec(memory_space=pltpu.SMEM)
         if name == "bias":

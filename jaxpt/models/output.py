@@ -156,7 +156,17 @@ class Projection:
     def logits(
         self, products: jax.Array, bias: jax.Array | None, vocab_axis: Literal[0, -1] = -1, padded: bool = True
     ) -> jax.Array:
-        """Logits from `products`: the bias, the cap, the padding."""
+        """Logits from `products`: the bias, the cap, the padding.
+
+        Args:
+          products: float32 [..., Vp], or [Vp, ...].
+          bias: [Vp].
+          vocab_axis: the vocabulary's axis of `products`.
+          padded: keep the columns of padding rows, with a large negative logit.
+
+        Returns:
+          float32 in the order of `products`.
+        """
 
         def columns(v: jax.Array) -> jax.Array:
             return v[(...,) + (None,) * (products.ndim - 1)] if vocab_axis == 0 else v

@@ -79,7 +79,14 @@ def each(
     between: Mapping[str, int] | None = None,
     machine: int | None = None,
 ) -> Iterator[tuple[str, int, Collective]]:
-    """(computation that it is in, how often it runs, one run of it) of every collective; arguments as for `find`."""
+    """Every collective of a program.
+
+    Args:
+      program, mesh, between, machine: as for `find`.
+
+    Yields:
+      (the computation that it is in, how often it runs, one run of it).
+    """
     for outer, kind, attributes, operand, times in _each(program):
         has_tokens = bool(_OF_TOKENS.search(attributes))
         if target := _TARGET.search(attributes):

@@ -35,9 +35,9 @@ class Target:
     cores: int
     """Streaming multiprocessors."""
     fpus: int
-    """Of one of them."""
+    """CUDA cores of a streaming multiprocessor."""
     shared_memory: int
-    """Bytes, of one of them."""
+    """Bytes of a streaming multiprocessor."""
     block_memory: int
     """Bytes of shared memory that a block may take."""
     l2: int

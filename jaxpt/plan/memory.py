@@ -121,7 +121,7 @@ def readable(path: str) -> str:
 
 
 def _slots(assignment: str) -> tuple[dict, dict]:
-    """({(value, its index): (allocation, place in it, shape)}, {the latter: values that lie there in turn})."""
+    """({(value, its index): slot}, {slot: its values, one after the other}); slot: (allocation, place in it, shape)."""
     slots, values = {}, collections.defaultdict(list)
     allocation = ""
     for line in assignment.splitlines():

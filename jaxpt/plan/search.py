@@ -20,7 +20,7 @@ from jaxpt.plan.program import PlanResult, Target
 from jaxpt.plan.topologies import Topology
 
 REMAT = ("none", "dots", "names", "full")
-"""From what keeps most to what keeps least."""
+"""Ordered from the most memory to the least."""
 NEAREST = 5
 """So many programs are compiled at the most to find the nearest one that fits."""
 
@@ -29,7 +29,7 @@ Settings = dict[str, str | int]
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Settings with what came of them."""
+    """Settings that were tried, and their result."""
 
     settings: Settings
     measured: PlanResult | None
@@ -178,7 +178,18 @@ def _meshes(config: Config, phase: int, topology: Topology) -> Iterator[Settings
 
 
 def attempt(config: Config, where: Target, settings: Settings, phase: int, topology: Topology | None = None) -> Trial:
-    """Compiles the step under other settings and says in words what came of it."""
+    """Compiles the step under other settings.
+
+    Args:
+      config: the run's configuration.
+      where: the devices.
+      settings: what is changed in it.
+      phase: which phase, from 0.
+      topology: the chips, for the time of a step; None: memory alone is looked at.
+
+    Returns:
+      The result, in words as well; also where the compiler refuses the step, or it does not fit.
+    """
     try:
         measured = program.measure(apply(config, settings), where, phase)
     except UserError as error:

@@ -22,7 +22,7 @@ PARTS = {
 }
 
 GPU_NAMES = {"ICI": "NVLink", "DCN": "network"}
-"""Of what joins GPUs inside of a machine, and machines."""
+"""Names of the links between GPUs: inside of a machine, and between machines."""
 
 FAULTS = {
     "no alias": "is kept beside its successor, not updated in place: it needs that memory twice",

@@ -25,7 +25,7 @@ class Topology:
     """One or several slices of one kind of TPU, or machines with one kind of GPU."""
 
     name: str
-    """Of one slice, such as v5e:16x16, or of all machines, such as h100:2x8."""
+    """One slice, such as v5e:16x16, or all machines, such as h100:2x8."""
     chip: Chip
     slices: int
     chips: int

@@ -41,10 +41,10 @@ class Work:
         """Begins now.
 
         Args:
-          doing: what is done.
-          total: how much there is of it in all; 0 where that is not known.
+          doing: what is done, shown before the numbers.
+          total: the amount of work; 0 if unknown.
           unit: what is counted.
-          first: what was done before.
+          first: the amount that was done before.
         """
         self.doing, self.total, self.unit = doing, total, unit
         self._done = self._first = first
@@ -53,13 +53,13 @@ class Work:
         self._paced: tuple[float, float] | None = None  # when the first piece was done, and how much
 
     def at(self, done: float, more: str = "") -> None:
-        """Says how much is done, and what else is to be said of it."""
+        """Sets the amount that is done, and the text after the numbers."""
         self._done, self._more, self._line = done, more, None
         if self._paced is None and done > self._first:  # before it a program may have been compiled
             self._paced = time.monotonic(), done
 
     def add(self, amount: float = 1) -> None:
-        """Says that so much more is done."""
+        """Adds to the amount that is done."""
         self.at(self._done + amount, self._more)
 
     def count(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -79,12 +79,12 @@ class Work:
 
     @property
     def is_measured(self) -> bool:
-        """Whether more than the time is known of it."""
+        """True if more than the time is shown."""
         return bool(self.total or self._line)
 
     @property
     def line(self) -> str:
-        """What is shown of it."""
+        """The line that is shown."""
         if self._line is not None:
             return self._line
         now = time.monotonic()
@@ -211,10 +211,10 @@ def track(doing: str, total: float = 0, unit: str = "", first: float = 0) -> Ite
     """Shows work while it is done.
 
     Args:
-      doing: what is done.
-      total: how much there is of it in all; 0 where that is not known: then the time since the start is shown.
+      doing: what is done, shown before the numbers.
+      total: the amount of work; 0 if unknown: then the time since the start is shown.
       unit: what is counted.
-      first: what was done before.
+      first: the amount that was done before.
 
     Yields:
       The work, which is told how much is done.
@@ -233,7 +233,7 @@ def counted(items: Iterable[Item], doing: str, total: float = 0, unit: str = "")
     Args:
       items: any.
       doing: what is done with them.
-      total: how many there are; 0 where that is not known.
+      total: their number; 0 if unknown.
       unit: what they are.
     """
     with track(doing, total, unit) as work:
@@ -241,7 +241,7 @@ def counted(items: Iterable[Item], doing: str, total: float = 0, unit: str = "")
 
 
 def advance(amount: float, unit: str) -> None:
-    """Says that so much more is done of the work that began last, if that is counted in this unit: for its parts."""
+    """Adds to the work that began last, if that is counted in this unit: for parts of it."""
     work = display.current()
     if work is not None and work.unit == unit:
         work.add(amount)

@@ -332,7 +332,7 @@ class Checkpoints:
 
 
 def _tree(state: State) -> dict[str, Any]:
-    """A state by its fields; `carry` and `scale` are on the disk where there are such alone."""
+    """A state by its fields; `carry` and `scale` are saved only if they are not None."""
     optional = ("carry", "scale")
     return {name: value for name, value in vars(state).items() if name not in optional or value is not None}
 

@@ -77,7 +77,7 @@ def damage(directory: Path, contents: bool = True) -> str | None:
 
 
 def owner(directory: Path) -> Any:
-    """Whose a directory without damage is: what `write` was given as `of`."""
+    """The `of` that `write` stored in a directory without damage."""
     return json.loads((directory / NAME).read_text(encoding="utf-8")).get("of")
 
 

@@ -121,7 +121,7 @@ class Patience:
     """How long `checkpoint.best_metric` has not improved; kept beside each checkpoint where `train.patience` is set."""
 
     def __init__(self, config: Config, meta: Mapping[str, Any] | None) -> None:
-        """Goes on from what was kept beside a checkpoint, if there is one."""
+        """Restores the state from a checkpoint's `meta`, if any."""
         self._config = config
         self._best, self._evaluations = (meta or {}).get("patience", (None, 0))
 

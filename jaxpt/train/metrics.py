@@ -118,7 +118,7 @@ class Board:
                 self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Writes what is left; a second time there is nothing."""
+        """Writes what is left and closes the file; may be called again."""
         file, self._file = self._file, None
         if file is not None:
             with writing(self._directory):

@@ -129,7 +129,7 @@ class Watch:
     """Follows the figures of a phase on the host, as they are logged."""
 
     def __init__(self, phase: int, scale: Scale | None = None) -> None:
-        """Knows of the steps before what the state has of them, if anything."""
+        """Starts from the scale in the state, if any."""
         self._phase, self._scale = phase, fresh(np) if scale is None else jax.device_get(scale)
 
     def see(self, step: int, batch: int, learning_rate: float, figures: Mapping[str, Any]) -> Spike | None:

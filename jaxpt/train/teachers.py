@@ -103,7 +103,7 @@ def attach_same(setup: Setup, meta: Mapping[str, Any], say: Say) -> Setup:
 
 
 def identities(setup: Setup) -> dict[str, Any]:
-    """What a checkpoint's `meta` and the receipt say of them; nothing where there are none."""
+    """The teachers' identities, for `meta` and run.json; {} without teachers."""
     return {"teachers": {name: teacher.identity for name, teacher in setup.teachers.items()}} if setup.teachers else {}
 
 

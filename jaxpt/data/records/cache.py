@@ -202,7 +202,7 @@ def make_shard(
 
 
 def _one_by_one(name: str, work: Documents, jobs: list[Job], say: Progress, seconds: float) -> list[Job]:
-    """Does so many seconds of the work; gives what is left."""
+    """Does jobs for some seconds; returns the jobs that are left."""
     begun, total, records = time.monotonic(), sum(shard.size for _, shard, _ in jobs), 0
 
     def report(shard_records: int) -> None:

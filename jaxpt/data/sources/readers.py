@@ -20,7 +20,7 @@ SUFFIXES = {
 } | {".json": "jsonl"}  # fmt: skip
 """Suffix → format; each also as `.gz`. A .json of a corpus has an object a line (C4's), and can be cut."""
 CHECKED_FILES, CHECKED_DOCUMENTS = 20, 20
-"""Of so many files of a split so many documents are read before a run starts."""
+"""Files of a split, and documents of each, that are read before a run starts."""
 PAIR_SEPARATOR = "\x1f"
 """Stands between the two texts of a document, a text and its translation: ASCII's unit separator."""
 

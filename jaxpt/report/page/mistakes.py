@@ -69,7 +69,7 @@ def confusion(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
 
 
 def _matrix(counts: Mapping[tuple[str, str], int], labels: Sequence[str]) -> str:
-    """Rows are what is so, columns what was predicted; the shade is the share of the row."""
+    """A confusion matrix: targets are rows, predictions columns; the shade is the share of the row."""
     head = "".join(f'<th scope="col">{escape(label)}</th>' for label in labels)
     lines = []
     for target in labels:
