@@ -13,7 +13,7 @@ Shapes: B rows · L length · D width · N examples of a row · K outputs of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -32,7 +32,7 @@ from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives import class_losses
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, batch_feature
-from jaxpt.objectives.labelled import TextHead, label_entropy
+from jaxpt.objectives.labelled import Collate, TextHead, label_entropy
 
 
 class Classification(TextHead):
@@ -77,7 +77,7 @@ class Classification(TextHead):
         options = self.row_options(self.row_length(length), self.most_examples(length), vocabulary)
         return Call(preprocessors.features.labelled, options)
 
-    def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+    def collate_fn(self, vocabulary: Vocabulary) -> Collate:
         return lambda records, length: rows.texts(rows.together(records), **self.row_options(length, 1, vocabulary))
 
     def row_options(self, length: int, examples: int, vocabulary: Vocabulary) -> dict[str, Any]:

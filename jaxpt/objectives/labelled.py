@@ -45,6 +45,10 @@ START, DELIMITER, EXTRACT = GPT1_TOKENS = ("[START]", "[DELIM]", "[EXTRACT]")
 _EXAMPLE = 4  # tokens of an example, on average, in packed rows of the shortest ones; with 16 SST-2's are 74 % full
 
 
+Collate = Callable[[Sequence[Any], int], dict[str, np.ndarray]]
+"""(records, length) → features of a batch whose rows are single records."""
+
+
 class HeadObjective(Objective):
     """Hyperparameters that all heads share."""
 
@@ -172,8 +176,8 @@ class HeadObjective(Objective):
         """Arguments of what makes features: tokens of a row, its most examples, and where its texts are."""
         return {"length": length, "examples": examples, "side": self.side, "start": self.start_id(vocabulary)}
 
-    def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
-        """A function (records, length) → features of a batch whose rows are single records."""
+    def collate_fn(self, vocabulary: Vocabulary) -> Collate:
+        """What makes batches of records that are not packed."""
         raise NotImplementedError
 
     def row_length(self, length: int) -> int:

@@ -14,7 +14,7 @@ Shapes: B rows · C most choices of a row · L length of a line · D width · N 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -32,7 +32,7 @@ from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, batch_feature
-from jaxpt.objectives.labelled import TextHead
+from jaxpt.objectives.labelled import Collate, TextHead
 
 _OUT = -1e9  # the logit of a choice that a row does not have
 
@@ -64,7 +64,7 @@ class MultipleChoice(TextHead):
         options = self.row_options(self.row_length(length), self.most_examples(length), vocabulary)
         return Call(preprocessors.features.choices, options)
 
-    def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+    def collate_fn(self, vocabulary: Vocabulary) -> Collate:
         return lambda records, length: rows_of_choices(
             rows.together(records), **self.row_options(length, 1, vocabulary)
         )

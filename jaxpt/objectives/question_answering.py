@@ -13,7 +13,7 @@ Shapes: B rows · L length · D width · N examples of a row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -29,7 +29,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, batch_feature
-from jaxpt.objectives.labelled import HeadObjective, own_tokens
+from jaxpt.objectives.labelled import Collate, HeadObjective, own_tokens
 
 _WINDOW = 16  # tokens of a question and a window, at least, in a packed row whose `examples` are not given
 
@@ -89,7 +89,7 @@ class QuestionAnswering(HeadObjective):
         options = self.row_options(length, self.examples_of(length), vocabulary)
         return Call(preprocessors.features.labelled_spans, options)
 
-    def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+    def collate_fn(self, vocabulary: Vocabulary) -> Collate:
         names = ("tokens", "token_types", "positions")
         return lambda records, length: rows.spans(
             rows.together([{name: record[name] for name in names} for record in records]),

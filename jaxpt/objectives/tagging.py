@@ -13,7 +13,7 @@ Shapes: B rows · L length · D width · N words of a row · K tags
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -31,7 +31,7 @@ from jaxpt.models.base import Bound
 from jaxpt.models.heads import classes
 from jaxpt.objectives import class_losses
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, batch_feature
-from jaxpt.objectives.labelled import HeadObjective, label_entropy
+from jaxpt.objectives.labelled import Collate, HeadObjective, label_entropy
 
 
 class Tagging(HeadObjective):
@@ -62,7 +62,7 @@ class Tagging(HeadObjective):
     def to_features(self, length: int, vocabulary: Vocabulary) -> Call:
         return Call(preprocessors.features.labelled, self.row_options(length, length, vocabulary))
 
-    def collate_fn(self, vocabulary: Vocabulary) -> Callable[[Sequence[Any], int], dict[str, np.ndarray]]:
+    def collate_fn(self, vocabulary: Vocabulary) -> Collate:
         return lambda records, length: rows.texts(
             rows.together(records), **self.row_options(length, length, vocabulary)
         )

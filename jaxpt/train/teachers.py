@@ -22,7 +22,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.parallel import rules
 from jaxpt.runtime import hub
-from jaxpt.train import checkpoint, checksums, foreign, weights
+from jaxpt.train import checkpoint, checksums, foreign, vocabularies, weights
 from jaxpt.train.state import Setup, Teacher, size
 
 if TYPE_CHECKING:
@@ -155,9 +155,7 @@ def other_vocabulary(config: Config, tokenizer: Tokenizer) -> str | None:
         return None
     from jaxpt.data import tokenizers
 
-    path = hub.local(source.path)
-    run_dir = (checkpoint.named_step(path) or (path,))[0]
-    directory = run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else run_dir
+    directory = vocabularies.directory_of(source.path)
     try:
         theirs = tokenizers.load(directory, extra_ids=config.data.tokenizer.extra_ids)
     except UserError:  # it has none, as T5X's have, or one that is not read here

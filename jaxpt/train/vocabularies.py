@@ -109,12 +109,11 @@ def _both(config: Config, source: InitConfig, needs: str) -> tuple[Tokenizer, To
         raise UserError(f"init_from.vocabulary: {needs}")
     options = {"extra_ids": settings.extra_ids}
     new = tokenizers.load(settings.path, settings.kind, add_tokens=settings.add_tokens, **options)
-    return new, tokenizers.load(_directory(source.path), settings.kind, **options)
+    return new, tokenizers.load(directory_of(source.path), settings.kind, **options)
 
 
-def _directory(path: str) -> Path:
+def directory_of(path: str) -> Path:
     """The directory of a model's vocabulary. In a run it is `tokenizer`."""
     place = hub.local(path)
-    named = checkpoint.named_step(place)
-    run_dir = named[0] if named else place
+    run_dir = (checkpoint.named_step(place) or (place,))[0]
     return run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else run_dir

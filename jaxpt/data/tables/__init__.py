@@ -1,11 +1,14 @@
-"""Files as rows, labelled or not: text, TSV, CSV, JSON, JSONL, SQuAD, Parquet, CoNLL(-U), TFDS; no JAX, no TensorFlow.
+"""Files as rows, labelled or not: text, TSV, CSV, JSON, Parquet, CoNLL(-U), ArrayRecord, TFDS, data sets of the hub.
 
   reading     the formats; path → rows                  rows      a row, its columns, their labels
   files       which files there are, their lines        splits    a stratified held-out split by hashes of texts
   dialect     the delimiter and the encoding of CSV and TSV
-  plain_text, delimited, json_files, parquet, conll, tfds: formats
+  plain_text, delimited, json_files, parquet, conll, array_record, tfds, hf_datasets: formats
+  super_glue  SuperGLUE's nested JSON as flat rows
   built_in    tables made of the built-in corpus
+  quiet_tensorflow: the one import of TensorFlow, without its messages
 
+Importing this package imports neither JAX nor TensorFlow.
 A mistake in a file ends in one line: the file, the line or row, what is wrong, what would be right.
 """
 
