@@ -171,6 +171,21 @@ class Objective(ObjectiveConfig):
         """Loss parts and metrics from the hidden states that `output` returned."""
         raise self._undefined("loss_from_hidden")
 
+    def vocab_loss(
+        self, model: Bound, states: jax.Array, batch: Batch, targets: str, weights: str, **options: Any
+    ) -> tuple[jax.Array, Metrics]:
+        """`jaxpt.objectives.losses.token_loss` with the settings of the objective.
+
+        Args:
+          model: a bound model that predicts vocabulary tokens.
+          states: from `model.lm_states`, at the positions of the targets.
+          batch: the features.
+          targets, weights: names of features.
+          **options: more arguments of `token_loss`.
+        """
+        options |= {"eval_mask": batch.get("eval_mask"), "z_loss": self.z_loss, "chunk": self.loss_chunk}
+        return token_loss(states, model.output_projection(), batch[targets], batch[weights], **options)
+
     @property
     def carries(self) -> bool:
         """True if per-row state is carried from one batch to the next."""
@@ -318,16 +333,9 @@ class NextToken(Objective):
         return decode_batch(model, batch)
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
-        total, metrics = token_loss(
-            model.lm_states(hidden),
-            model.output_projection(),
-            batch["decoder_target_tokens"],
-            batch["decoder_loss_weights"],
-            eval_mask=batch.get("eval_mask"),
-            z_loss=self.z_loss,
-            label_smoothing=getattr(self, "label_smoothing", 0.0),  # of objectives on given targets
-            chunk=self.loss_chunk,
-        )
+        targets = "decoder_target_tokens", "decoder_loss_weights"
+        smoothing = getattr(self, "label_smoothing", 0.0)  # of objectives on given targets
+        total, metrics = self.vocab_loss(model, model.lm_states(hidden), batch, *targets, label_smoothing=smoothing)
         return {self.kind: total}, metrics
 
 

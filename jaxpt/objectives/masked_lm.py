@@ -29,7 +29,7 @@ from jaxpt.models.heads import masked_lm, sentence_pair
 from jaxpt.models.network import Head, Network
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Metrics, Objective, encode_batch
-from jaxpt.objectives.losses import cross_entropy, token_loss
+from jaxpt.objectives.losses import cross_entropy
 
 Unit = Literal["piece", "draw", "window", "word", "ngram", "span"]
 
@@ -252,16 +252,9 @@ class MaskedLM(Objective):
         Returns:
           As `jaxpt.objectives.losses.token_loss`.
         """
-        return token_loss(
-            model.lm_states(jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1)),
-            model.output_projection(),
-            batch["masked_targets"],
-            batch["masked_weights"],
-            eval_mask=batch.get("eval_mask"),
-            metric_weights=self.metric_weights(batch),
-            z_loss=self.z_loss,
-            chunk=self.loss_chunk,
-        )
+        states = model.lm_states(jnp.take_along_axis(hidden, batch["masked_positions"][..., None], axis=1))
+        metric_weights = self.metric_weights(batch)
+        return self.vocab_loss(model, states, batch, "masked_targets", "masked_weights", metric_weights=metric_weights)
 
     @property
     def baseline(self) -> Baseline:

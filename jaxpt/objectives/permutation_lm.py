@@ -24,7 +24,6 @@ from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, Objective, batch_feature, memory_shapes, transpose_carry
-from jaxpt.objectives.losses import token_loss
 
 
 class PermutationLM(Objective):
@@ -118,15 +117,8 @@ class PermutationLM(Objective):
             targets=batch["masked_positions"],
             memory=transpose_carry(carry),
         )
-        total, metrics = token_loss(
-            model.lm_states(output.hidden.query_BxPxD),
-            model.output_projection(),
-            batch["masked_targets"],
-            batch["masked_weights"],
-            eval_mask=batch.get("eval_mask"),
-            z_loss=self.z_loss,
-            chunk=self.loss_chunk,
-        )
+        states = model.lm_states(output.hidden.query_BxPxD)
+        total, metrics = self.vocab_loss(model, states, batch, "masked_targets", "masked_weights")
         sums: LossOutputs = {"permutation_lm": total, **output.aux}, metrics
         return sums if carry is None else (*sums, transpose_carry(output.memory))
 

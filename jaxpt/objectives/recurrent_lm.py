@@ -28,7 +28,6 @@ from jaxpt.models.network import Network
 from jaxpt.objectives.activation import ActivationRegularizer
 from jaxpt.objectives.base import Baseline, Batch, LossOutputs, keep_rows, memory_shapes, transpose_carry
 from jaxpt.objectives.causal_lm import DecoderLM, check_separator, decoder_features, lengths_of_texts
-from jaxpt.objectives.losses import token_loss
 
 
 class RecurrentLM(DecoderLM):
@@ -101,15 +100,7 @@ class RecurrentLM(DecoderLM):
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         dropped, segments = model.lm_states(hidden), batch["decoder_segment_ids"]
-        total, metrics = token_loss(
-            dropped,
-            model.output_projection(),
-            batch["decoder_target_tokens"],
-            batch["decoder_loss_weights"],
-            eval_mask=batch.get("eval_mask"),
-            z_loss=self.z_loss,
-            chunk=self.loss_chunk,
-        )
+        total, metrics = self.vocab_loss(model, dropped, batch, "decoder_target_tokens", "decoder_loss_weights")
         return {self.kind: total, **self.regularizer.sums(model, hidden, dropped, segments)}, metrics
 
     @property
