@@ -13,6 +13,7 @@ from jaxpt.config import DataConfig
 from jaxpt.config.kinds import nearest
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
+from jaxpt.data.sources.base import Source
 from jaxpt.data.tables import Offset, hf_datasets
 from jaxpt.data.tables.tfds import first_line, prepared_builder, records
 from jaxpt.errors import UserError
@@ -21,15 +22,12 @@ from jaxpt.runtime import plugins
 _HELD = ("validation", "valid", "dev", "test")
 
 
-def tfds_documents(data: DataConfig) -> dict[str, Any]:
-    """The arguments of a `Source` over a TFDS data set.
+def tfds_documents(data: DataConfig) -> Source:
+    """The documents of a TFDS data set.
 
     Args:
       data: `path` is the data set's name ("wiki40b/en:1.3.0") or the directory of a prepared one, `field` its text
         field, `validation_path` the name of its validation split (by default documents of `train` are held out).
-
-    Returns:
-      Arguments of `Source`.
 
     Raises:
       UserError: no such data set, split or text field.
@@ -57,27 +55,27 @@ def tfds_documents(data: DataConfig) -> dict[str, Any]:
         return splits[path.rpartition(" ")[2]].num_bytes
 
     def cut(path: str, every: int) -> Iterator[tuple[Offset, int]]:
-        examples = splits[path.rpartition(" ")[2]].num_examples
-        pieces = min(max(size(path) // every, 1), max(examples, 1))
-        for piece in range(pieces):
-            yield Offset(number=examples * piece // pieces), size(path) // pieces
+        return _equal_pieces(splits[path.rpartition(" ")[2]].num_examples, size(path), every)
 
     full = builder.info.full_name
     files = {"train": [f"{full} train"], "validation": [f"{full} {held or 'train'}"]}
-    fraction = None if held else data.validation_fraction
-    return {"files": files, "read": read, "fraction": fraction, "cut": cut, "size": size}
+    return Source(files, read, None if held else data.validation_fraction, cut=cut, size=size)
 
 
-def hf_documents(data: DataConfig) -> dict[str, Any]:
-    """The arguments of a `Source` over a data set of the Hugging Face hub.
+def _equal_pieces(documents: int, num_bytes: int, every: int) -> Iterator[tuple[Offset, int]]:
+    """(where a piece begins, its bytes) of pieces of a split with `every` bytes or more."""
+    pieces = min(max(num_bytes // every, 1), max(documents, 1))
+    for piece in range(pieces):
+        yield Offset(number=documents * piece // pieces), num_bytes // pieces
+
+
+def hf_documents(data: DataConfig) -> Source:
+    """The documents of a data set of the Hugging Face hub.
 
     Args:
       data: `path` is the data set's name ("Salesforce/wikitext/wikitext-2-v1", also with @REVISION) or a directory of
         files, `field` its text field, `validation_path` the name of its validation split (by default documents of
         `train` are held out).
-
-    Returns:
-      Arguments of `Source`.
 
     Raises:
       UserError: no such data set, split or text field.
@@ -106,19 +104,16 @@ def hf_documents(data: DataConfig) -> dict[str, Any]:
         return column(path).data.nbytes
 
     def cut(path: str, every: int) -> Iterator[tuple[Offset, int]]:
-        rows, num_bytes = len(column(path)), size(path)
-        pieces = min(max(num_bytes // every, 1), max(rows, 1))
-        for piece in range(pieces):
-            yield Offset(number=rows * piece // pieces), num_bytes // pieces
+        return _equal_pieces(len(column(path)), size(path), every)
 
     files = {"train": [f"{name} train"], "validation": [f"{name} {held or 'train'}"]}
     identity = {"hf": {split: hf_datasets.revision(name, split) for split in splits}}
     fraction = None if held else data.validation_fraction
-    return {"files": files, "read": read, "fraction": fraction, "cut": cut, "size": size, "identity": identity}
+    return Source(files, read, fraction, cut=cut, size=size, identity=identity)
 
 
-def task_documents(data: DataConfig) -> dict[str, Any]:
-    """The arguments of a `Source` over a registered SeqIO Task.
+def task_documents(data: DataConfig) -> Source:
+    """The documents of a registered SeqIO Task.
 
     The task's source and its preprocessors before `seqio.CacheDatasetPlaceholder` (all of them where there is none)
     make the documents: its `text` feature if it has one, else `targets`, as text or as token ids. Its validation
@@ -128,7 +123,7 @@ def task_documents(data: DataConfig) -> dict[str, Any]:
       data: `modules` are imported first, `task` is looked up.
 
     Returns:
-      Arguments of `Source`; each shard of the task's source counts as a file.
+      A source in which each shard of the task's own source counts as a file.
 
     Raises:
       UserError: a module that cannot be imported, an unknown task, or one without text or targets.
@@ -161,8 +156,7 @@ def task_documents(data: DataConfig) -> dict[str, Any]:
     fraction = None if held else data.validation_fraction
     identity = {"modules": {module: module_digest(module) for module in data.modules}}
     below = files_of(task.source, {"train", held or "train"})
-    return {"files": files, "read": read, "fraction": fraction, "tokenized": tokenized, "identity": identity,
-            "below": below}  # fmt: skip
+    return Source(files, read, fraction, tokenized=tokenized, identity=identity, below=below)
 
 
 def files_of(source: seqio.DataSource, splits: Iterable[str]) -> dict[str, list[str]]:

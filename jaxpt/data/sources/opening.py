@@ -60,7 +60,7 @@ def _open(data: DataConfig, examples: int | None, ascii_blanks: bool) -> Source:
     if "." in data.source:
         return _own(data)
     if data.source == "task":
-        return Source(**foreign.task_documents(data))
+        return foreign.task_documents(data)
     if is_builtin(data):
         return Source(
             {"train": ["builtin"], "validation": ["builtin"]},
@@ -69,10 +69,10 @@ def _open(data: DataConfig, examples: int | None, ascii_blanks: bool) -> Source:
         )
     if data.source == "tfds":
         readers.check_path(data)
-        return Source(**foreign.tfds_documents(data))
+        return foreign.tfds_documents(data)
     if data.source == "hf":
         readers.check_path(data)
-        return Source(**foreign.hf_documents(data))
+        return foreign.hf_documents(data)
     lines: list[str] = []
     files = readers.text_files(data, lines.append)
     held = bool(files["validation"])

@@ -53,20 +53,21 @@ def _losses(runs: Sequence[RunData], kind: str) -> Iterator[Chart]:
     over_tokens, x = _over(runs)
     levels = [level for run in runs for level in _levels(run, over_tokens, alone)]
     is_same = all(_is_target_loss(run) for run in runs)
+    shown_levels = levels if is_same else []
     held = _curves(runs, "validation/loss", over_tokens, "held-out" if alone else None)
     train = _curves(runs, "train/loss", over_tokens, "training" if alone else None)
     below = f"dashed: {_baseline_name(runs[0])} baseline" if levels and not alone else ""
     if alone:
-        curves = [*held, dataclasses.replace(train[0], colour=1), *(levels if is_same else [])]
+        curves = [*held, dataclasses.replace(train[0], colour=1), *shown_levels]
         yield Chart(f"loss{unit}", x, curves, may_be_log=True)
     elif not all(len(curve.x) > 1 for curve in held):  # what was measured once is no curve
         yield Chart(f"{prefix}training loss{unit}", x, train, may_be_log=True)
     elif len(runs) <= MOST_WITH_TRAINING:
-        curves = [*(dataclasses.replace(curve, is_faint=True) for curve in train), *held, *(levels if is_same else [])]
+        curves = [*(dataclasses.replace(curve, is_faint=True) for curve in train), *held, *shown_levels]
         note = "thin: training" + (f", {below}" if is_same and below else "")
         yield Chart(f"{prefix}loss{unit}", x, curves, note, may_be_log=True)
     else:
-        curves = [*held, *(levels if is_same else [])]
+        curves = [*held, *shown_levels]
         yield Chart(f"{prefix}held-out loss{unit}", x, curves, below * is_same, may_be_log=True)
         yield Chart(f"{prefix}training loss{unit}", x, train, may_be_log=True)
     if levels and not is_same and any(len(run.curve("validation/target_loss")[0]) > 1 for run in runs):
