@@ -205,7 +205,7 @@ def sample(hidden_BxTxD: jax.Array, projection: Projection, key: jax.Array, *, c
 
 
 def token_log_probs(
-    hidden_BxTxD: jax.Array, projection: Projection, targets_BxT: jax.Array
+    hidden_BxTxD: jax.Array, projection: Projection, targets_BxT: jax.Array, *, chunk: int = 0
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probability of each target, and whether it is the most likely token.
 
@@ -213,6 +213,7 @@ def token_log_probs(
       hidden_BxTxD: hidden states.
       projection: as in `token_loss`.
       targets_BxT: int ids below V.
+      chunk: positions per chunk; 0: see `jaxpt.models.logits.chunk_length`.
 
     Returns:
       (float32 [B, T] in nats, bool [B, T]); the most likely token is what argmax gives, the first one of a tie.
@@ -232,7 +233,7 @@ def token_log_probs(
         is_later_BxC = (is_highest & (_index(logits, axis) < targets)).any(axis)  # faster than argmax
         return gold_BxC - (highest_BxC + jnp.log(sum_BxC)), (gold_BxC == highest_BxC) & ~is_later_BxC
 
-    return map_logits(scores, hidden_BxTxD, projection, targets_BxT, vocab_axis=axis)
+    return map_logits(scores, hidden_BxTxD, projection, targets_BxT, chunk=chunk, vocab_axis=axis)
 
 
 def _token_score(
