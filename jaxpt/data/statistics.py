@@ -341,7 +341,7 @@ def _rows(config: Config, source: Source, split: str) -> Iterator[tuple[Document
 
 def _of_row(config: Config, located: LocatedRow, split: str) -> Document:
     """A labelled row. The rows of a test set may have no labels."""
-    task, (row, where, _) = config.task, located
+    task, row, where = config.task, located.row, located.where
     columns = {name: strings(tables.column(row, name, where)) for name in task.columns()}
     content = task.content(row, where)
     has_labels = split != "test" or set(names_of(getattr(task, "label", ()))) <= row.values.keys()
