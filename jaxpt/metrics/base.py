@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from jaxpt.errors import UserError
@@ -120,6 +120,20 @@ def check_targets(name: str, targets: str | None, owner: str, key: str) -> None:
         scored = " and ".join(METRICS[name].targets) or "nothing"
         raise UserError(f"{key}: {name}: scores {scored}, {owner} has {targets}")
     raise UserError(f"{key}: {name}: {owner} has no such metric{one_of(name, known)}")
+
+
+def check_value_names(scored: Mapping[str, Metric], key: str) -> None:
+    """Raises UserError where two metrics give a value of one name: the later one would replace the earlier.
+
+    Args:
+      scored: {name: metric}, named as the user does.
+      key: where they are named, for messages.
+    """
+    owners: dict[str, str] = {}
+    for name, known in scored.items():
+        for value in known.values:
+            if (other := owners.setdefault(value, name)) != name:
+                raise UserError(f"{key}: {other} and {name} both give {value}; leave one out")
 
 
 def describe(name: str) -> Metric:

@@ -74,10 +74,11 @@ class Task(TaskConfig):
         return self.metrics or self.default_metrics
 
     def check_metrics(self) -> None:
-        """Raises UserError for a metric that this kind of task has not, or whose code cannot be imported."""
+        """Raises UserError for a metric that this kind has not or cannot import, or two that give one value."""
         for metric in self.metrics or ():
             if metric not in self.more_metrics:
                 metrics.check_targets(metric, self.metric_targets, f"a task of kind {self.kind}", "task.metrics")
+        metrics.check_value_names({metric: metrics.describe(metric) for metric in self.scored}, "task.metrics")
         metrics.check_options(self.metric_options, self.scored, "task.metric_options")
 
     metric_targets: ClassVar[Targets | None] = None

@@ -128,6 +128,11 @@ def test_metrics_of_another_kind_are_refused():
         ClassificationTask(labels=LABELS, metrics=("pearson",)).check_metrics()
 
 
+def test_metrics_that_give_the_same_value_are_refused():
+    with pytest.raises(UserError, match=r"^task.metrics: accuracy and cb both give accuracy; leave one out$"):
+        ClassificationTask(labels=LABELS, metrics=("accuracy", "cb")).check_metrics()
+
+
 def test_words_are_t5s_where_its_code_knows_the_task():
     row = Row(1, {"sentence": "He run.", "label": "0"})
     task = ClassificationTask(name="cola", text="sentence", labels=("0", "1"))
