@@ -60,6 +60,8 @@ def f1(
     from sklearn.metrics import f1_score
 
     classes = class_names(predictions, targets, labels)
+    if labels is None and set(classes) <= {0, 1}:
+        classes = [0, 1]
     positive = positive_label(classes, labels is not None) if positive is None else positive
     if positive not in classes and labels is not None:
         raise UserError(f"f1: {positive!r} is none of the labels: {', '.join(map(str, classes))}")
@@ -104,6 +106,8 @@ def macro_f1(predictions: Sequence, targets: Sequence, labels: Labels | None = N
     Example:
       >>> macro_f1([0, 1], [0, 1], labels=[0, 1, 2])
       {'macro_f1': 0.6666666666666666}
+      >>> macro_f1([0, 0], [0, 0])
+      {'macro_f1': 1.0}
       >>> macro_f1([["A", "B"], ["B"]], [["A", "B"], ["B"]])
       {'macro_f1': 1.0}
     """
@@ -276,8 +280,6 @@ def class_names(predictions: Labels, targets: Labels, labels: Labels | None) -> 
             raise UserError(f"the target {strange[0]!r} is none of the labels: {', '.join(map(str, labels))}")
         return list(labels)
     classes = set(targets) | (set(predictions) - set(UNPARSEABLE))
-    if classes <= {0, 1}:
-        return [0, 1]
     try:
         return sorted(classes)
     except TypeError:

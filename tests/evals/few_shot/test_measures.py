@@ -46,6 +46,11 @@ def test_length_is_divided_out():
     assert (found["acc"].value, found["acc_norm"].value) == (0.0, 1.0)
 
 
+def test_f1_is_the_mean_over_the_choices_that_occur():
+    found = measured("multiple_choice", ("f1",), [choice([-2.0, -1.0], 1), choice([-3.0, -1.0], 1)])
+    assert (found["f1"].value, found["f1"].error) == (1.0, 0.0)
+
+
 def test_groups():
     outcomes = [choice([-1.0, -2.0], gold, group) for gold, group in [(0, "a"), (0, "a"), (1, "b"), (0, "b"), (0, "c")]]
     found = measured("multiple_choice", ("acc", "acc_all"), outcomes)
