@@ -10,6 +10,7 @@ metrics: [acc, perplexity]
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +23,7 @@ from jaxpt.config.files import override, parsed, read
 from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot import measures
-from jaxpt.metrics import check_options
+from jaxpt.metrics import check_options, check_value_names
 from jaxpt.runtime import linear_regex
 
 DEFAULT_METRIC = {
@@ -65,7 +66,7 @@ class HarnessTask(Frozen):
     """A task. Templates are Jinja over the columns of a row; expressions are Jinja without braces."""
 
     name: str
-    """How results call it; the file's name by default."""
+    """How results and their files call it, without `/`; the file's name by default."""
     description: str = ""
     """What is asked, in a line."""
     data: TaskData = TaskData()
@@ -133,6 +134,8 @@ class HarnessTask(Frozen):
 
     def check(self) -> None:
         """Raises UserError for a task that lacks what its form needs, or whose metrics or `extract` are wrong."""
+        if re.search(r"[/\\\x00-\x1f]", self.name):
+            raise UserError(f"{self.source}: name: {self.name!r}: results are files of this name; leave out / and \\")
         needs = {
             "multiple_choice": ("choices", "answer"), "pair": ("choices",), "loglikelihood": ("continuation",),
             "loglikelihood_rolling": ("text",), "generate_until": ("answers",), "similarity": ("choices", "answer"),
@@ -140,13 +143,17 @@ class HarnessTask(Frozen):
         for key in needs:
             if not getattr(self, key):
                 raise UserError(f"{self.source}: key {key} is missing; a task of form {self.form} needs it")
+        scored = {}
         for metric in self.scored:
             try:
-                measures.named(metric, self.form)
+                scored[metric] = measures.named(metric, self.form)
             except UserError as error:
                 why = str(error).removeprefix(f"{metric}: ")
                 raise UserError(f"{self.source}: metrics: {metric}: {why}") from None
+        check_value_names(scored, f"{self.source}: metrics")
         check_options(self.metric_options, self.scored, f"{self.source}: metric_options")
+        if not all(self.stop):
+            raise UserError(f"{self.source}: stop: has an empty text, which ends nothing; wants texts such as '.'")
         if self.extract is not None:
             linear_regex.check(self.extract, f"{self.source}: extract")
         if "acc_mutual_info" in self.scored and self.unconditional is None:

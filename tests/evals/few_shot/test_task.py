@@ -44,6 +44,12 @@ def test_settings_are_overridden():
         ("form: pair\nchoices: [a, b]\nwhere: 'true'\n", "where is now called filter"),
         ("form: multiple_choice\nchoices: c\nanswer: '0'\nmetrics: [acc, groups]\n", "groups is now called acc_all"),
         ("form: loglikelihood_rolling\ntext: a\ntemplate: b\n", "template"),
+        (
+            "form: generate_until\nanswers: a\nmetrics: [exact_match, squad]\n",
+            "mine.yaml: metrics: exact_match and squad both give exact_match; leave one out",
+        ),
+        ("form: generate_until\nanswers: a\nstop: ['.', '']\n", "mine.yaml: stop: has an empty text"),
+        ("name: ../mine\nform: pair\nchoices: [a, b]\n", "mine.yaml: name: '../mine': .*; leave out /"),
         ("form: generate_until\nanswers: a\nextract: '('\n", r"extract: '\(': .*; wants a regular expression"),
     ],
 )
