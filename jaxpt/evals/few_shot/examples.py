@@ -123,10 +123,17 @@ def shot_rows(task: HarnessTask, folder: str | None) -> list[Located] | None:
         files = _files(task, data.shots_path, folder)
         if not files:
             raise UserError(f"{task.source}: data.shots_path: no file {data.shots_path}; give --data DIR")
-        return list(_read(task, files))
+        scored = _files(task, data.path, folder) if data.path is not None else []
+        return None if _same(files, scored) else list(_read(task, files))
     if is_tfds:
         return None if data.shots_split == data.split else _tfds(data.tfds, data.shots_split)
     return None
+
+
+def _same(files: Sequence[str], others: Sequence[str]) -> bool:
+    """True if both name the same files, in any order."""
+    names, other_names = ({file if "://" in file else os.path.realpath(file) for file in x} for x in (files, others))
+    return names == other_names
 
 
 def _folders(task: HarnessTask, folder: str | None) -> list[Path]:
@@ -282,10 +289,14 @@ def _of_choice(row: _Row) -> Example:
         raise UserError(
             f"{row.place('answer')}: {answer!r} is no number of a choice; wants 0 to {len(choices) - 1}, or its text"
         )
+    continuations = tuple(row.text("continuation", choice=choice) for choice in choices)
+    for number, continuation in enumerate(continuations):
+        if not continuation.strip():
+            raise UserError(f"{row.place('continuation')}: choice {number} is empty")
     return Example(
         None,
         tuple(row.text("context", choice=choice) for choice in choices),
-        tuple(row.text("continuation", choice=choice) for choice in choices),
+        continuations,
         choices, answer,
         unconditional=None if row.task.unconditional is None else row.text("unconditional"),
     )  # fmt: skip

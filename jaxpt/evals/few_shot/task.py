@@ -53,7 +53,7 @@ class TaskData(Frozen):
     split: str = "validation"
     """The set's split."""
     shots_path: str | None = None
-    """Rows that examples are drawn from; without it they are drawn from `path`, the scored row left out."""
+    """Rows that examples are drawn from; by default those of `path`, of which the scored row is left out."""
     shots_split: str = "train"
     """The set's split that examples are drawn from."""
     header: tuple[str, ...] | None = None

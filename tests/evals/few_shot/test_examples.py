@@ -55,6 +55,19 @@ def test_shots_are_drawn_per_example_and_never_the_row_itself(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("shots_path", ["rows.jsonl", "./*.jsonl"])
+def test_shots_from_the_scored_file_never_show_the_row_itself(tmp_path, shots_path):
+    mine = made(tmp_path, CHOICE | {"data": {"path": "rows.jsonl", "shots_path": shots_path}}, rows(4))
+    for example in examples(mine, shots=3):
+        shown, asked = example.contexts[0].rsplit("\n\n", 1)
+        assert asked not in shown
+
+
+def test_an_empty_continuation_is_named_with_its_row(tmp_path):
+    with pytest.raises(UserError, match=r"mine.yaml: continuation: .*rows.jsonl: line 1: choice 0 is empty"):
+        examples(made(tmp_path, CHOICE | {"continuation": ""}, rows(1)))
+
+
 def test_more_shots_than_rows_are_refused(tmp_path):
     mine = made(tmp_path, CHOICE, rows(3))
     assert len(examples(mine, shots=2)) == 3

@@ -42,9 +42,10 @@ def test_without_lm_eval_there_is_one_line(tmp_path):
 
 def test_a_file_of_as_many_rows_as_shots_is_enough(tmp_path):
     row = {"q": "who?", "right": "no one"}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    for name in ("rows.jsonl", "shots.jsonl"):
+        (tmp_path / name).write_text(json.dumps(row) + "\n")
     (tmp_path / "t.yaml").write_text(json.dumps({
-        "data": {"path": "rows.jsonl", "shots_path": "rows.jsonl"}, "form": "loglikelihood", "context": "{{ q }}",
+        "data": {"path": "rows.jsonl", "shots_path": "shots.jsonl"}, "form": "loglikelihood", "context": "{{ q }}",
         "continuation": " {{ right }}",
     }))  # fmt: skip
     (one,) = examples.examples(task.load(str(tmp_path / "t.yaml")), shots=1)
