@@ -268,6 +268,9 @@ class Options:
             value = getattr(self, name)
             if value is not None and {*(value if isinstance(value, tuple) else (value,))} <= {*self.suppress}:
                 raise _wrong(name, value, "an id that suppress leaves")
+        last = {*(self.forced_last if isinstance(self.forced_last, tuple) else (self.forced_last,))} - {None}
+        if self.max_new_tokens == 1 and self.forced_first is None and last and last <= {*self.suppress_first}:
+            raise _wrong("forced_last", self.forced_last, "an id that suppress_first leaves, at max_new_tokens 1")
         for name in ("top_k", "top_p", "min_p", "typical_p"):
             if self.temperature == 0 and getattr(self, name) not in (None, {"top_p": 1.0, "min_p": 0.0}.get(name)):
                 raise _wrong(name, getattr(self, name), "None at temperature 0: set temperature above 0 to sample")

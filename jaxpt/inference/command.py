@@ -194,6 +194,8 @@ def note_blank(answer: Answer) -> None:
     Args:
       answer: what is shown.
     """
+    if isinstance(answer, Texts) and not answer.completions:
+        errors.note("beam search found no continuation within these options")
     for completion in answer.completions if isinstance(answer, Texts) else ():
         if not completion.text:
             reason = {"stop": "a stop string came first", "eos": "the end token came first"}.get(

@@ -29,8 +29,10 @@ def answer(
     """The answer to a dialogue; see `Loaded.chat`."""
     chosen = template_of(model, template)
     options = answer_options(model, chosen, {"max_new_tokens": MAX_NEW_TOKENS, **settings})
-    ((_, (completion, *_)),) = model.generate_iter([prompt(model, chosen, messages)], options)
-    return completion.text
+    ((_, completions),) = model.generate_iter([prompt(model, chosen, messages)], options)
+    if not completions:
+        raise UserError(f"beams: {options.beams} beams found no answer within these options; loosen them")
+    return completions[0].text
 
 
 def template_of(model: Loaded, file: str | Path | None = None) -> ChatTemplate:

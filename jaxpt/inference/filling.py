@@ -128,6 +128,7 @@ def _spans(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list
 
     return [
         _candidates(model, [spans_of(number, completion) for completion in completed[number]], completed[number])
+        or [[] for _ in range(counts[number])]  # beam search may find none
         for number in range(len(texts))
     ]
 

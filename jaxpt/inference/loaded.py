@@ -152,13 +152,13 @@ class Loaded:
           **keys: fields of `Options`.
 
         Returns:
-          For each prompt its samples.
+          For each prompt its samples; none where beam search finds none.
 
         Raises:
           UserError: a prompt or an option is not as it must be, or the model is an encoder.
         """
         completions = dict(self.generate_iter(texts, self.options(**keys)))
-        return [completions.get(number, []) for number in range(len(texts))]  # beam search may find none
+        return [completions[number] for number in range(len(texts))]
 
     def generate_iter(
         self,

@@ -165,17 +165,19 @@ class TextStreams:
           every: tokens between two looks at the new text, for stop strings and `on_text`.
 
         Yields:
-          (number of the prompt, its samples).
+          (number of the prompt, its samples); each prompt once. Beam search may find fewer than requested, or none.
         """
         watch = self.watch if self._on_text is not None or self._options.stop else None
         waiting: dict[int, dict[int, Completion]] = collections.defaultdict(dict)
+        incomplete = dict.fromkeys(range(len(self._prompts)))
         for generated in engine.generate(self._prompts, self._options, watch=watch, every=every):
             samples = waiting[generated.index]
             samples[generated.sample] = self.completed(generated)
             if len(samples) == self._options.samples:
+                del incomplete[generated.index]
                 yield generated.index, [samples[n] for n in sorted(waiting.pop(generated.index))]
-        for index, samples in waiting.items():  # beam search may find fewer than requested
-            yield index, [samples[n] for n in sorted(samples)]
+        for index in incomplete:
+            yield index, [completion for _, completion in sorted(waiting[index].items())]
 
     def _stream(self, prompt: Prompt) -> TextStream:
         return TextStream(self._tokenizer, prompt.tokens if prompt.encoder is None else (), self._stops)

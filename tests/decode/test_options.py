@@ -75,6 +75,10 @@ REFUSED = [
     ({"forced_last": (3, -1)}, "forced_last is -1: must be an integer from 0 on"),
     ({"suppress": (1.5,)}, "suppress is 1.5: must be an integer from 0 on"),
     ({"forced_last": (3, 4), "suppress": (4, 5, 3)}, "forced_last is (3, 4): must be an id that suppress leaves"),
+    (
+        {"forced_last": 5, "suppress_first": (5,), "max_new_tokens": 1},
+        "forced_last is 5: must be an id that suppress_first leaves, at max_new_tokens 1",
+    ),
     ({"suppress_first": "7"}, "suppress_first is '7': must be ids, such as (2,)"),
     ({"eos": None}, "eos is None: must be ids, such as (2,)"),
     ({"eos": "2"}, "eos is '2': must be ids, such as (2,)"),

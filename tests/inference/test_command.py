@@ -109,7 +109,9 @@ def test_a_text_that_cannot_be_seen_is_described(monkeypatch):
     found = [Completion("\n \n", [9, 9], "length"), Completion("", [2], "eos"), Completion("", [7], "stop")]
     found += [Completion("", [600, 601], "length")]  # ids of the table's padding
     command.note_blank(Texts([*found, Completion("the cat", [5], "length")]))
-    blank, ended, stopped, padding = notes
+    command.note_blank(Texts([]))
+    blank, ended, stopped, padding, none = notes
+    assert none == "beam search found no continuation within these options"
     assert blank.endswith(r"white space alone: '\n \n'")
     assert ended.endswith("the end token came first") and stopped.endswith("a stop string came first")
     assert padding.endswith("its 2 tokens have no text")

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -72,6 +73,15 @@ def test_stop_strings_end_a_text(models):
 def test_beams_give_scores(models):
     found = models["gpt2"].generate(["the cat"], max_new_tokens=5, beams=3, samples=2)[0]
     assert len(found) == 2 and found[0].score >= found[1].score
+
+
+def test_a_prompt_without_a_finished_beam_has_no_samples(models, monkeypatch):
+    never = types.SimpleNamespace(generate=lambda *_, **__: iter(()))
+    for family in ("gpt2", "t5"):
+        monkeypatch.setattr(models[family], "_engine", never)
+    assert list(models["gpt2"].generate_iter(["the cat", "a dog"])) == [(0, []), (1, [])]
+    assert models["gpt2"].generate(["the cat", "a dog"], beams=2) == [[], []]
+    assert models["t5"].fill(["the <extra_id_0> sat <extra_id_1> mat"], beams=2) == [[[], []]]
 
 
 @pytest.mark.slow
