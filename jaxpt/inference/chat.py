@@ -14,7 +14,7 @@ from typing import Any
 from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
-from jaxpt.inference import dialogue, loaded
+from jaxpt.inference import dialogue, loaded, outside
 from jaxpt.inference.loaded import Loaded
 from jaxpt.runtime import signals
 
@@ -36,6 +36,7 @@ def chat(path: str, *, system: str | None = None, template: str | None = None, *
       UserError: the model cannot be loaded, does not generate, or has no chat template.
     """
     Options(**settings)  # before a model is loaded
+    outside.check_utf_8(system or "", "--system")
     model = loaded.load(path, batch_size=1)
     settings = {"max_new_tokens": dialogue.MAX_NEW_TOKENS, **settings}
     session = Chat(model, dialogue.template_of(model, template), settings, system)
@@ -55,7 +56,8 @@ def _lines() -> Iterator[str]:
             except EOFError:
                 return
             except UnicodeDecodeError as error:
-                raise UserError(f"stdin: not UTF-8 ({error.reason})") from None
+                raise UserError(f"stdin: not UTF-8 ({error.reason}); wants text in UTF-8") from None
+            outside.check_utf_8(line, "stdin")
             if line == EXIT:
                 return
             if line:

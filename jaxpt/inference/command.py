@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from jaxpt import errors
 from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
-from jaxpt.inference import files
+from jaxpt.inference import files, outside
 from jaxpt.inference.answers import Answer, Answers, Texts
 from jaxpt.runtime.progress import progress
 
@@ -96,8 +96,10 @@ def _check(
     for line, is_wrong in wrong.items():
         if is_wrong:
             raise UserError(line)
-    if any("\ud800" <= letter <= "\udfff" for text in prompts for letter in text):
-        raise UserError("--prompt: is not UTF-8")
+    for text in prompts:
+        outside.check_utf_8(text, "--prompt")
+    for text in settings.get("stop") or ():
+        outside.check_utf_8(text, "--stop")
     # Encoders take top_k without a temperature: as the number of candidates.
     Options(**{name: value for name, value in settings.items() if name != "top_k" or settings.get("temperature")})
 
@@ -105,10 +107,7 @@ def _check(
 def _lines_of_stdin() -> list[str]:
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("no prompt: give --prompt TEXT, --file F.jsonl --out G.jsonl, or lines on stdin")
-    try:
-        lines = [line.removesuffix("\n") for line in sys.stdin]
-    except UnicodeDecodeError as error:
-        raise UserError(f"stdin: not UTF-8 ({error.reason}); wants one prompt a line") from None
+    lines = [line.removesuffix("\n") for line in outside.lines_of_stdin()]
     lines = [line for line in lines if line.strip()]
     if not lines:
         raise UserError("stdin: is empty; wants one prompt a line, or --prompt TEXT")

@@ -19,7 +19,7 @@ import numpy as np
 from jaxpt.decode.embed import Layer
 from jaxpt.errors import UserError
 from jaxpt.inference import corpus as corpora
-from jaxpt.inference import occurrences, words
+from jaxpt.inference import occurrences, outside, words
 from jaxpt.inference.loaded import Loaded, load
 from jaxpt.inference.occurrences import Use
 from jaxpt.inference.static_vectors import StaticVectors, of_run
@@ -74,6 +74,8 @@ def neighbours(
     for name, file, suffix in (("--html", html, ".html"), ("--png", png, ".png")):
         if file is not None and Path(file).suffix != suffix:
             raise UserError(f"{name}: wants a file F{suffix}, got {file}")
+    for name, text in (("TEXT", query), ("--word", word)):
+        outside.check_utf_8(text or "", name)
     chosen = words.parse_layer(layer)
     if (static := _static(path)) is not None:
         given = {"--corpus": corpus, "--field": field, "--label": label, "--layer": None if layer == "-1" else layer}

@@ -26,6 +26,7 @@ from jaxpt.data.labelled.files import RowFile
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError, listed
+from jaxpt.inference import outside
 from jaxpt.runtime import disk
 
 Record = dict[str, Any]
@@ -51,8 +52,8 @@ def read_rows(task: Task, file: str | None, texts: Sequence[str]) -> list[Locate
         raise UserError("--text and FILE: give one of them")
     if file is None and not texts and (sys.stdin is None or sys.stdin.isatty()):
         raise UserError("nothing to predict: give FILE, --text TEXT, or a text a line on stdin")
-    if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
-        raise UserError("--text: is not UTF-8")
+    for text in texts:
+        outside.check_utf_8(text, "--text")
     if file is not None and file != "-":
         rows = examples.read(task, [RowFile(path) for path in tables.expand(file, "FILE")])
     else:
@@ -73,10 +74,7 @@ def _text_column(task: Task, source: str) -> str:
 
 
 def _lines_of_stdin() -> list[tuple[str, str]]:
-    try:
-        lines = [(f"stdin: line {n}", line.rstrip("\r\n")) for n, line in enumerate(sys.stdin, 1)]
-    except UnicodeDecodeError as error:
-        raise UserError(f"stdin: not UTF-8 ({error.reason}); expected a text a line") from None
+    lines = [(f"stdin: line {n}", line.rstrip("\r\n")) for n, line in enumerate(outside.lines_of_stdin(), 1)]
     return [(where, line) for where, line in lines if line.strip()]
 
 

@@ -221,3 +221,9 @@ def test_encoder_decoders_answer(talk, tmp_path):
     argv = [path, "--template", tmp_path / "t.jinja", "--max-new-tokens", 4]
     code, out, error = talk("a\nthe cat\n", *argv)
     assert (code, error, out.count("\n")) == (0, "", 2)
+
+
+def test_texts_in_another_encoding_are_refused(folder, talk):
+    for lines, argv, where in (("caf\udce9\n", (), "stdin"), ("a\n", ("--system", "\udcff"), "--system")):
+        code, out, error = talk(lines, folder, *argv)
+        assert (code, out) == (2, "") and error == f"jaxpt: {where}: not UTF-8; wants text in UTF-8\n"

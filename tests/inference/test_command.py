@@ -103,6 +103,13 @@ def test_the_lines_of_stdin_are_prompts(run, directories, monkeypatch):
     assert run("generate", directories["gpt2"], "--max-new-tokens", 4) == (0, wanted, "")
 
 
+def test_a_line_of_stdin_in_another_encoding_is_refused(run, directories, monkeypatch):
+    for errors_of in ("strict", "surrogateescape"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), "utf-8", errors_of))
+        code, out, error = run("generate", directories["gpt2"])
+        assert (code, out) == (2, "") and error.startswith("jaxpt: stdin: not UTF-8") and error.count("\n") == 1
+
+
 def test_a_text_that_cannot_be_seen_is_described(monkeypatch):
     notes = []
     monkeypatch.setattr(errors, "note", notes.append)
@@ -222,7 +229,7 @@ def test_a_killed_command_is_resumed_to_the_same_bytes(directories, tmp_path):
         ("gpt2", ["--prompt", "a", "--samples", "x"], "argument --samples: invalid int value: 'x'"),
         ("gpt2", ["--prompt", "a", "--stop", ""], "stop"),
         ("gpt2", ["--prompt", "a", "--batch-size", "0"], "expected a positive integer"),
-        ("gpt2", ["--prompt", "\udc80"], "--prompt: is not UTF-8"),
+        ("gpt2", ["--prompt", "\udc80"], "--prompt: not UTF-8"),
         ("gpt2", ["--prompt", "a", "--out", "g.jsonl"], "--out is for the results of --file: give that too"),
         ("gpt2", ["--file", "f.jsonl"], "--file needs --out G.jsonl, for the results"),
         ("gpt2", ["--file", "f.jsonl", "--out", "g.jsonl", "--prompt", "a"], "--file and --prompt: give one of them"),

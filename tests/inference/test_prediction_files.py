@@ -192,7 +192,7 @@ def test_what_is_refused(monkeypatch, tmp_path):
         ((TASK, "a.csv", ["a"]), "--text and FILE: give one of them"),
         ((TASK, None, ()), "nothing to predict: give FILE, --text TEXT, or a text a line on stdin"),
         ((pair, None, ["a"]), "--text: gives one text, and the task reads columns text, other; give a FILE"),
-        ((TASK, None, ["\ud800"]), "--text: is not UTF-8"),
+        ((TASK, None, ["\ud800"]), "--text: not UTF-8"),
         ((TASK, str(tmp_path / "no.csv"), ()), "no.csv: no such file"),
     ]:
         with pytest.raises(UserError) as error:
