@@ -67,6 +67,15 @@ def segments_of(tokens_BxL: jax.Array, lengths_B: jax.Array) -> jax.Array:
     return (jnp.arange(tokens_BxL.shape[1]) < lengths_B[:, None]).astype(jnp.int32)
 
 
+def check_layer(layer: Layer) -> None:
+    """Raises UserError for what is no layer, of whatever model."""
+    numbers = layer if isinstance(layer, Sequence) and not isinstance(layer, str) else (layer,)
+    are_numbers = all(isinstance(number, int | np.integer) and not isinstance(number, bool) for number in numbers)
+    is_name = isinstance(layer, str) and layer in ("all", "mix")
+    if not is_name and not (len(numbers) and are_numbers):
+        raise UserError(f"layer: {layer} is not known; a number, several, all or mix are")
+
+
 def choose_layer(output: Output, layer: Layer) -> jax.Array:
     """Hidden states of a layer, or of several, from what a stack returned.
 
@@ -265,8 +274,7 @@ def embed(
     config = network.config
     if pooling not in POOLINGS:
         raise UserError(f"pooling: {pooling} is not known; {', '.join(POOLINGS)} are")
-    if isinstance(layer, str) and layer not in ("all", "mix"):
-        raise UserError(f"layer: {layer} is not known; a number, several, all or mix are")
+    check_layer(layer)
     rows = lay(network, objective, vocabulary, texts, **reading)
     if pooling == "cls" and (config.family != "encoder" or rows.cls is None):
         raise UserError(f"pooling: cls needs an encoder with [CLS], and model.kind: {config.kind} has none; use mean")

@@ -16,7 +16,7 @@ import numpy as np
 from flax import traverse_util
 
 from jaxpt.decode import batching
-from jaxpt.decode.embed import Layer, Rows, choose_layer, segments_of, states
+from jaxpt.decode.embed import Layer, Rows, check_layer, choose_layer, segments_of, states
 from jaxpt.errors import UserError
 from jaxpt.models.attention import WEIGHTS
 from jaxpt.models.base import compute_dtype
@@ -105,6 +105,8 @@ def forward(
     Raises:
       UserError: no such layer, an id that is not in the vocabulary, or a model without attention.
     """
+    if layer is not None:
+        check_layer(layer)
     which = tuple(layer) if isinstance(layer, Sequence) and not isinstance(layer, str) else layer
     limit, vocab_size = network.config.position_limit, network.config.vocab_size
     batching.check_ids("decoder input", decoder_rows, vocab_size)

@@ -28,7 +28,7 @@ from jaxpt.decode.forward import Forward
 from jaxpt.decode.options import Options
 from jaxpt.decode.programs import Place
 from jaxpt.decode.prompts import PromptEncoder
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.inference import dialogue, filling, inspecting, opening, words
 from jaxpt.inference.opening import Opened
 from jaxpt.inference.predictor import RunPredictor
@@ -60,8 +60,9 @@ class Loaded:
         self.reader = PromptEncoder(
             opened.network.config, opened.objective, opened.tokenizer, opened.bos, opened.language, opened.start
         )
-        if dtype not in (None, *DTYPES):
-            raise UserError(f"dtype: {dtype!r} is none of {', '.join(DTYPES)}")
+        _check_choice("dtype", dtype, (None, *DTYPES))
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise UserError(f"batch_size: {batch_size!r} is no number of rows; wants an integer from 1 on")
         self.network = opened.network if dtype is None else opened.network.with_model(dtype=dtype)
         mesh = meshes.make(mesh) if isinstance(mesh, MeshConfig) else mesh
         self._place = Place(mesh)
@@ -266,8 +267,12 @@ class Loaded:
           For each pair the log-probabilities of the continuation's tokens.
 
         Raises:
-          UserError: an empty continuation, one that is too long, or an encoder without a masked-LM head.
+          UserError: an argument is wrong, a continuation is empty or too long, or an encoder has no masked-LM head.
         """
+        _check_choice("unit", unit, ("piece", "word"))
+        _check_choice("form", form, (None, "plain", "span"))
+        _check_texts("loglikelihood: contexts", contexts)
+        _check_texts("loglikelihood: continuations", continuations)
         if len(contexts) != len(continuations):
             raise UserError(f"{len(contexts)} contexts and {len(continuations)} continuations: there must be as many")
         self.objective.check_writes(self.path)
@@ -303,6 +308,7 @@ class Loaded:
         Raises:
           UserError: a text without masks, or a model that fills none.
         """
+        _check_texts("fill", texts)
         return filling.fill(self, texts, k, keys)
 
     def embed(
@@ -323,6 +329,7 @@ class Loaded:
         Raises:
           UserError: no such layer or pooling.
         """
+        _check_texts("embed", texts)
         pooled = words.pooled(self, texts, pooling, layer, normalize)
         _warn_of_truncated(pooled.truncated, "texts were truncated")
         if pooling == "none":
@@ -350,6 +357,8 @@ class Loaded:
         Raises:
           UserError: no such layer, or a tokenizer that does not say which characters a token stands for.
         """
+        _check_choice("unit", unit, ("word", "token"))
+        _check_texts("embed_words", texts)
         return words.embed(self, texts, layer, unit, spans)
 
     def current(self) -> contextlib.AbstractContextManager[None]:
@@ -358,6 +367,7 @@ class Loaded:
 
     def _encoded(self, prompts: Sequence[str | Prompt]) -> list[Prompt]:
         """Prompts as ids."""
+        _check_texts("generate", prompts, Prompt)
         return [self.prompt_ids(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
     def _check_writes(self) -> None:
@@ -371,6 +381,29 @@ class Loaded:
         if self.family != "encoder":
             return UserError(f"{self.path}: {kind}: its `decode` takes no cache, so it does not generate")
         return UserError(f"{self.path}: {kind} is an encoder: it fills masks and embeds, but does not generate")
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
+    """Raises UserError for a value that is none of the choices."""
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        raise UserError(f"{name}: {value!r} is none of {', '.join(choice for choice in choices if choice)}")
+
+
+def _check_texts(name: str, texts: Any, *others: type) -> None:
+    """Raises UserError where texts are no list, or an element is neither a text nor of another type that is read.
+
+    Args:
+      name: of what takes them, for messages.
+      texts: as the user gave them.
+      *others: types of elements beside texts.
+    """
+    if isinstance(texts, str):
+        raise UserError(f"{name}: wants a list of texts; write [{shown(texts)}]")
+    if not hasattr(texts, "__len__") or not hasattr(texts, "__iter__"):
+        raise UserError(f"{name}: wants a list of texts, got {shown(texts)}")
+    for number, text in enumerate(texts):
+        if not isinstance(text, (str, *others)):
+            raise UserError(f"{name}: element {number} is {shown(text)}; wants a text")
 
 
 def _warn_of_truncated(count: int, message: str) -> None:
@@ -402,6 +435,6 @@ def load(
       The model.
 
     Raises:
-      UserError: the directory is none of these, is damaged, or has no tokenizer.
+      UserError: the directory is none of these, is damaged, or has no tokenizer; or an argument is wrong.
     """
     return Loaded(opening.open_model(path, tokenizer, objective), mesh=mesh, batch_size=batch_size, dtype=dtype)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpt import config as configs
-from jaxpt.config import Config, ObjectiveConfig
+from jaxpt.config import Config, ObjectiveConfig, files
 from jaxpt.data import tokenizers
 from jaxpt.data.parts import languages
 from jaxpt.data.tokenizers.base import Tokenizer
@@ -138,8 +138,11 @@ def _complete(
 def _objective(objective: str | Mapping[str, Any] | Objective | None) -> Objective | None:
     if objective is None or isinstance(objective, Objective):
         return objective
-    settings = {"kind": objective} if isinstance(objective, str) else dict(objective)
-    return configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
+    settings = {"kind": objective} if isinstance(objective, str) else objective
+    if not isinstance(settings, Mapping) or not isinstance(settings.get("kind"), str):
+        raise UserError(f"objective: wants a kind, or settings such as {{'kind': 'causal_lm'}}, got {shown(objective)}")
+    objective_class = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)
+    return files.parsed(objective_class, dict(settings), {}, "objective")
 
 
 def place_params(network: Network, params: Any, place: Place) -> Any:

@@ -22,7 +22,7 @@ from jaxpt.metrics.registry import check_options, options_of, resolve, score, se
 from jaxpt.metrics.tagging import scheme_of
 
 __all__ = [
-    "METRICS", "Metric", "Targets", "check_options", "check_targets", "check_value_names", "confusion_matrix", "confusions",
-    "describe", "find", "in_percent", "label_errors", "majority", "metric", "negative_log_softmax", "of_targets", "of_value",
-    "options_of", "resolve", "scheme_of", "score", "settable", "table",
+    "METRICS", "Metric", "Targets", "check_options", "check_targets", "check_value_names", "confusion_matrix",
+    "confusions", "describe", "find", "in_percent", "label_errors", "majority", "metric", "negative_log_softmax",
+    "of_targets", "of_value", "options_of", "resolve", "scheme_of", "score", "settable", "table",
 ]  # fmt: skip

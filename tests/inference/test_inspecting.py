@@ -69,6 +69,9 @@ def test_a_decoder_reads_its_targets_after_its_start():
         ("t5", {"targets": "a", "decoder_inputs": [1]}, "give one of them"),
         ("t5", {"decoder_inputs": [99999]}, "decoder input 0: id 99999 is not in the vocabulary"),
         ("t5", {"decoder_inputs": []}, r"decoder_inputs\[0\]: is empty"),
+        ("gpt2", {"layer": "foo"}, "layer: foo is not known; a number, several, all or mix are"),
+        ("gpt2", {"layer": 1.5}, "layer: 1.5 is not known"),
+        ("gpt2", {"layer": ()}, r"layer: \(\) is not known"),
         ("gpt2", {"layer": 99}, "layer: 99 is not one of the model's"),
     ],
 )

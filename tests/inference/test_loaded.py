@@ -84,6 +84,32 @@ def test_a_prompt_without_a_finished_beam_has_no_samples(models, monkeypatch):
     assert models["t5"].fill(["the <extra_id_0> sat <extra_id_1> mat"], beams=2) == [[[], []]]
 
 
+@pytest.mark.parametrize(
+    "family, method", [("gpt2", "generate"), *(("bert", x) for x in ("embed", "embed_words", "fill"))]
+)
+def test_one_text_is_no_list_of_texts(models, family, method):
+    call = getattr(models[family], method)
+    with pytest.raises(UserError, match=rf"^{method}: wants a list of texts; write \['the cat'\]$"):
+        call("the cat")
+    with pytest.raises(UserError, match=rf"^{method}: wants a list of texts, got 3$"):
+        call(3)
+    with pytest.raises(UserError, match=rf"^{method}: element 1 is null; wants a text$"):
+        call(["the cat", None])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["a"], "b"), r"loglikelihood: continuations: wants a list of texts; write \['b'\]"),
+        ((["a"], ["b"], "letter"), "unit: 'letter' is none of piece, word"),
+        ((["a"], ["b"], "piece", "plane"), "form: 'plane' is none of plain, span"),
+    ],
+)
+def test_wrong_arguments_of_likelihoods_are_named(models, arguments, message):
+    with pytest.raises(UserError, match=message):
+        models["bert"].loglikelihood(*arguments)
+
+
 @pytest.mark.slow
 def test_an_encoder_decoder_generates_and_fills_spans(models):
     model = models["t5"]
@@ -292,6 +318,13 @@ def test_wrong_directories(directories, tmp_path):
     assert model.prompt_ids("the cat") == loaded("gpt2").prompt_ids("the cat")
     with pytest.raises(UserError, match="dtype: 'int8' is none of auto, float32, bfloat16"):
         jaxpt.load(directories["gpt2"], dtype="int8")
+    with pytest.raises(UserError, match="batch_size: 0 is no number of rows; wants an integer from 1 on"):
+        jaxpt.load(directories["gpt2"], batch_size=0)
+    for objective in ({"a": 1}, 5):
+        with pytest.raises(UserError, match="objective: wants a kind, or settings such as"):
+            jaxpt.load(directories["gpt2"], objective=objective)
+    with pytest.raises(UserError, match="objective: unknown key a"):
+        jaxpt.load(directories["gpt2"], objective={"kind": "causal_lm", "a": 1})
 
 
 def test_neither_tensorflow_nor_torch_is_loaded(directories):
