@@ -29,6 +29,7 @@ from jaxpt.inference import files, loaded, opening
 from jaxpt.inference.loaded import Loaded
 from jaxpt.models.base import compute_dtype
 from jaxpt.parallel import processes
+from jaxpt.runtime import terminal
 from jaxpt.runtime.disk import write_text
 from jaxpt.runtime.progress import progress
 from jaxpt.train.checkpoint import is_primary
@@ -80,7 +81,7 @@ def evaluate(
     out: str | None = None,
     corpus: str | None = None,
     form: Literal["plain", "span"] | None = None,
-    unit: Literal["piece", "word"] = "piece",
+    unit: Literal["piece", "word"] | None = None,
     batch_size: int = 32,
     dtype: Literal["auto", "float32", "bfloat16"] | None = None,
     seed: int = 0,
@@ -96,8 +97,8 @@ def evaluate(
       data: the directory with the tasks' files.
       out: where results go; by default PATH/harness, of RUN_DIR/checkpoints/STEP RUN_DIR/harness/STEP.
       corpus: a file of text (.txt, or .jsonl with a field `text`) for the n-gram baseline.
-      form: of an encoder-decoder.
-      unit: of an encoder.
+      form: of an encoder-decoder; by default as it was pretrained.
+      unit: of an encoder; `piece` by default.
       batch_size: rows that are generated at a time.
       dtype: compute dtype, as `loaded.load`.
       seed: of the shots.
@@ -107,7 +108,7 @@ def evaluate(
       The results, one for each task and number of shots.
 
     Raises:
-      UserError: a task, its data or the model is not as it must be.
+      UserError: a task, its data or the model is not as it must be, or `form` or `unit` has no effect on it.
     """
     task_examples = _read(task.load_all(names, overrides), shots, limit, data, seed)
     ngrams = None if corpus is None else baselines.NGrams(_corpus(corpus))
@@ -116,6 +117,11 @@ def evaluate(
     mesh = MeshConfig() if jax.device_count() > 1 else None
     chosen, step = opening.resolve_checkpoint(path)
     model = loaded.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
+    for option, value, family in (("--form", form, "encoder_decoder"), ("--unit", unit, "encoder")):
+        if value is not None and model.family != family:
+            reason = f"{model.network.config.kind} is an {model.family}".replace("an d", "a d").replace("_", "-")
+            raise UserError(f"{option}: is for {family.replace('_', '-')}s, and {reason}; leave it out")
+    unit = unit or "piece"
     asks = make_adapter(model, form, unit)
     for harness_task, _, _ in task_examples:
         asks.check(harness_task)
@@ -183,7 +189,7 @@ def _show(asks: NetworkModel, task_results: list[Result]) -> None:
     """Prints the table of results, and how each metric was computed."""
     if asks.truncated:
         say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
-    console.print(_table(task_results), width=None if console.is_terminal else 140)  # a log has no width
+    terminal.console().print(_table(task_results))
     for line in dict.fromkeys(
         f"{r.task.name}: {metric}: {how}" for r in task_results for metric, how in r.computed.items()
     ):

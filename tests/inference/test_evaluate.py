@@ -1,12 +1,15 @@
 """`jaxpt eval --tasks` on a model of each family: results, files, resumes."""
 
 import json
+import types
 
 import numpy as np
 import pytest
 
 from jaxpt.cli import main
 from jaxpt.errors import UserError
+from jaxpt.evals.few_shot import measures
+from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.inference import evaluate as command
 from jaxpt.inference.evaluate import evaluate
 from tests import families
@@ -213,6 +216,16 @@ def test_a_written_answer_is_scored(folder, tmp_path):
     assert all("\n" not in one["answer"] for one in outcomes(tmp_path / "write_1shot.jsonl"))
 
 
+def test_the_table_is_whole_where_the_output_is_a_file(capsys):
+    names = [f"baseline_{n}_of_a_long_name" for n in range(4)]
+    found = {"acc": measures.Value(0.5, 0.01)}
+    pairs = HarnessTask(name="a_task_of_a_long_name[x]", form="pair", choices=("a", "b"))
+    result = command.Result(pairs, 0, 5, found, dict.fromkeys(names, found), {})
+    command._show(types.SimpleNamespace(truncated=0), [result])
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in (*names, pairs.name)) and shown.count("50.0 ± 1.0") == 5
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -224,16 +237,17 @@ def test_a_written_answer_is_scored(folder, tmp_path):
             "5 shots, but there are 4 rows beside the one that is asked",
         ),
         (["gpt2", "--limit", "5"], "--limit: is for --tasks: give both"),
-        (["gpt2", "--tasks", "last.yaml", "--form", "span"], None),
+        (
+            ["gpt2", "--tasks", "last.yaml", "--form", "span"],
+            "--form: is for encoder-decoders, and gpt2 is a decoder; leave it out",
+        ),
+        (["t5", "--tasks", "last.yaml", "--unit", "word"], "--unit: is for encoders, and t5 is an encoder-decoder;"),
     ],
 )
 def test_a_mistake_is_one_line(folder, tmp_path, capsys, words, message, monkeypatch):
     monkeypatch.chdir(folder)
     code = main(["eval", *words, *(["--out", str(tmp_path)] if "--tasks" in words else [])])
     said = capsys.readouterr().err
-    if message is None:  # a decoder has one form: the setting of encoder-decoders says nothing to it
-        assert code == 0
-        return
     assert code == 2 and message in said and "Traceback" not in said
 
 
