@@ -24,6 +24,9 @@ from jaxpt.runtime.progress import Report
 from jaxpt.train import checkpoint
 from jaxpt.train.display import console, say
 
+TOP_K = 3
+"""Labels whose probabilities are written."""
+
 
 def predict(
     path: str,
@@ -32,7 +35,7 @@ def predict(
     overrides: Sequence[str] = (),
     glue: bool = False,
     texts: Sequence[str] = (),
-    top_k: int = 3,
+    top_k: int | None = None,
     average: Sequence[str] = (),
 ) -> None:
     """Writes each row of a file with what is predicted of it: a label and its probability, a value, tags, an answer.
@@ -49,7 +52,7 @@ def predict(
       glue: write the file that GLUE's leaderboard takes instead, into the directory `out`, or the .tsv that it names;
         `file` is one of GLUE's test sets.
       texts: texts instead of `file`.
-      top_k: the likeliest labels whose probabilities are written.
+      top_k: the likeliest labels whose probabilities are written (3); for tasks with labels alone.
       average: further runs of the same task: the mean of all runs' probabilities is written. Its metrics are said
         beside those of each run.
 
@@ -69,6 +72,8 @@ def predict(
     console.quiet = not checkpoint.is_primary()
     check_task(config, run_dir)
     task = chosen_task(config).task
+    if top_k is not None:
+        check_top_k(chosen_task(config), run_dir, glue)
     if glue and average:
         raise UserError("--average: writes no --glue submission; leave one of them out")
     if glue:
@@ -83,7 +88,7 @@ def predict(
     elif task.kind == "classification":
         answers = list(answers)
         _report_metrics(path, task, rows, answers, report)
-    records = prediction_files.to_records(task, rows, answers, top_k, prediction_files.is_table(to))
+    records = prediction_files.to_records(task, rows, answers, top_k or TOP_K, prediction_files.is_table(to))
     if not checkpoint.is_primary():
         collections.deque(records, maxlen=0)
     elif to is None:
@@ -173,6 +178,26 @@ def check_runs(configurations: Sequence[Config], paths: Sequence[str]) -> None:
             raise UserError(
                 f"--average: {path} has the labels {listed(task.shown, 8)}, {paths[0]} has {listed(tasks[0].shown, 8)}"
             )
+
+
+def check_top_k(config: Config, path: str | Path, glue: bool = False) -> None:
+    """Raises UserError where no probabilities of labels are written.
+
+    Args:
+      config: the run's configuration, of one task.
+      path: the run, for messages.
+      glue: GLUE's submission is written.
+    """
+    task = config.task
+    if glue:
+        raise UserError("--top-k: has no effect beside --glue, whose files have no probabilities; leave it out")
+    if task.metric_targets not in ("label", "labels", "choice"):
+        reason = f"task.kind: {task.kind} gives no probabilities of labels"
+    elif getattr(config.objective, "decide_by", None) == "generation":
+        reason = "it writes its labels as text and has no probabilities"
+    else:
+        return
+    raise UserError(f"--top-k: has no effect on {path}: {reason}; leave it out")
 
 
 def _mean(answers: Sequence[dict[str, Any]]) -> Answer:

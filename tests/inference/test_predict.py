@@ -1,6 +1,7 @@
 """Fine-tuning from rows to predictions: train, best checkpoint, test set, predict, export."""
 
 import json
+import types
 from collections import Counter
 
 import numpy as np
@@ -11,7 +12,7 @@ from jaxpt.cli import main
 from jaxpt.data import tables
 from jaxpt.errors import UserError
 from jaxpt.hf import convert
-from jaxpt.inference.predict import predict
+from jaxpt.inference.predict import check_top_k, predict
 from jaxpt.train import checkpoint
 from jaxpt.train.loop import train
 from tests import fine_tuning
@@ -210,3 +211,18 @@ def test_a_new_head_for_other_labels(run, tmp_path, capsys):
         assert train(config.model_copy(update={"train": config.train.model_copy(update={"steps": 1})})) == 0
         said = capsys.readouterr().out
         assert ("new: heads/classes" in said) == is_new
+
+
+def test_top_k_is_refused_where_it_has_no_effect():
+    def config(kind, targets, decide_by="likelihood"):
+        task = types.SimpleNamespace(kind=kind, metric_targets=targets)
+        return types.SimpleNamespace(task=task, objective=types.SimpleNamespace(decide_by=decide_by))
+
+    check_top_k(config("classification", "label"), "run")
+    for other, glue, message in (
+        (config("tagging", "tags"), False, "has no effect on run: task.kind: tagging gives no probabilities of labels"),
+        (config("classification", "label", "generation"), False, "has no effect on run: it writes its labels as text"),
+        (config("classification", "label"), True, "has no effect beside --glue"),
+    ):
+        with pytest.raises(UserError, match=f"^--top-k: {message}.*; leave it out$"):
+            check_top_k(other, "run", glue)
