@@ -96,6 +96,8 @@ def _check(
     for line, is_wrong in wrong.items():
         if is_wrong:
             raise UserError(line)
+    if out and Path(out).suffix != ".jsonl":
+        raise UserError(f"--out: {out}: unknown suffix {Path(out).suffix!r}; expected .jsonl")
     for text in prompts:
         outside.check_utf_8(text, "--prompt")
     for text in settings.get("stop") or ():
@@ -138,7 +140,7 @@ def _write(
                 values = dict(empty)
                 for n, each in enumerate((answer, *(other[i] for other in others))):
                     values |= {_field(n, name): value for name, value in each.values().items()}
-                results.write(start + i, values)
+                results.write(start + i, files.without_nan(values))
     print(results.close())
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 import zlib
@@ -43,7 +44,7 @@ def read_prompts(path: str | Path, field: str = "prompt") -> list[Row]:
       field: the column with the prompt; the name that a line of a `.txt` gets.
 
     Returns:
-      The rows, with all their columns.
+      The rows, with all their columns, as JSON can have them (`without_nan`).
 
     Raises:
       UserError: a line is malformed; the message names the file and the line.
@@ -57,10 +58,24 @@ def read_prompts(path: str | Path, field: str = "prompt") -> list[Row]:
         if any("\ud800" <= letter <= "\udfff" for letter in prompt):
             raise UserError(f"{place}: column {column!r} holds half a surrogate pair; wants whole characters")
         if format != "text" or prompt.strip():
-            rows.append({field: prompt} if format == "text" else row.values)
+            rows.append({field: prompt} if format == "text" else without_nan(row.values))
     if not rows:
         raise UserError(f"{path}: is empty; wants one prompt a line")
     return rows
+
+
+def without_nan(value: Any) -> Any:
+    """A value as JSON can have it: None for NaN, a text for an infinity.
+
+    Example:
+      >>> without_nan({"a": [float("nan"), float("-inf"), 0.5]})
+      {'a': [None, '-Infinity', 0.5]}
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, list | tuple):
+        return [without_nan(element) for element in value]
+    return {name: without_nan(member) for name, member in value.items()} if isinstance(value, dict) else value
 
 
 # ---- results --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import csv
 import io
 import itertools
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -27,6 +26,7 @@ from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError, listed
 from jaxpt.inference import outside
+from jaxpt.inference.files import without_nan
 from jaxpt.runtime import disk
 
 Record = dict[str, Any]
@@ -178,21 +178,7 @@ def json_lines(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_without_nan(value), ensure_ascii=False, allow_nan=False)
-
-
-def _without_nan(value: Any) -> Any:
-    """A value as JSON can have it: None for NaN, a text for an infinity.
-
-    Example:
-      >>> _without_nan({"a": [float("nan"), float("-inf"), 0.5]})
-      {'a': [None, '-Infinity', 0.5]}
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, list | tuple):
-        return [_without_nan(element) for element in value]
-    return {name: _without_nan(member) for name, member in value.items()} if isinstance(value, dict) else value
+    return json.dumps(without_nan(value), ensure_ascii=False, allow_nan=False)
 
 
 def _jsonl(records: Iterable[Record], file: IO[bytes]) -> None:
@@ -256,7 +242,7 @@ def _columns(records: Iterable[Record]) -> list[str]:
 
 def _cell(value: Any) -> Any:
     """A value as a table of text has it: lists and objects as JSON."""
-    return _json(value) if isinstance(value, list | dict | bool) else _without_nan(value)
+    return _json(value) if isinstance(value, list | dict | bool) else without_nan(value)
 
 
 WRITERS: dict[str, Callable[[Iterable[Record], IO[bytes]], None]] = {

@@ -37,6 +37,11 @@ def test_rows_keep_all_their_fields(tmp_path):
     assert read_prompts(tmp_path / "p.jsonl") == read_prompts(tmp_path / "p.jsonl.gz") == rows
 
 
+def test_numbers_that_json_has_not(tmp_path):
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a", "x": [NaN, -Infinity, 0.5]}\n')
+    assert files.read_prompts(tmp_path / "p.jsonl") == [{"prompt": "a", "x": [None, "-Infinity", 0.5]}]
+
+
 def test_a_line_of_a_text_file_is_a_prompt(tmp_path):
     (tmp_path / "p.txt").write_text(" one \x0b\u2028 two\n\nthree", encoding="utf-8")
     assert read_prompts(tmp_path / "p.txt", "question") == [{"question": " one \x0b\u2028 two"}, {"question": "three"}]
