@@ -19,6 +19,8 @@ from jaxpt.study.charts import Chart, Series
 
 MOST_CONFUSIONS = 20
 _MOST_SCORES = 200
+_NEUTRAL = len(svg.COLOURS) - 1
+"""The colour of what belongs to no run: black, on a dark page white."""
 _CELL = 7  # pixels of a label in a heat map
 STYLE = """
 .heat { max-width: 100%; height: auto; border: 1px solid var(--line) }
@@ -148,6 +150,6 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> str:
 def _reliability_chart(bins: Sequence[calibration.ReliabilityBin], title: str, x: str, y: str, note: str) -> str:
     series = [
         Series(y, [bin.confidence for bin in bins], [bin.accuracy for bin in bins]),
-        Series("calibrated", [0.0, 1.0], [0.0, 1.0], is_reference=True),
+        Series("calibrated", [0.0, 1.0], [0.0, 1.0], colour=_NEUTRAL, is_faint=True),
     ]
-    return svg.figure(Chart(title, x, series, note))
+    return svg.figure(Chart(title, x, series, f"{note}; the thin line is perfect calibration", x_kind="number"))

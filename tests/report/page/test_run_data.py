@@ -94,6 +94,17 @@ def test_accuracy_by_confidence():
     assert trust.reliability([{"target": "a", "prediction": "a"}]) == ""
 
 
+def test_the_calibration_chart_has_its_diagonal_and_its_places():
+    rows = [{"target": "a", "prediction": p, "probability": 0.8} for p in "aab"]
+    html = trust.reliability([*rows, {"target": "a", "prediction": "a", "probability": 0.5}])
+    left, bottom, right, top = map(float, re.search(r'faint" d="M(\S+) (\S+)L(\S+) (\S+)"', html).groups())
+    assert left < right and bottom > top, "from the lower left to the upper right"
+    ticks = re.findall(r'class="tick" [^>]*text-anchor="(\w+)">([\d.]+)<', html)
+    assert [name for anchor, name in ticks if anchor == "middle"] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+    assert [name for anchor, name in ticks if anchor == "end"] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+    assert "accuracy: 0.66667 at 0.8<" in html and "accuracy: 1 at 0.5<" in html
+
+
 CARD = {"devices": {"kind": "GeForce RTX 4090", "count": 1, "platform": "gpu"}}
 
 
