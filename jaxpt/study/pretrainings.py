@@ -336,6 +336,12 @@ def budget(plan: Study, config: Config) -> int:
     return steps
 
 
+class _UnexpectedError(UserError):
+    """The data were not prepared because of an error that jaxpt did not expect."""
+
+    exit_code = failures.UNEXPECTED
+
+
 def _counted(plan: Study, config: Config, child: Children) -> int:
     """`budget` in a subprocess, so that TensorFlow does not stay in this process's memory."""
     context = multiprocessing.get_context("spawn")
@@ -350,7 +356,11 @@ def _counted(plan: Study, config: Config, child: Children) -> int:
     except EOFError:
         if signals.received() is not None:
             raise Stopped from None
-        answer = RetryableError(f"{config.run_dir}: the process that prepared the data was terminated")
+        process.join()
+        words = f"{config.run_dir}: the process that prepared the data"
+        answer = RetryableError(f"{words} was terminated")
+        if process.exitcode == failures.UNEXPECTED:
+            answer = _UnexpectedError(f"{words} failed with an error that jaxpt did not expect; its traceback is above")
     finally:
         child.set(None)
         process.terminate()
@@ -361,12 +371,16 @@ def _counted(plan: Study, config: Config, child: Children) -> int:
 
 
 def _count(answer: Connection, plan: Study, config: Config) -> None:
-    """Sends the number of steps, or a UserError."""
+    """Sends the number of steps, or a UserError; another exception ends the process with its traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit on a signal, without a traceback
     try:
-        answer.send(budget(plan, config))
+        with plugins.explained():
+            steps = budget(plan, config)
+        answer.send(steps)
     except UserError as error:
         answer.send(error)
+    except ModuleNotFoundError as error:
+        answer.send(UserError(str(error)))
     except OSError as error:
         answer.send((StorageError if exit_codes.of(error) == exit_codes.STORAGE else UserError)(str(error)))
 

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import os
 import re
 import signal
 import subprocess
@@ -95,6 +96,48 @@ def test_a_row_with_phases_is_refused_before_the_first_row_starts(tmp_path, stan
     with pytest.raises(UserError, match=r"row phases: .*not supported in a study with tokens"):
         pretrainings.study(str(path))
     assert stand_in() == []
+
+
+class Answers(list):
+    """Takes what a process would send."""
+
+    send = list.append
+
+
+def test_a_mistake_in_ones_own_source_is_a_line(tmp_path, monkeypatch):
+    """Not a traceback, nor a process that a re-run would help."""
+    (tmp_path / "counting_lab").mkdir()
+    (tmp_path / "counting_lab" / "posts.py").write_text("def open_source(data):\n    return 1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plan, recipe = load_study(str(write_study(tmp_path, ["gpt2"], tokens=5000))), str(tmp_path / "gpt2.yaml")
+    config = configs.load(recipe, ["data.source=counting_lab.posts", f"run_dir={tmp_path}/run"])
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+    answers = Answers()
+    pretrainings._count(answers, plan, config)
+    (error,) = answers
+    assert isinstance(error, UserError) and error.exit_code == 2
+    assert re.search(r"posts\.py:2: in open_source: ZeroDivisionError", str(error))
+
+
+class _Child:
+    def set(self, pid):
+        """Signals would go to it."""
+
+
+def _failing(answer, plan, config):
+    raise ValueError("a defect")
+
+
+def _killed(answer, plan, config):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("count", "code"), [(_failing, 1), (_killed, 75)])
+def test_how_the_process_that_counts_ended(tmp_path, monkeypatch, count, code):
+    monkeypatch.setattr(pretrainings, "_count", count)
+    with pytest.raises(UserError, match="the process that prepared the data") as raised:
+        pretrainings._counted(None, families.config("gpt2"), _Child())
+    assert raised.value.exit_code == code
 
 
 @pytest.mark.slow
