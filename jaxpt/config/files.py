@@ -103,10 +103,19 @@ def with_checksum(text: str) -> str:
     return f"{_CHECKSUM}{zlib.crc32(text.encode()):08x}\n{text}"
 
 
-def _note_change(path: Path, text: str) -> None:
-    """Says that a file is not as `with_checksum` made it."""
+def is_changed(text: str) -> bool:
+    """True if a text is not as `with_checksum` made it; False of one without a checksum.
+
+    Example:
+      >>> is_changed(with_checksum("seed: 0")), is_changed(with_checksum("seed: 0") + "1"), is_changed("seed: 0")
+      (False, True, False)
+    """
     head, _, rest = text.partition("\n")
-    if head.startswith(_CHECKSUM) and text != with_checksum(rest):
+    return head.startswith(_CHECKSUM) and text != with_checksum(rest)
+
+
+def _note_change(path: Path, text: str) -> None:
+    if is_changed(text):
         errors.note(f"{path}: was changed since the run wrote it (its checksum differs); what it says now is used")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,8 @@ from jaxpt.train.lock import hold
 
 @plugins.unread()
 def verify(path: str, say: Callable[[str], None] = print, repair: bool = False) -> int:
-    """Compares a run's files with their checksums: all checkpoints, tokenizer, run.json; metrics line by line.
+    """Compares a run's files with their checksums: all checkpoints, config.yaml, tokenizer, run.json; metrics and
+    evaluations line by line. Files that every trained run has are missed.
 
     Args:
       path: RUN_DIR, or a directory of prepared batches.
@@ -50,7 +52,7 @@ def verify(path: str, say: Callable[[str], None] = print, repair: bool = False) 
     for part, fault in parts:
         say(printable(f"{part}: {fault or 'whole'}"))
         bad += [part] if fault not in (None, _NOT_READ) else []
-    say(f"{path}: {f'{len(bad)} damaged: {listed(bad)}' if bad else 'all is whole'}")
+    say(f"{path}: {f'{len(bad)} not whole: {listed(bad)}' if bad else 'all is whole'}")
     return 2 if bad else 0
 
 
@@ -85,7 +87,13 @@ def _checked(run_dir: Path, repair: bool) -> Iterator[tuple[str, str | None]]:
         with hold(run_dir):  # no run writes there meanwhile
             for step in copies.repair(run_dir, copy, _damage):
                 yield f"checkpoint {step}, fetched from {copy}", None
-    yield "config.yaml", None
+    is_changed = configs.is_changed((run_dir / "config.yaml").read_text(encoding="utf-8"))
+    yield "config.yaml", "was changed since the run wrote it (its checksum differs)" if is_changed else None
+    last = max((int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit()), default=0)
+    wanted = ["tokenizer", "metrics.jsonl"] * (last > 0) + ["run.json"] * (last >= config.train.steps)
+    for name in wanted:  # an imported model has its checkpoint at step 0
+        if not (run_dir / name).exists():
+            yield name, "missing"
     tokenizer = run_dir / "tokenizer"
     if tokenizer.is_dir() and "." in config.data.tokenizer.kind:
         yield f"tokenizer of kind {config.data.tokenizer.kind}", _NOT_READ
@@ -95,8 +103,11 @@ def _checked(run_dir: Path, repair: bool) -> Iterator[tuple[str, str | None]]:
         yield origin.FOLDER, hf_files.damage(run_dir / origin.FOLDER)
     if (run_dir / "run.json").exists():
         yield "run.json", _fault(lambda: run_dirs.receipt(run_dir))
-    lines, damaged = run_dirs.records(run_dir)
-    yield f"metrics.jsonl, {len(lines):,} lines", f"{damaged} more are damaged" if damaged else None
+    if (run_dir / "metrics.jsonl").exists():
+        lines, damaged = run_dirs.records(run_dir)
+        yield f"metrics.jsonl, {len(lines):,} lines", f"{damaged} more are damaged" if damaged else None
+    for file in sorted((run_dir / "evaluations").glob("*.jsonl")):
+        yield f"evaluations/{file.name}", _damaged_lines(file)
     with Checkpoints(run_dir, CheckpointConfig(), read_only=True) as checkpoints:
         for step in checkpoints.steps():
             facts = run_dir / "checkpoints" / str(step) / "_CHECKPOINT_METADATA"  # Orbax's own, without a checksum
@@ -104,6 +115,18 @@ def _checked(run_dir: Path, repair: bool) -> Iterator[tuple[str, str | None]]:
             if fault and copy and (copy / "checkpoints" / str(step)).is_dir():
                 fault += f"; {copy} has a copy: `jaxpt verify {shlex.quote(str(run_dir))} --repair` fetches it"
             yield f"checkpoint {step}", fault
+
+
+def _damaged_lines(file: Path) -> str | None:
+    """What is wrong with a file of JSON objects, which has no checksum; None if each line is one."""
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            is_object = isinstance(json.loads(line), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            return f"line {number} is no JSON object"
+    return None
 
 
 def _damage(checkpoint: Path) -> str | None:

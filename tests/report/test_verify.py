@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from jaxpt import config as configs
 from jaxpt.cli import main
 from jaxpt.config import CheckpointConfig
 from jaxpt.train.checkpoint import Checkpoints
@@ -57,6 +58,49 @@ def test_a_flipped_bit_is_named(run_dir, tmp_path, pattern, capsys):
         file.write_bytes(whole)
     reader.close()
     assert main(["verify", str(copy)]) == 0
+
+
+def lines_of(run_dir, capsys):
+    """What `jaxpt verify` finds fault with."""
+    code = main(["verify", str(run_dir)])
+    lines = capsys.readouterr().out.splitlines()
+    faults = dict(line.split(": ", 1) for line in lines[:-1] if not line.endswith(": whole"))
+    assert code == (2 if faults else 0) and lines[-1].endswith("all is whole") == (not faults)
+    return faults
+
+
+def test_files_of_a_trained_run_that_are_gone_are_missed(run_dir, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(run_dir, copy)
+    steps = configs.load(copy).train.steps
+    shutil.rmtree(copy / "tokenizer")
+    for name in ("run.json", "metrics.jsonl"):
+        (copy / name).unlink()
+    assert lines_of(copy, capsys) == {}, "an imported model need not have them"
+    (copy / "checkpoints" / "0").rename(copy / "checkpoints" / f"{steps - 1}")
+    faults = lines_of(copy, capsys)
+    assert [name for name, fault in faults.items() if fault == "missing"] == ["tokenizer", "metrics.jsonl"]
+    (copy / "checkpoints" / f"{steps - 1}").rename(copy / "checkpoints" / f"{steps}")
+    assert lines_of(copy, capsys)["run.json"] == "missing"
+
+
+def test_a_configuration_that_was_edited_is_named(run_dir, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(run_dir, copy)
+    with (copy / "config.yaml").open("a") as file:
+        file.write("# a word\n")
+    assert lines_of(copy, capsys) == {"config.yaml": "was changed since the run wrote it (its checksum differs)"}
+
+
+def test_lines_of_evaluations_are_read(run_dir, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(run_dir, copy)
+    (copy / "evaluations").mkdir()
+    file = copy / "evaluations" / "lines.jsonl"
+    file.write_text('{"evaluator": "a"}\n')
+    assert lines_of(copy, capsys) == {}
+    file.write_bytes(b'{"evaluator": "a"}\n\xff{"eval\n')
+    assert lines_of(copy, capsys) == {"evaluations/lines.jsonl": "line 2 is no JSON object"}
 
 
 def test_no_run_is_one_line(tmp_path, capsys):

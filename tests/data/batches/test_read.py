@@ -240,4 +240,4 @@ def test_verify_reads_every_member(case, tmp_path):
     assert verify(str(moved), said.append) == 2
     (fault,) = (line for line in said if "damaged (" in line)
     assert fault.startswith(f"phase-2/train, 32 rows: {file}: is damaged (")
-    assert said[-1] == f"{moved}: 1 damaged: phase-2/train, 32 rows"
+    assert said[-1] == f"{moved}: 1 not whole: phase-2/train, 32 rows"
