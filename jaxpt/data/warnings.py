@@ -31,12 +31,13 @@ def warnings(objective: ObjectiveConfig, spec: DataSpec, stream: Stream, size: i
       Lines: what is wrong, and what to do about it.
 
     Raises:
-      UserError: tokens that the vocabulary does not have, which a model would take for others in silence.
+      UserError: tokens that the vocabulary does not have, which a model would take for others in silence; no target.
     """
     lines: list[str] = []
     for task in stream.tasks:
         batch = Stream([task], stream.features, _LOOKED_AT).sample(_LOOKED_AT)
         check_ids(batch, size)
+        check_weights(batch, task.name)
         of_task = of_batch(spec, batch)
         if task.packs is not None:
             of_task += of_packing(objective, len(task.store), len(task))
@@ -49,6 +50,24 @@ def check_ids(batch: Mapping[str, np.ndarray], size: int) -> None:
     for name, ids in batch.items():
         if name.endswith("_tokens") and (wrong := ids[(ids < 0) | (ids >= size)]).size:
             raise UserError(f"{name}: the preprocessors give the id {wrong[0]}, the vocabulary has {size}")
+
+
+def check_weights(batch: Mapping[str, np.ndarray], name: str) -> None:
+    """Raises UserError where all features `…_weights` of a batch are 0: the loss would be 0 at every step.
+
+    Args:
+      batch: rows of a task.
+      name: of the task.
+    """
+    weights = {feature: values for feature, values in batch.items() if feature.endswith("_weights")}
+    if not weights or any(values.any() for values in weights.values()):
+        return
+    tokens = [values for feature, values in batch.items() if feature.endswith("_input_tokens")]
+    reason = "" if any(ids.any() for ids in tokens) else "the preprocessors make empty records: "
+    raise UserError(
+        f"data: {name}/train: {reason}{' and '.join(weights)} are 0 in all {len(next(iter(weights.values()))):,} rows "
+        "looked at, so there is nothing to train on"
+    )
 
 
 def of_batch(spec: DataSpec, batch: Mapping[str, np.ndarray]) -> list[str]:

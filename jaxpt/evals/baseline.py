@@ -38,6 +38,8 @@ class Baseline(Evaluator):
         config, expected = setup.config, setup.config.objective.baseline
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result:
+            if not any(batch["eval_mask"].any() for batch in batches(config, data)):
+                return Result({}, (f"{expected.name} baseline: the validation split has no {expected.target_name}",))
             trivial = baseline(config, data) if jax.process_index() == 0 else float("nan")
             prefix = f"{self.of}/"
             means = {name.removeprefix(prefix): x for name, x in earlier.items() if name.startswith(prefix)}

@@ -6,7 +6,7 @@ import yaml
 
 from jaxpt import cli
 from jaxpt.data import datasets
-from jaxpt.data.warnings import check_ids, of_batch, of_packing
+from jaxpt.data.warnings import check_ids, check_weights, of_batch, of_packing
 from jaxpt.errors import UserError
 from jaxpt.objectives.bart import Bart
 from jaxpt.objectives.causal_lm import CausalLM
@@ -153,3 +153,17 @@ def test_ids_that_the_vocabulary_does_not_have_are_refused(wrong):
     check_ids({"decoder_input_tokens": ids, "masked_positions": ids + 300}, 300)
     with pytest.raises(UserError, match=f"decoder_input_tokens: .* give the id {wrong}, the vocabulary has 300"):
         check_ids({"decoder_input_tokens": np.where(ids == 7, wrong, ids)}, 300)
+
+
+def test_rows_without_a_target_are_refused(masked):
+    """The loss would be 0 at every step, and the run would end with exit code 0."""
+    check_weights(masked, "data")
+    nothing = {name: np.zeros_like(values) for name, values in masked.items()}
+    with pytest.raises(
+        UserError, match=r"data/train: .* make empty records: masked_weights are 0 in all 40 rows looked"
+    ):
+        check_weights(nothing, "data")
+    with pytest.raises(UserError, match=r"data/train: masked_weights are 0 in all 40 rows looked at, so there is noth"):
+        check_weights(masked | {"masked_weights": nothing["masked_weights"]}, "data")
+    check_weights(nothing | {"next_sentence_weights": np.ones(40)}, "data")
+    check_weights({"decoder_input_tokens": np.zeros([40, 4])}, "data")

@@ -109,3 +109,13 @@ def test_bigram_learns_an_order_that_unigrams_cannot():
     cycle = np.tile([1, 2, 3, 4], 200)
     loss = baseline.bigram(5, [batch(cycle)], [batch(cycle[:101])])
     assert loss < 0.05 < baseline.unigram(5, [cycle], cycle)
+
+
+def test_without_held_out_targets_nothing_is_compared(monkeypatch):
+    """A loss of 0 would be below any baseline."""
+    monkeypatch.setattr(baseline, "batches", lambda config, data: iter([{"eval_mask": np.zeros((2, 3))}]))
+    trivial = Baseline("unigram", "target tokens", None)
+    setup = types.SimpleNamespace(config=types.SimpleNamespace(objective=types.SimpleNamespace(baseline=trivial)))
+    evaluate = baseline.Baseline(kind="baseline").prepare(setup, None)
+    result = evaluate(None, {"validation/target_loss": 0.0}, lambda: False)
+    assert result.metrics == {} and result.lines == ("unigram baseline: the validation split has no target tokens",)

@@ -67,3 +67,45 @@ def test_a_model_trains_on_them_and_resumes(lab, packing):
     model = {"kind": f"{OUTSIDE}.lstm", "vocab_size": 300, "layers": 1, "embed_dim": 32, "dtype": "float32"}
     optimizer = {"learning_rate": 1e-3, "ema_decay": 0.9}
     lab.assert_resumes(model=model, objective=objective, data=data, optimizer=optimizer)
+
+
+EMPTYING = """
+from typing import Literal
+
+from jaxpt.data.calls import Call, Transforms
+from jaxpt.data.spec import DataSpec
+from jaxpt.objectives.causal_lm import DecoderLM, decoder_features
+
+
+def emptied(dataset):
+    return dataset.map(lambda record: {{**record, {field}}})
+
+
+class EmptyLM(DecoderLM):
+    kind: Literal["{module}"] = "{module}"
+
+    def data_spec(self, length):
+        def transforms(vocabulary, seed):
+            cut = {{"length": length + 1, "join": True, "separator": vocabulary.eos, "overlap": 1, "shortest": 2}}
+            return Transforms(
+                offline=(
+                    Call("documents.tokenize"),
+                    Call("windows.cut", cut),
+                    Call("{module}.emptied"),
+                ),
+                online=(Call("features.decoder", {{"length": length}}),),
+            )
+
+        return DataSpec(features=decoder_features(length), transforms=transforms)
+
+    def check(self, model, length, vocabulary):
+        pass
+"""
+
+
+def test_records_that_are_all_empty_are_refused(lab, capsys):
+    """Before the first step: their loss is 0."""
+    module = f"{lab.name}.empty"
+    lab.module("empty", EMPTYING.format(module=module, field='"tokens": record["tokens"][:0]'))
+    assert lab.train("run", objective={"kind": module}) == 2
+    assert "the preprocessors make empty records: decoder_loss_weights are 0 in all " in capsys.readouterr().err
