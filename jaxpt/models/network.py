@@ -186,7 +186,15 @@ class _Heads(dict[str, Bound]):
 
 def _initialised(network: Network, key: jax.Array) -> dict[str, Any]:
     """As of any attention: the requested implementation may not take one token, or not run on this device."""
-    return network.with_model(attention="auto")._boxed(key)
+    params = network.with_model(attention="auto")._boxed(key)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_box):
+        if not _is_box(leaf):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise UserError(
+                f"parameter {name} has no logical axes; make it with jaxpt.models.layers.param or "
+                "jaxpt.models.layers.Dense, not with flax.linen alone"
+            )
+    return params
 
 
 @functools.lru_cache(64)  # called several times at the start of a run; each tracing takes a few tenths of a second

@@ -1,11 +1,14 @@
 """Adapters in blocks: every architecture has their places, none are there by default, fresh ones change little."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
 
+from jaxpt.config import AdapterConfig
 from jaxpt.errors import UserError
 from jaxpt.models.adapters.bottleneck import BottleneckConfig
 from jaxpt.models.awd_lstm import AWDLSTMConfig
@@ -157,6 +160,24 @@ def test_a_kind_of_ones_own(tmp_path, monkeypatch):
     parts = ("attention", "cross_attention", "feed_forward")
     names = {f"model/decoder/segment_0/layers_1-1/block_0/{part}_adapter/scale" for part in parts}
     assert set(setup.trained) == names and all((flat(after.params)[path] != 1).any() for path in names)
+
+
+class Shortening(AdapterConfig):
+    """Gives the first token alone, which would be added to all."""
+
+    kind: Literal["own_lab.shortening"] = "own_lab.shortening"
+
+    def build(self, dtype, name):
+        return lambda y: y[:, :1]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_another_shape_is_refused(name):
+    model = EVERY[name]().model_copy(update={"adapter": Shortening()}).build()
+    method = "encode" if name == "bert" else "decode"
+    words = r"model\.adapter: own_lab\.shortening must return an array \[2, 8, \d+\], .* returns an array \[2, 1, \d+\]"
+    with pytest.raises(UserError, match=words):
+        jax.eval_shape(lambda tokens: model.init(jax.random.key(0), tokens, method=method), jnp.zeros((2, 8), int))
 
 
 def test_wrong_kinds_are_named():

@@ -1,5 +1,6 @@
 """A backbone with heads: one tree of parameters, parts that two networks share, differences, and random keys."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from jaxpt.errors import UserError
 from jaxpt.models.heads import masked_lm, sentence_pair
-from jaxpt.models.network import Network
+from jaxpt.models.network import Head, Network
 from tests.models.helpers import EVERY, bert, drawn, tokens
 
 SMALL = bert(layers=1, mlp_dim=16)
@@ -116,6 +117,15 @@ def test_dropout_of_a_head_is_not_the_model_s():
 def test_a_name_that_is_not_there():
     with pytest.raises(AttributeError, match="Bert has no method 'pooled'"):
         _ = pair().bind(drawn(pair())).pooled
+
+
+def test_a_parameter_without_logical_axes_is_named():
+    """A head made of Flax's own layers: its parameters could not be sharded."""
+    state = jax.ShapeDtypeStruct((1, 24), jnp.float32)
+    network = Network(bert(layers=1).build(), {"bag": Head(nn.Dense(3), (state,))})
+    for use in (network.shapes, network.logical_axes, lambda: network.init(jax.random.key(0))):
+        with pytest.raises(UserError, match=r"parameter heads/bag/bias has no logical axes; make it with jaxpt"):
+            use()
 
 
 def test_a_named_kernel_is_asked_of_steps_alone():
