@@ -24,7 +24,7 @@ import numpy as np
 from jaxpt import metrics
 from jaxpt.config import metric_paths
 from jaxpt.config.kinds import nearest
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.metrics import Metric
 from jaxpt.metrics.base import Unit
 
@@ -292,13 +292,21 @@ def _of_outcomes(metric: Metric, outcomes: Sequence[SampleResult]) -> Values:
     scores = metric.function(outcomes)
     if isinstance(scores, Value):
         return {name: scores}
-    is_mean, shape = metric.aggregation == "mean", np.shape(scores)
-    if len(shape) != is_mean:
-        gave = f"numbers of shape {list(shape)}" if shape else "one number"
-        wants = "a list of numbers" if is_mean else 'one number; a mean has aggregation="mean"'
+    is_mean = metric.aggregation == "mean"
+    try:
+        numbers = np.asarray(scores, np.float64)
+    except (TypeError, ValueError):  # no numbers, or lists of other lengths
+        numbers = None
+    # Of jaxpt's own acc_all has a number for each group.
+    has_length = not is_mean or "." not in metric.name or np.shape(numbers) == (len(outcomes),)
+    if numbers is None or numbers.ndim != is_mean or not has_length:
+        shape = np.shape(numbers)
+        gave = f"numbers of shape {list(shape)}" if shape else "one number" if numbers is not None else shown(scores)
+        each = f"a list of {len(outcomes)} numbers, one for each outcome"
+        wants = each if is_mean else 'one number; a mean has aggregation="mean"'
         raise UserError(f"metrics: {metric.name}: gave {gave}, wants {wants}")
     if is_mean:
-        return {name: _mean(np.asarray(scores, np.float64))}
+        return {name: _mean(numbers)}
     return _of_whole(lambda chosen: {name: float(metric.function(chosen))}, outcomes)
 
 
