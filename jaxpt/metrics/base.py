@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from jaxpt.errors import UserError
 
@@ -18,6 +18,10 @@ perplexities."""
 Targets = Literal["label", "labels", "choice", "number", "tags", "text", "answer"]
 """What a metric scores: one label, several labels, a choice among texts, a number, tags of words, free text, an answer
 that may be missing."""
+Form = Literal["multiple_choice", "pair", "loglikelihood", "loglikelihood_rolling", "generate_until", "similarity"]
+"""Of few-shot tasks: what a metric of outcomes scores."""
+Aggregation = Literal["mean", "corpus"]
+Constant = Literal["label", "positive", "row", "means", "mean", "tags"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,16 +32,16 @@ class Metric:
     function: Callable[..., Any] | None = None
     """None of a metric that a module outside jaxpt computes without describing it."""
     targets: tuple[str, ...] = ()
-    """Of `Targets`."""
+    """Of `Targets`, or of `Form`."""
     unit: Unit = "fraction"
     lower_is_better: bool = False
-    aggregation: Literal["mean", "corpus"] = "corpus"
+    aggregation: Aggregation = "corpus"
     """`mean`: values are means over the examples; `corpus`: they are of all examples together."""
     values: tuple[str, ...] = ()
     """Names of the values; the metric's own by default."""
     selection_value: str = ""
     """The value that chooses the best checkpoint; the first by default."""
-    constant: Literal["label", "positive", "row", "means", "mean", "tags"] | None = None
+    constant: Constant | None = None
     """The best constant prediction, see `jaxpt.metrics.majority`; None: there is none of use."""
     by_language: Callable[[str], dict[str, Any]] | None = None
     """Defaults of the options that depend on the language of the targets."""
@@ -45,8 +49,21 @@ class Metric:
     """How a value was computed, to publish beside it; None if the name says all."""
 
     def __post_init__(self) -> None:
+        for field, known in (("unit", Unit), ("aggregation", Aggregation), ("constant", Constant)):
+            self._check(field, getattr(self, field), (None,) * (field == "constant") + get_args(known))
+        for field in ("targets", "values"):
+            if not isinstance(names := getattr(self, field), tuple):
+                raise UserError(f"@metric {self.name}: {field}: wants a tuple of names, got {names!r}")
+        for name in self.targets:
+            self._check("targets", name, get_args(Targets) + get_args(Form))
         object.__setattr__(self, "values", self.values or (self.name,))
         object.__setattr__(self, "selection_value", self.selection_value or self.values[0])
+        self._check("selection_value", self.selection_value, self.values)
+
+    def _check(self, field: str, value: Any, known: Sequence[Any]) -> None:
+        if value not in known:
+            names = [name for name in known if name is not None]
+            raise UserError(f"@metric {self.name}: {field}: no {value!r}{one_of(str(value), names)}")
 
     @property
     def mode(self) -> Literal["min", "max"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_type_hints
 
@@ -28,7 +29,7 @@ def score(metric: str, predictions: Sequence, targets: Sequence, **options: Any)
 
     Raises:
       UserError: no such metric or option, no examples, not as many predictions, `groups` or `no_answer` as targets, or
-        the function of another module returns something else.
+        the function of another module returns something else (`NotFiniteError`: NaN or infinity).
 
     Example:
       >>> score("matthews", [1, 1, 1], [1, 0, 1])
@@ -46,7 +47,29 @@ def score(metric: str, predictions: Sequence, targets: Sequence, **options: Any)
     for name in ("groups", "no_answer"):
         if (given := options.get(name)) is not None and len(given) != len(targets):
             raise UserError(f"{metric}: {name}: {len(given)} values for {len(targets)} targets; there is one for each")
-    return _numbers(metric, function(predictions, targets, **options))
+    scores = _numbers(metric, function(predictions, targets, **options))
+    if "." in metric:  # jaxpt's own have values that depend on the data
+        _check_values(metric, scores)
+    return scores
+
+
+class NotFiniteError(UserError):
+    """A metric of another module returned NaN or infinity, perhaps of predictions for which it is undefined."""
+
+
+def _check_values(metric: str, scores: Mapping[str, float]) -> None:
+    """Raises UserError where the function of a metric did not return what its description says, or no finite number."""
+    values = find(metric).values
+    if missing := [name for name in values if name not in scores]:
+        raise UserError(
+            f"{metric}: must return {', '.join(map(repr, values))}, it returns {', '.join(map(repr, scores)) or '{}'}; "
+            f"name {missing[0]!r} in what it returns, or the names that it has in @metric(values=…)"
+        )
+    for name, value in scores.items():
+        if not math.isfinite(value):
+            raise NotFiniteError(
+                f"{metric}: {name} must be a finite number, it is {value}; return 0 where it is undefined"
+            )
 
 
 def _numbers(metric: str, returned: Any) -> dict[str, float]:

@@ -62,6 +62,30 @@ def first(outcomes):
     return 1.0
 
 
+@metric(targets=("multiple_choice",), aggregation="mean")
+def fewer(outcomes):
+    """Leaves one out."""
+    return [1.0 for _ in outcomes[1:]]
+
+
+@metric(targets=("multiple_choice",), aggregation="mean")
+def named(outcomes):
+    """Gives words."""
+    return ["a", "b", "c"]
+
+
+@metric(targets=("label",))
+def other(predictions, targets):
+    """Returns a value of another name."""
+    return {"another": 0.5}
+
+
+@metric(targets=("label",))
+def undefined(predictions, targets):
+    """Is not a number."""
+    return {"undefined": float("nan")}
+
+
 @metric(targets=("label",))
 def accuracy(predictions, targets):
     """Has the name of one of jaxpt's."""
@@ -142,12 +166,41 @@ def test_what_it_returns_is_checked(module, name, returned):
     assert str(error.value) == f"{module}.{name}: must return {{name: number}}, it returns {returned}"
 
 
-@pytest.mark.parametrize("name", ["number", "failing"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("other", "must return 'other', it returns 'another'; name 'other' in what it returns, or"),
+        ("undefined", "undefined must be a finite number, it is nan; return 0 where it is undefined"),
+    ],
+)
+def test_its_values_are_those_of_its_description(module, name, said):
+    """Else they are missed after training, by whatever reads them."""
+    with pytest.raises(UserError, match=rf"{module}\.{name}: {said}"):
+        task(f"{module}.{name}").score([0, 1], [0, 1], f"{module}.{name}")
+
+
+@pytest.mark.parametrize(
+    ("description", "said"),
+    [
+        ({"unit": "share"}, "unit: no 'share'; one of: fraction, percent, number"),
+        ({"aggregation": "sum"}, "aggregation: no 'sum'; one of: mean, corpus"),
+        ({"constant": "mode"}, "constant: no 'mode'; one of: label, positive"),
+        ({"targets": ("lable",)}, "targets: no 'lable'; did you mean label"),
+        ({"targets": "label"}, "targets: wants a tuple of names, got 'label'"),
+        ({"values": ("a", "b"), "selection_value": "c"}, "selection_value: no 'c'; one of: a, b"),
+    ],
+)
+def test_its_description_is_checked(description, said):
+    with pytest.raises(UserError, match=f"@metric kappa: {said}"):
+        metrics.metric("kappa", **description)(lambda predictions, targets: {})
+
+
+@pytest.mark.parametrize("name", ["number", "failing", "undefined"])
 def test_what_it_returns_is_checked_before_a_run(module, name, tmp_path):
     """With the labels of the first rows as predictions; what it raises may be due to these, so it is no mistake yet."""
     metrics = [f"{module}.{name}"]
     config = fine_tuning.recipe(tmp_path, task={"kind": "classification", "metrics": metrics})
-    if name == "failing":
+    if name != "number":
         checks.check(config)
         return
     with pytest.raises(UserError, match=rf"task\.metrics: {module}\.number: must return {{name: number}}, .* 0\.5"):
@@ -204,7 +257,9 @@ def test_mistakes_in_a_few_shot_task(module):
     ("name", "said"),
     [
         ("undecided", r"gave numbers of shape \[3\], wants one number; a mean has aggregation=\"mean\""),
-        ("first", r"gave one number, wants a list of numbers"),
+        ("first", r"gave one number, wants a list of 3 numbers, one for each outcome"),
+        ("fewer", r"gave numbers of shape \[2\], wants a list of 3 numbers, one for each outcome"),
+        ("named", r"gave \['a', 'b', 'c'\], wants a list of 3 numbers"),
     ],
 )
 def test_a_few_shot_metric_gives_what_it_says(module, name, said):

@@ -20,6 +20,7 @@ from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
 from jaxpt.metrics import METRICS, describe
+from jaxpt.metrics.registry import NotFiniteError
 
 if TYPE_CHECKING:
     from jaxpt.data.parts import Part
@@ -103,6 +104,8 @@ def _check_own_metrics(task: Task, rows: Sequence[LocatedRow]) -> None:
             warnings.simplefilter("ignore")
             try:
                 task.score(predictions, targets, metric)
+            except NotFiniteError:  # undefined where the first rows have one label
+                continue
             except UserError as error:
                 raise UserError(f"task.metrics: {error}") from None
             except Exception:  # whatever anyone's module raises
