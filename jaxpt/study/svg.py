@@ -28,6 +28,7 @@ _LEFT, _TOP, _BOTTOM = 46, 10, 36
 _LETTER, _LINE = 6.7, 13  # width of a letter, height of a line, at 11 px
 _ROW = 22
 _MOST_LETTERS = 22
+_ENDING = 13  # letters that stay at the end of a longer name
 _MOST_MARKS = 400  # of a chart, that answer to the pointer
 _ON_DARK = ("#5fb0e8", "#ff9a57", "#2fcf9f", "#e59ac4", "#f0b73a", "#8fd0f5", "#e6e6e6")
 _VARIABLES = (f"--c{n}: light-dark({light}, {dark});" for n, (light, dark) in enumerate(zip(COLOURS, _ON_DARK)))
@@ -151,7 +152,7 @@ def _names(named: Sequence[Series], frame: _Frame) -> str:
     ends = [(frame.right if curve.is_reference else x, y) for curve, (x, y) in zip(named, ends)]
     parts = []
     for curve, (x, y), at in zip(named, ends, spread_labels([y for _, y in ends], _LINE, _TOP, frame.bottom)):
-        short_name = curve.name if len(curve.name) <= _MOST_LETTERS else f"{curve.name[: _MOST_LETTERS - 1]}…"
+        short_name = _shortened(curve.name)
         path = ""
         if abs(at - y) > 3 or frame.right - x > 8:
             path = f'<path class="leader" d="M{x + 2:.1f} {y:.1f}L{frame.right + 4:.1f} {at:.1f}"/>'
@@ -159,6 +160,13 @@ def _names(named: Sequence[Series], frame: _Frame) -> str:
         label = _text(frame.right + 6, at + 4, short_name, "name")
         parts.append(f'<g class="run k{curve.colour % len(COLOURS)}">{path}{label}{full}</g>')
     return "".join(parts)
+
+
+def _shortened(name: str) -> str:
+    """A name of at most 22 letters. The middle is left out: the rows of a grid differ at the end of their names."""
+    if len(name) <= _MOST_LETTERS:
+        return name
+    return f"{name[: _MOST_LETTERS - _ENDING - 1]}…{name[-_ENDING:]}"
 
 
 def _marks(curve: Series, frame: _Frame, count: int, x_form: str) -> str:

@@ -78,6 +78,18 @@ def test_every_curve_is_named_inside_the_picture():
     assert "<title>run &lt;3&gt; with a long name</title>" in drawing and "loss &amp; more" in drawing
 
 
+def test_names_of_a_grid_differ_where_they_are_cut():
+    names = [f"a.1-learning_rate={rate}-seed={seed}" for rate in ("0.0003", "0.001") for seed in (0, 1)]
+    drawing = svg.figure(Chart("loss", "step", [Series(name, [0, 1], [1.0, n], n) for n, name in enumerate(names)]))
+    shown = re.findall(r'class="name"[^>]*>([^<]+)', drawing)
+    assert shown == [
+        "a.1-lear…0.0003-seed=0",
+        "a.1-lear…0.0003-seed=1",
+        "a.1-lear…=0.001-seed=0",
+        "a.1-lear…=0.001-seed=1",
+    ]
+
+
 def test_dots_show_every_seed_and_the_mean():
     drawing = svg.figure(Dots("sst2", "accuracy, %", [Row("bert · <random>", [60.0, 62.0, 70.0], 1)]))
     assert drawing.count("<circle") == 3 and "64: 60, 62, 70" in drawing and "bert · &lt;random&gt;" in drawing
