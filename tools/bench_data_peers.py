@@ -8,9 +8,9 @@ TOKENS.npz holds, each as NAME and NAME_lengths: documents (of text), windows (o
 texts (of length + 1), inputs and targets (short pairs).
 """
 
+import argparse
 import json
 import os
-import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -131,7 +131,12 @@ def hf_rows(tokens, seconds):
 
 
 if __name__ == "__main__":
-    which, path, budget = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("which", choices=["t5", "seqio", "hf"])
+    parser.add_argument("path", metavar="TOKENS.npz")
+    parser.add_argument("budget", metavar="SECONDS", type=float)
+    arguments = parser.parse_args()
+    which, path, budget = arguments.which, arguments.path, arguments.budget
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # one core
     made = np.load(path)
     made = {name: made[name] for name in made.files}

@@ -1,6 +1,6 @@
 """The peers of tools/bench_harness.py: lm-eval's HFLM, and loops over masks in torch. Imports no jax.
 
-    python tools/bench_harness_peer.py make DIR VOCAB         # a random model and its tokenizer
+    python tools/bench_harness_peer.py make choices|masks DIR VOCAB      # a random model and its tokenizer
     python tools/bench_harness_peer.py run choices|sentences|masks DIR PAIRS.json BATCH
 
 `run` reads lines from stdin: each runs everything once and prints {"seconds", "scores"}. On one core the seconds are
@@ -9,6 +9,7 @@ those of its CPU.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -65,18 +66,27 @@ def masks(directory: str, pairs: list[tuple[str, str]], at_once: int | None):
 
 
 def main() -> None:
-    command, kind, directory, file, *rest = sys.argv[1:]
-    if command == "make":
-        make(kind, directory, Path(file))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["make", "run"])
+    parser.add_argument("kind", choices=["choices", "sentences", "masks"])
+    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("file", metavar="VOCAB|PAIRS.json", type=Path)
+    parser.add_argument("batch", metavar="BATCH", type=int, nargs="?", help="of run")
+    arguments = parser.parse_args()
+    kind, directory, file = arguments.kind, arguments.directory, arguments.file
+    if arguments.command == "make":
+        make(kind, directory, file)
         return
+    if arguments.batch is None and kind == "choices":
+        parser.error("run choices wants BATCH")
     import torch
 
     cores = len(os.sched_getaffinity(0))
     clock = time.process_time if cores == 1 else time.perf_counter
     torch.set_num_threads(cores)
-    pairs = json.loads(Path(file).read_text())
+    pairs = json.loads(file.read_text())
     if kind == "choices":
-        run = choices(directory, pairs, int(rest[0]))
+        run = choices(directory, pairs, arguments.batch)
     else:
         run = masks(directory, pairs, 1 if kind == "masks" else None)
     for _ in sys.stdin:

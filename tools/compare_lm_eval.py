@@ -21,23 +21,21 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 
-import lm_eval
 import numpy as np
 import yaml
-from lm_eval.api.instance import Instance
-from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
-from transformers import AutoConfig
 
 from jaxpt.evals.few_shot import examples, task
 from jaxpt.hf.convert import export
 from jaxpt.inference import evaluate
-from jaxpt.inference.lm_eval import JaxptLM
+
+if TYPE_CHECKING:  # --help needs neither
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
 
 GAP = 1e-4
 """Scores that differ by less decide nothing."""
@@ -105,6 +103,9 @@ class Agreement:
 
 def opened(run: str, out: Path) -> HFLM:
     """lm-eval's HFLM of a run, which is exported to `out`, or of a Hugging Face directory."""
+    from lm_eval.models.huggingface import HFLM
+    from transformers import AutoConfig
+
     if not (Path(run) / "config.json").exists():
         export(run, out, report=lambda line: None)
         run = str(out)
@@ -136,6 +137,9 @@ def ours(run: str, is_plain: bool, name: str, data: str, limit: int, shots: int,
 
 def theirs(model: HFLM, name: str, data: str, limit: int, shots: int, shown: Path, folder: Path) -> list[Asked]:
     """lm-eval's own task on its HFLM."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
     called, convert = TASKS[name]
     rows = [one.row.values for one in examples.rows_of(task.load(name), data)]
     files = {"rows": folder / f"{name}.rows.jsonl", "shots": folder / f"{name}.shots.jsonl"}
@@ -204,6 +208,8 @@ def agreement(name: str, of_us: Sequence[Asked], of_them: Sequence[Asked]) -> li
 
 def compared_texts(run: str, model: HFLM, data: str) -> list[str]:
     """Lines that compare long texts and greedy answers, by the adapter."""
+    from jaxpt.inference.lm_eval import JaxptLM
+
     if model.backend != "causal":  # of long texts its encoder gets nothing but EOS; prompts get no span to fill
         return ["long texts and answers: lm-eval asks an encoder-decoder otherwise"]
     rows = [one.row.values["context"] for one in examples.rows_of(task.load("lambada"), data)]
@@ -225,6 +231,8 @@ def compared_texts(run: str, model: HFLM, data: str) -> list[str]:
 
 
 def _requests(kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Instance]:
+    from lm_eval.api.instance import Instance
+
     return [Instance(request_type=kind, doc={}, arguments=one, idx=0) for one in arguments]
 
 

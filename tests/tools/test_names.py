@@ -26,7 +26,13 @@ def test_what_a_tool_imports_is_there(tool):
             importlib.import_module(f"{module}.{name}")  # a module that nobody imported yet, or an error that names it
 
 
-@pytest.mark.parametrize("tool", ["first_batch", "import_memory", "parity_table", "plan_memory", "plan_scaling"])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "bench_data_peers", "bench_harness_peer", "compare_lm_eval", "first_batch", "import_memory", "parity_table",
+        "plan_memory", "plan_scaling", "t5_oracle",
+    ],
+)  # fmt: skip
 def test_help_starts_no_work(tool, monkeypatch, capsys):
     path = str(TOOLS / f"{tool}.py")
     monkeypatch.setattr(sys, "argv", [path, "--help"])
