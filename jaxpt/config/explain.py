@@ -47,6 +47,12 @@ _WANTED = {
     "less_than_equal": "a number not above {le}",
     "literal_error": "one of {expected}",
 }
+_PATTERNS = {
+    r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$": "a name of letters, digits, _, - and . that does not begin with .",
+    r"^[A-Za-z0-9_.-]+$": "a name of letters, digits, _, - and .",
+    r"^(![a-z0-9_]+|[a-z0-9_]+=.*)$": "option=value or !option",
+}
+"""Patterns of keys, in words."""
 
 
 def explain(
@@ -99,7 +105,7 @@ def _wants(errors: list[Any]) -> str:
     expected, actual = [], errors[0]["input"]
     for details in errors:
         context = details.get("ctx", {})
-        template = _WANTED.get(details["type"])
+        template = _WANTED.get(details["type"]) or _PATTERNS.get(context.get("pattern", ""))
         if template is None:
             return details["msg"].removeprefix("Value error, ")
         expected.append(template.format(**context))

@@ -107,6 +107,10 @@ def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
             "evaluate: {finetune: {tasks: [{name: sst2, recipe: y}]}}",
             "rows: a: finetune_by_task: no task 'sst' in evaluate.finetune; did you mean sst2?",
         ),
+        (
+            "question: q\nrows: [{name: a b, recipe: x}]",
+            'rows.0.name: wants a name of letters, digits, _, - and . that does not begin with ., got "a b"',
+        ),
         ("question: q\nset: [a]", "set: wants a mapping of keys to values, such as *"),
         ("question: q\nrows: [{name: a, recipe: x}, {name: a, recipe: y}]", "rows: two have the name 'a'"),
         ("question: q\nrows: [{name: a}]", "rows: a has no recipe, and there is no recipe of all rows"),
