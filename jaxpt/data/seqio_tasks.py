@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -214,7 +215,9 @@ class Documents:
         with TRACING, seqio.map_seed_manager(number):
             ds = self._source.dataset(self._split, shard)
             for call in self._calls:
-                ds = bind(call, self._vocabulary, number, self._source, self._split, shard)(self._one_by_one(ds))
+                records = self._one_by_one(ds)
+                with lost_feature(call, records.element_spec):
+                    ds = bind(call, self._vocabulary, number, self._source, self._split, shard)(records)
                 _check_records(call, ds)
         return ds
 
@@ -243,6 +246,26 @@ class Documents:
     def check(self, counts: dict[str, Any]) -> None:
         """Of all shards together."""
         self._source.check(self._split, counts)
+
+
+@contextlib.contextmanager
+def lost_feature(call: Call, features: Mapping[str, Any]) -> Iterator[None]:
+    """Turns a `KeyError` of one of jaxpt's preprocessors into a line: one before it does not keep a feature.
+
+    Args:
+      call: what is called within it.
+      features: those of the records that it is given.
+    """
+    try:
+        yield
+    except KeyError as error:
+        name = error.args[0] if error.args else None
+        if name in features or plugins.is_plugin(resolve(call.name).__module__):
+            raise
+        raise UserError(
+            f"preprocessor {call.name}: its records must have {name!r}, they have {', '.join(sorted(features))}; what "
+            "the preprocessor before it returns must keep it"
+        ) from error
 
 
 def _check_records(call: Call, output: Any) -> None:

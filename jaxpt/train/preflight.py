@@ -11,7 +11,7 @@ from jaxpt.data import checks
 from jaxpt.data.batches import manifest
 from jaxpt.errors import UserError
 from jaxpt.runtime import hub, process
-from jaxpt.train import foreign, run_dir
+from jaxpt.train import foreign, run_dir, schedules
 from jaxpt.train.evaluators import Evaluator
 
 
@@ -80,7 +80,7 @@ def _check_schedule(config: Config) -> None:
             f"optimizer.schedule.warmup_steps: {config.optimizer.schedule.warmup_steps} is longer than the run, "
             f"train.steps is {config.train.steps}; the warm-up takes {schedule.warmup_steps}"
         )
-    schedule.build(config.optimizer.learning_rate, config.train.steps)
+    schedules.make(schedule, config.optimizer.learning_rate, config.train.steps)
 
 
 def _check_origin(config: Config, path: Path) -> None:

@@ -19,7 +19,30 @@ import optax
 from pydantic import Field
 
 from jaxpt.config import Fraction, PositiveInt, ScheduleConfig
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
+
+
+def make(config: ScheduleConfig, learning_rate: float, total_steps: int) -> optax.Schedule:
+    """The schedule of a configuration, whose class may be anyone's.
+
+    Args:
+      config: kind and hyperparameters.
+      learning_rate: the peak.
+      total_steps: updates in the whole run.
+
+    Returns:
+      A function from the step to the learning rate.
+
+    Raises:
+      UserError: `build` returns something else, or the schedule does not fit into the run.
+    """
+    schedule = config.build(learning_rate, total_steps)
+    if not callable(schedule):
+        raise UserError(
+            f"optimizer.schedule.kind: {config.kind}: build must return a function of the step, it returns "
+            f"{shown(schedule)}"
+        )
+    return schedule
 
 
 def warmed_up(config: ScheduleConfig, peak: float, total_steps: int, schedule: optax.Schedule) -> optax.Schedule:

@@ -23,7 +23,7 @@ from jaxpt.models import parts
 from jaxpt.models.network import Network
 from jaxpt.parallel import compiler, rules
 from jaxpt.parallel import mesh as meshes
-from jaxpt.train import lora, optimizers, spikes, trainable
+from jaxpt.train import lora, optimizers, schedules, spikes, trainable
 
 
 @flax.struct.dataclass
@@ -324,7 +324,7 @@ def setup(config: Config, devices: list[jax.Device] | None = None, asked: int | 
     mesh, table = meshes.make(mesh_config, devices), rules.table(config.mesh)
     network = config.objective.network(config.model)
     schedule = config.optimizer.schedule.within(config.train.steps)
-    schedule = schedule.build(config.optimizer.learning_rate, config.train.steps)
+    schedule = schedules.make(schedule, config.optimizer.learning_rate, config.train.steps)
     shapes, axes = network.shapes(), network.logical_axes()
     layout = trainable.layout(config, shapes, axes)
     shapes, axes = parts.split(shapes, layout.parts), parts.split(axes, layout.parts)

@@ -33,6 +33,13 @@ class Signum(OptimizerConfig):
 '''
 
 
+def test_what_build_returns_is_checked(lab, capsys):
+    kind = lab.module("nothing", SIGN.replace("return decayed", "decayed"))
+    assert lab.train("run", optimizer={"kind": kind}) == 2
+    line = f"optimizer.kind: {kind}: build must return an optax.GradientTransformation, it returns null"
+    assert line in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_it_trains_and_resumes_and_an_edit_before_is_said(lab, capsys):
     optimizer = {"kind": lab.module("signum", SIGN), "b1": 0.5, "learning_rate": 0.001, "clip_norm": 1.0}

@@ -109,3 +109,15 @@ def test_records_that_are_all_empty_are_refused(lab, capsys):
     lab.module("empty", EMPTYING.format(module=module, field='"tokens": record["tokens"][:0]'))
     assert lab.train("run", objective={"kind": module}) == 2
     assert "the preprocessors make empty records: decoder_loss_weights are 0 in all " in capsys.readouterr().err
+
+
+def test_a_feature_that_is_not_kept_is_named(lab, capsys):
+    """Not by a KeyError somewhere in jaxpt."""
+    module = f"{lab.name}.losing"
+    text = EMPTYING.format(module=module, field='"words": record["tokens"]')
+    lab.module("losing", text.replace("{**record, ", "{"))
+    assert lab.train("run", objective={"kind": module}) == 2
+    line = (
+        "preprocessor features.decoder: its records must have 'tokens', they have words; what the preprocessor before"
+    )
+    assert line in capsys.readouterr().err

@@ -28,6 +28,15 @@ class Restarts(ScheduleConfig):
 '''
 
 
+def test_what_build_returns_is_checked(lab, capsys):
+    kind = lab.module(
+        "fixed", RESTARTS.replace("return warmed_up(self, learning_rate, total_steps, rate)", "return 0.1")
+    )
+    assert lab.train("run", optimizer={"schedule": {"kind": kind, "cycle": 2}}) == 2
+    line = f"optimizer.schedule.kind: {kind}: build must return a function of the step, it returns 0.1"
+    assert line in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_it_trains_and_its_cycle_goes_on_in_a_resume_and_no_other_one(lab, capsys):
     schedule = {"kind": lab.module("restarts", RESTARTS), "cycle": 2, "warmup_steps": 1}

@@ -64,6 +64,49 @@ def test_mistakes_in_it(lab, text, answer):
         open_source(DataConfig(source=kind, path="corpus.txt", tokenizer={"kind": "bpe"}))
 
 
+SOURCE = """
+from jaxpt.data.sources.base import Source
+
+
+def open_source(data):
+    def read(path, start):
+        with open(path) as file:
+            yield from {read}
+
+    return Source({files}, read, data.validation_fraction)
+"""
+FILES = '{"train": [data.path], "validation": [data.path]}'
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "answer"),
+    [
+        (FILES, None, "data.path: KIND reads it, and it is not set; name a file with data.path=…"),
+        (
+            '{"train": [data.path]}',
+            "corpus.txt",
+            "data.source: KIND: the files of its Source must be {'train': [path], ",
+        ),
+        ('{"train": data.path, "validation": []}', "corpus.txt", "data.source: KIND: the files of its Source must be "),
+    ],
+)
+def test_files_that_are_none(lab, files, path, answer):
+    kind = lab.module("files", SOURCE.replace("{files}", files).replace("{read}", "enumerate(file)"))
+    with pytest.raises(UserError, match="^" + re.escape(answer.replace("KIND", kind))):
+        open_source(DataConfig(source=kind, path=path, tokenizer={"kind": "bpe"}))
+
+
+@pytest.mark.parametrize(
+    ("read", "shown"), [("file", "'document number 0 "), ("([n, x] for n, x in enumerate(file))", "[0, ")]
+)
+def test_what_its_reader_yields_is_checked(lab, read, shown):
+    kind = lab.module("yields", SOURCE.replace("{files}", FILES).replace("{read}", read))
+    path = str(lab.folder / "corpus.txt")
+    source = open_source(DataConfig(source=kind, path=path, tokenizer={"kind": "bpe"}))
+    with pytest.raises(UserError, match=re.escape(f"{path}: its reader must yield (number, text), it yields {shown}")):
+        next(source.documents("train"))
+
+
 def test_a_module_that_is_not_there_ends_a_run(lab, capsys):
     assert lab.train("run", "data.source=no_such_lab.mine") == 2
     assert "data.source: importing no_such_lab.mine failed: ModuleNotFoundError" in capsys.readouterr().err

@@ -30,7 +30,7 @@ from jaxpt.data.sources import readers
 from jaxpt.data.tables import Offset
 from jaxpt.data.tables.files import open_file, packed_in
 from jaxpt.data.tables.files import size as size_of
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 
 Text = str | np.ndarray  # a text, or the token ids that a registered Task gives
 Reader = Callable[[str, Offset], Iterator[tuple[int, Text]]]
@@ -146,7 +146,11 @@ class Source:
         counts: dict[str, Any] = {"documents": 0, "empty": 0, "files": {}}
         for piece in map(Piece, range(len(self._files[split]))) if pieces is None else pieces:
             num_documents = counts["files"].setdefault(str(piece.file), 0)
-            for index, text in self._read(self._files[split][piece.file], piece.start):
+            for document in self._read(self._files[split][piece.file], piece.start):
+                if not isinstance(document, tuple) or len(document) != 2 or not isinstance(document[1], Text):
+                    path = self._files[split][piece.file]
+                    raise UserError(f"{path}: its reader must yield (number, text), it yields {shown(document)}")
+                index, text = document
                 if piece.stop is not None and index >= piece.stop:
                     break
                 self.consumed += len(text)

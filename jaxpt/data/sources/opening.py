@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jaxpt.config import DataConfig, TaskConfig
 from jaxpt.data import builtin
@@ -12,7 +13,7 @@ from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.readers import is_builtin
 from jaxpt.data.sources.rows import ROWS_PER_SHARD, Rows
 from jaxpt.data.tables.files import size
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.runtime import plugins
 
 
@@ -98,8 +99,22 @@ def _own(data: DataConfig) -> Source:
     if not isinstance(source, Source):
         signature = "open_source(data), which returns a jaxpt.data.sources.base.Source"
         raise UserError(f"data.source: {name} must define {signature}")
+    _check_files(name, source._files)
     source._identity["modules"] = {name: foreign.module_digest(name)}
     return source
+
+
+def _check_files(name: str, files: Any) -> None:
+    """Raises UserError where a source of anyone's own has not the paths of both splits."""
+    for split in ("train", "validation"):
+        paths = files.get(split) if isinstance(files, Mapping) else None
+        if paths == [None]:
+            raise UserError(f"data.path: {name} reads it, and it is not set; name a file with data.path=…")
+        if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
+            raise UserError(
+                f"data.source: {name}: the files of its Source must be {{'train': [path], 'validation': [path]}}, "
+                f"they are {shown(files)}"
+            )
 
 
 def _check_fields(fields: tuple[str, str], data: DataConfig) -> None:

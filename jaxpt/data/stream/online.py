@@ -13,7 +13,7 @@ from jaxpt.data._tf import TRACING, seqio, tf
 from jaxpt.data.calls import Call
 from jaxpt.data.layout import Ragged
 from jaxpt.data.preprocessors.batched import Batch, Records, fold_in
-from jaxpt.data.seqio_tasks import arguments, resolve
+from jaxpt.data.seqio_tasks import arguments, lost_feature, resolve
 from jaxpt.data.spec import Features
 from jaxpt.errors import UserError, shown
 
@@ -77,7 +77,10 @@ def compile_online(
     # A mistake in a preprocessor shows here, not at the first step.
     none = tf.nest.map_structure(lambda s: np.zeros((0, *s.shape[1:]), s.dtype.as_numpy_dtype), signature)
     batch = drawn(none, np.zeros(0, np.uint64))
-    _check(batch if rows is None else rows(batch, packs=np.zeros(1, np.int64) if packed else None), features)
+    if rows is not None:
+        with lost_feature(all_calls[-1], batch):
+            batch = rows(batch, packs=np.zeros(1, np.int64) if packed else None)
+    _check(batch, features)
     return online
 
 
@@ -92,8 +95,9 @@ def _graph(
             name: tf.RaggedTensor.from_row_lengths(*x, validate=False) if isinstance(x, Ragged) else x
             for name, x in records.items()
         }
-        for number, step in enumerate(steps):
-            batch = step(batch, fold_in(keys, number))
+        for number, (call, step) in enumerate(zip(calls, steps)):
+            with lost_feature(call, batch):
+                batch = step(batch, fold_in(keys, number))
         return {
             name: Ragged(x.values, x.row_lengths()) if isinstance(x, tf.RaggedTensor) else x
             for name, x in batch.items()

@@ -21,7 +21,7 @@ from flax import traverse_util
 from pydantic import NonNegativeFloat
 
 from jaxpt.config import Fraction, OptimizerConfig, PositiveFloat
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, shown
 from jaxpt.train import patterns
 from jaxpt.train.optimizers.groups import Group, grouped, scale_by_rates, step_router_biases
 from jaxpt.train.optimizers.logical import Axes, decay_mask, is_axes, per_layer, rank, state_axes
@@ -65,11 +65,22 @@ def make(
 
     def of_group(group: Group, logical_axes: Any) -> optax.GradientTransformation:
         group_config = config.model_copy(update={"weight_decay": config.weight_decay * group.decay})
-        return group_config.build(schedule, logical_axes)
+        return _built(group_config, schedule, logical_axes)
 
-    rule = grouped(of_group, groups, logical_axes) if groups else config.build(schedule, logical_axes)
+    rule = grouped(of_group, groups, logical_axes) if groups else _built(config, schedule, logical_axes)
     chain = optax.chain(*clip, rule, *([scale_by_rates(rates)] if rates else []))
     return step_router_biases(chain, config.router_bias_rate, logical_axes)
+
+
+def _built(config: OptimizerConfig, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
+    """The update rule of an optimizer, whose class may be anyone's."""
+    rule = config.build(schedule, logical_axes)
+    if not isinstance(rule, optax.GradientTransformation):
+        raise UserError(
+            f"optimizer.kind: {config.kind}: build must return an optax.GradientTransformation, it returns "
+            f"{shown(rule)}"
+        )
+    return rule
 
 
 def _clip(norm: float, separately: Sequence[str], logical_axes: Any) -> list[optax.GradientTransformation]:
