@@ -34,6 +34,12 @@ _KEPT_TOKENIZER = (
 )
 
 
+_BATCH_KEYS = frozenset(f"data.{name}" for name in (
+    "length", "batch_size", "packing", "batch_examples", "mixture_temperature", "mixture_cap"
+))  # fmt: skip
+"""Settings that leave the source as it is."""
+
+
 @dataclasses.dataclass
 class Phase:
     """What the steps of one stage of a run work with."""
@@ -140,20 +146,21 @@ def enter(
     if trains and (started is None or started.index != index):
         started = start_programs(config, setup, index)
     setup, built = (started.setup, started.programs) if trains else (setup.for_phase(later[0], index), None)
-    saved = meta if meta is not None and meta["phase"] == index else None
+    expected = _expected(config, index, meta)
     if previous is not None and stages[previous.index].phase == stages[index].phase:
         data, evaluators = previous.data, previous.evaluators
     else:
         known = previous.data.fingerprint if previous is not None else (meta or {}).get("data")
-        data = _open_data(config, setup, index, saved, order_of(known), timings)
+        data = _open_data(config, setup, index, expected, order_of(known), timings)
         evaluators = evaluation.Evaluators(setup.for_evaluation(), data)
     code = plugins.digests(configs.plugin_modules(setup.config)) | data.code
     edited = edited_modules(code, meta or {})
     teachers.check_vocabulary(setup, data.tokenizer)
     for later_config in later:
         later_config.objective.check(later_config.model, later_config.data.length, data.vocabulary)
-    if saved is not None:
-        check_fingerprint(saved["data"], as_json(data.fingerprint), str(Path(config.run_dir)), edited)
+    if expected is not None:
+        current = expected.of(as_json(data.fingerprint))
+        check_fingerprint(expected.fingerprint, current, str(Path(config.run_dir)), edited)
         if "data.tokenizer.path" in [key for key, _, _ in moved(config)]:
             tokenizers.check_same(setup.config, data.tokenizer, _KEPT_TOKENIZER)
     if edited:
@@ -162,6 +169,39 @@ def enter(
         _write_run_dir(config, setup, data)
     timings.mark("data")
     return Phase(index, setup, data, stages[index].phase_start, evaluators, code, built)
+
+
+class _Expected(NamedTuple):
+    """What a checkpoint says of the data that a run resumes with."""
+
+    fingerprint: dict[str, Any]
+    """Of the data, or the parts of it that are compared."""
+    parts: tuple[str, ...] | None = None
+    """Their names; None where all of it is compared."""
+
+    def of(self, fingerprint: dict[str, Any]) -> dict[str, Any]:
+        """The same parts of another fingerprint."""
+        return fingerprint if self.parts is None else {part: fingerprint[part] for part in self.parts}
+
+
+def _expected(config: Config, index: int, meta: dict[str, Any] | None) -> _Expected | None:
+    """What the data of a stage are compared with; None without a checkpoint.
+
+    Stages of one phase have the same data. At the first step of a phase the checkpoint is of the phase before: source
+    and vocabulary are compared, each where the two phases have the same settings of it.
+    """
+    if meta is None:
+        return None
+    stages = configs.train_stages(config)
+    if stages[meta["phase"]].phase == stages[index].phase:
+        return _Expected(meta["data"])
+    before, now = configs.at_phase(config, meta["phase"]), configs.at_phase(config, index)
+    differences = (configs.differences(before, now, role) for role in ("identity", "content"))
+    changed = {key for found in differences for key, _, _ in found} - _BATCH_KEYS
+    of_tokenizer = {key for key in changed if key.startswith("data.tokenizer")}
+    of_source = {key for key in changed - of_tokenizer if key.startswith(("data.", "task."))}
+    parts = ("source",) * (not of_source) + ("tokenizer",) * (not of_source | of_tokenizer)
+    return _Expected({part: meta["data"][part] for part in parts}, parts)
 
 
 def _write_run_dir(config: Config, setup: Setup, data: Data) -> None:
@@ -174,10 +214,11 @@ def _write_run_dir(config: Config, setup: Setup, data: Data) -> None:
     save_config(config)
 
 
-def _is_beside(saved: dict[str, Any] | None) -> bool:
+def _is_beside(expected: _Expected | None) -> bool:
     """Whether records may be made beside the steps: processes that share a cache wait for them, and a checkpoint that
     knows the checksum of all records is compared with all records."""
-    return jax.process_count() == 1 and (saved is None or None in saved["data"]["records"].values())
+    records = {} if expected is None else expected.fingerprint.get("records", {})
+    return jax.process_count() == 1 and (not records or None in records.values())
 
 
 def _check_steps(setup: Setup, configurations: list[Config], first: int) -> None:
@@ -189,23 +230,23 @@ def _check_steps(setup: Setup, configurations: list[Config], first: int) -> None
 
 
 def _open_data(
-    config: Config, setup: Setup, index: int, saved: dict[str, Any] | None, order: int, timings: Timings
+    config: Config, setup: Setup, index: int, expected: _Expected | None, order: int, timings: Timings
 ) -> Data:
-    """The data of a phase; `saved`: beside a checkpoint of it; `order`: the version that the run has."""
+    """The data of a phase; `expected`: what they are compared with; `order`: the version that the run has."""
     with track("importing the data pipeline (TensorFlow, SeqIO)"):
         preparing.import_pipeline(setup.config)
     timings.mark("import of the data pipeline (TensorFlow, SeqIO)")
 
     def check_source(source: Any) -> None:
-        if saved is not None:  # before records are made of other files
-            check_fingerprint({"source": saved["data"]["source"]}, {"source": as_json(source)}, config.run_dir)
+        if expected is not None and "source" in expected.fingerprint:  # before records are made of other files
+            check_fingerprint({"source": expected.fingerprint["source"]}, {"source": as_json(source)}, config.run_dir)
 
     begun, root = time.perf_counter(), cache_root(setup.config)
     stages, point = configs.train_stages(config), f"data of phase {index + 1}"
     stage = stages[index]
     with processes.first_host_first(root, point, config.distributed.timeout, warn) as unshared:
         data = preparing.prepare(
-            setup.config, stage.phase, check_source=check_source, order=order, beside=_is_beside(saved)
+            setup.config, stage.phase, check_source=check_source, order=order, beside=_is_beside(expected)
         )
     if unshared and (seconds := time.perf_counter() - begun) > UNSHARED_CACHE_WARNING_SECONDS:
         say(f"{len(unshared) + 1} hosts prepared the data, each for itself, in {duration(seconds)}: {root} is not "

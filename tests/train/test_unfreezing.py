@@ -18,6 +18,8 @@ from tests.runs import assert_bit_equal, final
 
 TEXT = "\n".join(f"document number {i} says that the cat sat on the mat and the dog ran home" for i in range(60))
 
+PHASES = "train.phases=[{steps: 2, set: {data.length: 8}}, {}]"
+
 
 def config(family="bert", layers=3, **train):
     return families.config(family, model={"layers": layers}, train=train)
@@ -189,3 +191,20 @@ def test_a_run_that_was_stopped_goes_on_as_the_whole_one(folder, capsys):
     assert "resuming from step 2" in capsys.readouterr().out
     assert_bit_equal(final(folder / "whole", 5), final(folder / "short", 5))
     assert losses(folder / "whole") == losses(folder / "short") and len(losses(folder / "short")) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", ["train.unfreeze={steps: [0, 2, 3]}", PHASES], ids=["unfreezing", "phases"])
+def test_a_resume_between_stages_needs_the_same_data(folder, stages, tmp_path, capsys):
+    """The checkpoint there is of the stage before."""
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    unfreeze = "train.unfreeze=null" if stages == PHASES else stages
+    options = [str(folder / "recipe.yaml"), f"run_dir={tmp_path / 'run'}", f"data.path={text}", unfreeze, stages]
+    assert cli.main(["train", *options, "train.steps=2"]) == 0
+    text.write_text(TEXT.replace("cat", "cow"))
+    capsys.readouterr()
+    assert cli.main(["train", *options, "train.steps=5"]) == 2
+    assert f"{tmp_path / 'run'}: was trained on other data: source.files." in capsys.readouterr().err
+    text.write_text(TEXT)
+    assert cli.main(["train", *options, "train.steps=5"]) == 0
