@@ -372,9 +372,12 @@ def find(path: str | Path, step: int | None = None) -> tuple[Path, int]:
       (run_dir, step).
 
     Raises:
-      UserError: there is no such checkpoint; those that exist are named.
+      UserError: there is no such checkpoint, those that exist are named; or the path names another step.
     """
-    run_dir, step = named_step(path) or (Path(path), step)
+    run_dir, named = named_step(path) or (Path(path), step)
+    if step not in (None, named):
+        raise UserError(f"{path}: is the checkpoint of step {named}, but step {step} is asked for; leave out one")
+    step = named
     if not (run_dir / "checkpoints").is_dir():
         raise UserError(f"{path}: is no run_dir, it holds no checkpoints")
     with Checkpoints(run_dir, CheckpointConfig(), read_only=True) as saved:

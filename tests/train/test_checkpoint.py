@@ -78,6 +78,13 @@ def test_what_is_saved_comes_back(run_dir):
         jax.tree.map(np.testing.assert_array_equal, checkpoints.restore_params(SETUP, 1), state(1).params)
 
 
+def test_a_path_of_a_checkpoint_names_its_step(run_dir):
+    path = run_dir / "checkpoints" / "2"
+    assert checkpoint.find(path) == checkpoint.find(path, 2) == checkpoint.find(run_dir, 2) == (run_dir, 2)
+    with pytest.raises(UserError, match=f"{path}: is the checkpoint of step 2, but step 1 is asked for; leave out one"):
+        checkpoint.find(path, 1)
+
+
 @pytest.mark.parametrize("part", ["state", "meta"])
 @pytest.mark.parametrize(
     "harm", [flip, lambda path: path.unlink(), lambda path: path.write_bytes(b"")], ids=["flipped", "missing", "empty"]
