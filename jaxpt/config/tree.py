@@ -192,11 +192,13 @@ class InitConfig(Frozen):
     drawn (https://arxiv.org/abs/2212.05055)."""
 
     @model_validator(mode="after")
-    def _random_takes_nothing(self) -> Self:
+    def _options_fit_together(self) -> Self:
         if self.upcycle and (self.random or self.state or self.layers is not None):
             raise ValueError("upcycle: takes the weights of all layers; leave out random, state and layers")
         if self.random and (self.state or self.layers is not None):
             raise ValueError("with random: true no weights are taken; leave out state and layers")
+        if self.state and (self.partial or self.layers is not None or self.vocabulary != "same"):
+            raise ValueError("with state: true the whole state is taken; leave out partial, layers and vocabulary")
         return self
 
 

@@ -122,3 +122,9 @@ def test_parts_of_rows_are_for_tasks(key, value):
 def test_random_weights_take_nothing():
     with pytest.raises(UserError, match=r"random: true no weights are taken; leave out state and layers"):
         families.config("bert", init_from={"path": "there", "random": True, "state": True})
+
+
+@pytest.mark.parametrize("option", [{"partial": True}, {"layers": [0]}, {"vocabulary": "first"}])
+def test_the_whole_state_takes_all(option):
+    with pytest.raises(UserError, match=r"state: true the whole state is taken; leave out partial, layers and vocab"):
+        families.config("bert", init_from={"path": "there", "state": True} | option)
