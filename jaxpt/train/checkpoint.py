@@ -46,6 +46,14 @@ class AlteredError(RetryableError):
     """A restored state has not the bits that were saved, though its files are as they were written."""
 
 
+class _Oldest(policies.PreservationPolicy):
+    """Keeps the oldest checkpoint: that of the state with which the run began, at step 0 or where it branched."""
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """True of the first of the checkpoints, which come in the order of their steps."""
+        return [number == 0 for number in range(len(checkpoints))]
+
+
 class Checkpoints:
     """The checkpoints of one run_dir."""
 
@@ -67,7 +75,7 @@ class Checkpoints:
         if config.keep_every:
             keep.append(policies.EveryNSteps(config.keep_every))
         if config.save_initial_state:
-            keep.append(policies.CustomSteps([0]))
+            keep.append(_Oldest())
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(keep),
             best_fn=rank,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,12 +40,22 @@ from jaxpt.train.run_dir import changes, edited, receipt
 from jaxpt.train.state import Setup, State, per_device_size
 
 
+class Beginning(NamedTuple):
+    """What a run starts from."""
+
+    state: State
+    meta: dict[str, Any] | None = None
+    """What was saved beside the run's own checkpoint; None without one."""
+    origin: dict[str, Any] | None = None
+    """Of a branch with the whole state, on data of the same settings: what the source's checkpoint says of them."""
+
+
 def begin(
     setup: Setup,
     checkpoints: checkpoint.Checkpoints,
     run_dir: Path,
     local: local_checkpoints.LocalCheckpoints | None = None,
-) -> tuple[State, dict[str, Any] | None]:
+) -> Beginning:
     """The state to go on from: of the run's newest checkpoint, as `init_from` says, or a fresh one.
 
     Args:
@@ -54,45 +64,52 @@ def begin(
       run_dir: where they are.
       local: those of the hosts, if there are any.
 
-    Returns:
-      (state, what was saved beside it: None where it is not the run's own).
-
     Raises:
-      UserError: the checkpoint does not belong to the run, or `init_from` does not fit the model.
+      UserError: the checkpoint does not belong to the run, or `init_from` does not fit the model or the run's length.
     """
     while True:
         latest = checkpoints.newest_whole(report=say)
         if local and (found := local.restore(functools.partial(setup_at, setup), -1 if latest is None else latest)):
             _check_resumed(setup, run_dir, int(found[0].step), "checkpoint.local_dir", found[1])
-            return found
+            return Beginning(*found)
         if latest is None:
             break
         try:
-            return _resume(setup, checkpoints, run_dir, latest)
+            return Beginning(*_resume(setup, checkpoints, run_dir, latest))
         except checkpoint.AlteredError as error:
             checkpoints.put_aside(latest, str(error), say)
     source = setup.config.init_from
     if source is None:
-        return setup.init(), None
+        return Beginning(setup.init())
     if source.random:
         say(f"all weights are random: of {source.path} only model and vocabulary are taken")
-        return setup.init(), None
-    if source.state and source.layers:
-        raise UserError("init_from.layers: with state=true the whole state goes on; leave one of them out")
+        return Beginning(setup.init())
     other = foreign.reader(source.path) or source.partial or source.layers or source.vocabulary != "same"
     other = other or setup.config.task is not None or source.upcycle
     if not source.state and other:
-        return start(setup, source, say), None
+        return Beginning(start(setup, source, say))
     from_dir, at = checkpoint.find(source.path, source.step)
+    steps = setup.config.train.steps
+    if source.state and at >= steps:
+        go_on = f"train.steps={2 * at} goes on from there"
+        raise UserError(f"init_from: {from_dir} is at step {at}, train.steps is {steps}; {go_on}")
     try:
         with checkpoint.Checkpoints(from_dir, setup.config.checkpoint, read_only=True) as saved:
             if source.state:
                 say(f"branching from {from_dir} at step {at}: the whole state")
-                return saved.restore(setup_at(setup, at), at), None
+                origin = saved.meta(at) if _has_settings_of(setup.config, configs.load(from_dir), at) else None
+                return Beginning(saved.restore(setup_at(setup, at), at), origin=origin)
             say(f"starting from the weights of {from_dir} at step {at}")
-            return from_params(setup, setup.init(), saved.restore_params(setup, at)), None
+            return Beginning(from_params(setup, setup.init(), saved.restore_params(setup, at)))
     except ValueError as error:
         raise UserError(f"init_from.path: {from_dir}: does not fit this model: {str(error).splitlines()[0]}") from None
+
+
+def _has_settings_of(config: Config, theirs: Config, step: int) -> bool:
+    """True if the data of two runs have the same settings after a step; their files may be others."""
+    was, now = (configs.at_phase(run, configs.phase_of(run, step + 1)) for run in (theirs, config))
+    changed = [key for key, _, _ in configs.differences(was, now)]
+    return not any(key == "seed" or key.startswith(("data.", "task.", "objective.")) for key in changed)
 
 
 def expected_phase(config: Config, checkpoints: checkpoint.Checkpoints) -> int | None:

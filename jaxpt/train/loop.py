@@ -122,7 +122,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         # That of the newest checkpoint, or the first: its programs are compiled while the state is made or read.
         expected = initial.expected_phase(config, checkpoints)
         started = None if expected is None else start_programs(config, setup, expected)
-        current, meta = initial.begin(setup, checkpoints, run_dir, local)
+        current, meta, origin = initial.begin(setup, checkpoints, run_dir, local)
         done = int(current.step)
         timings.mark("weights and optimizer state")
         clock = goodput.Clock(begun)
@@ -135,7 +135,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
         run = Run(
             config, setup, run_dir, checkpoints, local, starts, begun, evaluation.Patience(config, meta), timings,
-            spikes.Rewinds(config, meta), clock, end_watch, end_copies, started,
+            spikes.Rewinds(config, meta or origin), clock, end_watch, end_copies, started,
         )  # fmt: skip
         del started  # `run` alone holds it
         if done >= steps or run.patience.is_over:
@@ -145,7 +145,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
             run.pending_evaluators = tuple(meta.get("missed", ()))
             return ending.finish(run, current)
         say(initial.describe(setup, resources.disk_need(largest, config.checkpoint)))
-        return run.run(current, meta)
+        return run.run(current, meta, origin)
 
 
 def _open_run_dir(config: Config, run_dir: Path, stack: contextlib.ExitStack) -> None:
@@ -198,15 +198,15 @@ class Run:
     last_loss: float | None = None
     router_watch: routers.Watch = dataclasses.field(default_factory=routers.Watch)
     begins: bool = False
-    """Before its first step, and not resumed from a checkpoint."""
+    """Before its first step, and not resumed from a checkpoint of its own."""
     pending_evaluators: tuple[str, ...] = ()
     """Evaluators that were due when a signal came: they run before the next step."""
 
-    def run(self, current: State, meta: dict[str, Any] | None) -> int:
-        """Trains from `current` to the end, phase by phase."""
+    def run(self, current: State, meta: dict[str, Any] | None, origin: dict[str, Any] | None) -> int:
+        """Trains from `current` to the end, phase by phase; `meta` and `origin` as of `initial.Beginning`."""
         done = first = int(current.step)
         self.pending_evaluators = tuple((meta or {}).get("missed", ()))
-        self.skipped, self.begins = int(current.skipped), not done and meta is None
+        self.skipped, self.begins = int(current.skipped), meta is None
         metrics = Metrics(self.run_dir, self.config, done)
         stages = [*enumerate(itertools.pairwise((*self.starts, self.config.train.steps)))]
         try:
@@ -219,9 +219,18 @@ class Run:
                     started, self.started = self.started, None  # or its programs would outlive the phase
                     with self.clock.during("start"):
                         self.phase = enter(
-                            self.config, self.setup, stage, self.phase, saved, self.timings, started=started
+                            self.config,
+                            self.setup,
+                            stage,
+                            self.phase,
+                            saved,
+                            self.timings,
+                            started=started,
+                            origin=origin,
                         )
-                    if self.begins:
+                    if self.begins and origin is not None and not self.phase.has_data_of(origin):
+                        self.rewinds = spikes.Rewinds(self.config, None)
+                    if self.begins and not done:
                         current = vocabularies.with_constants(self.phase.setup, current, self.phase.data.tokenizer)
                 if done == start:
                     current = self.phase.setup.begin_phase(current, new_data=done == self.phase.data_start)
@@ -360,8 +369,10 @@ class Run:
         """Evaluates and saves the initial state of a new run; runs the evaluators that an earlier signal skipped."""
         done, config = int(current.step), self.phase.config
         if self.begins and config.train.eval_on_start:
-            self._evaluate(current, done, log)
-        if self.begins and (self.stopped or config.checkpoint.save_initial_state):
+            self._evaluate(current, done, log, 0)  # all, wherever a branch begins
+        # Where a branch begins a later stage, its state has the form of that stage already: it is in the source alone.
+        is_kept = not done or done != self.starts[self.phase.index]
+        if self.begins and is_kept and (self.stopped or config.checkpoint.save_initial_state):
             self._save(current, check, self.checkpoints)
         self.begins = False
         if self.pending_evaluators:
@@ -410,10 +421,11 @@ class Run:
         """The message of a run that ends since its numbers are not finite."""
         return f"{self.run_dir}: {problem}; {self._newest()}; lower optimizer.learning_rate or set optimizer.clip_norm"
 
-    def _evaluate(self, current: State, done: int, log: StepLog) -> None:
-        """Runs the evaluators that are due, up to a signal."""
+    def _evaluate(self, current: State, done: int, log: StepLog, due_at: int | None = None) -> None:
+        """Runs the evaluators that are due after `done` steps, or after `due_at`, up to a signal."""
         begun, evaluators, pending = time.perf_counter(), self.phase.evaluators, self.pending_evaluators
-        due = [evaluator for evaluator in evaluators.due(done) if not pending or evaluator.called in pending]
+        due = evaluators.due(done if due_at is None else due_at)
+        due = [evaluator for evaluator in due if not pending or evaluator.called in pending]
         if not due:
             return
         with self.clock.during("evaluation"):

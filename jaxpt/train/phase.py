@@ -12,7 +12,7 @@ import jax
 
 from jaxpt import config as configs
 from jaxpt.config import Config
-from jaxpt.data import preparing, tokenizers
+from jaxpt.data import fingerprint, preparing, tokenizers
 from jaxpt.data.base import Data
 from jaxpt.data.checks import cache_root
 from jaxpt.data.fingerprint import as_json, order_of
@@ -76,6 +76,10 @@ class Phase:
         """Tokens of text that a step sees, whatever the objective makes of them."""
         return round(self.config.data.batch_size * self.data.text_per_row, 3)
 
+    def has_data_of(self, meta: dict[str, Any]) -> bool:
+        """Whether a checkpoint, beside which `meta` was saved, has the same data."""
+        return not fingerprint.changes(meta["data"], as_json(self.data.fingerprint))
+
     def compile(self, phases: int, timings: Timings) -> programs.Programs:
         """The phase's programs, compiled before its first step; says what a step takes, once.
 
@@ -125,6 +129,7 @@ def enter(
     timings: Timings,
     trains: bool = True,
     started: Started | None = None,
+    origin: dict[str, Any] | None = None,
 ) -> Phase:
     """Prepares a phase; its programs are compiled meanwhile, in another thread.
 
@@ -136,6 +141,7 @@ def enter(
       timings: the clock of the process's start.
       trains: False if no steps are left.
       started: what was started before; if it is another phase's, this one is compiled from now on.
+      origin: what was saved beside the checkpoint that the run branches from; the records keep the order of then.
 
     Raises:
       UserError: the data are not those of the checkpoint, or a later phase does not fit: before the first one starts.
@@ -150,7 +156,7 @@ def enter(
     if previous is not None and stages[previous.index].phase == stages[index].phase:
         data, evaluators = previous.data, previous.evaluators
     else:
-        known = previous.data.fingerprint if previous is not None else (meta or {}).get("data")
+        known = previous.data.fingerprint if previous is not None else (meta or origin or {}).get("data")
         data = _open_data(config, setup, index, expected, order_of(known), timings)
         evaluators = evaluation.Evaluators(setup.for_evaluation(), data)
     code = plugins.digests(configs.plugin_modules(setup.config)) | data.code
@@ -179,9 +185,9 @@ class _Expected(NamedTuple):
     parts: tuple[str, ...] | None = None
     """Their names; None where all of it is compared."""
 
-    def of(self, fingerprint: dict[str, Any]) -> dict[str, Any]:
+    def of(self, other: dict[str, Any]) -> dict[str, Any]:
         """The same parts of another fingerprint."""
-        return fingerprint if self.parts is None else {part: fingerprint[part] for part in self.parts}
+        return other if self.parts is None else {part: other[part] for part in self.parts}
 
 
 def _expected(config: Config, index: int, meta: dict[str, Any] | None) -> _Expected | None:

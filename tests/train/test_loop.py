@@ -12,6 +12,7 @@ import yaml
 
 from jaxpt import cli
 from jaxpt import config as configs
+from jaxpt.data import fingerprint
 from jaxpt.train import loop, programs
 from tests import families
 from tests.processes import forked
@@ -131,6 +132,50 @@ def test_branching(workplace):
         next(r["train/loss"] for r in records(workplace, name) if "train/loss" in r) for name in ("first", "weights")
     )
     assert branched < first - 0.1
+
+
+@pytest.mark.slow
+def test_a_branch_keeps_the_order_of_the_records_where_its_data_are_the_same(workplace, monkeypatch):
+    def order(name):
+        return json.loads((workplace / name / "run.json").read_text())["data"]["fingerprint"]["order"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fingerprint, "NEWEST", 2)
+        assert run(workplace, "older", "evals=[]") == 0
+    state = (f"init_from.path={workplace / 'older'}", "init_from.step=2", "init_from.state=true", "evals=[]")
+    assert run(workplace, "same_order", *state) == 0
+    assert_bit_equal(*(final(workplace / name, 4) for name in ("older", "same_order")))
+    assert run(workplace, "other_data", *state, "data.length=8") == 0
+    assert (order("older"), order("same_order"), order("other_data")) == (2, 2, 3)
+
+
+@pytest.mark.slow
+def test_a_branch_evaluates_and_keeps_the_state_that_it_begins_with(workplace):
+    state = (f"init_from.path={workplace / 'first'}", "init_from.step=2", "init_from.state=true", "train.steps=5")
+    saves = (
+        "checkpoint.save_initial_state=true",
+        "checkpoint.every=1",
+        "checkpoint.keep_last=1",
+        "checkpoint.keep_best=0",
+    )
+    assert run(workplace, "kept", *state, *saves, "train.eval_on_start=true", "train.eval_every=5") == 0
+    assert [r["step"] for r in records(workplace, "kept") if "validation/loss" in r] == [2, 5]
+    assert sorted(path.name for path in (workplace / "kept/checkpoints").iterdir() if path.name.isdigit()) == ["2", "5"]
+    assert_bit_equal(final(workplace / "first", 2), final(workplace / "kept", 2))
+    # At the end of a phase the state is the source's alone.
+    phases = "train.phases=[{steps: 2, set: {train.trainable: [model/token_embed]}}, {}]"
+    assert run(workplace, "phases", phases) == 0
+    state = (f"init_from.path={workplace / 'phases'}", "init_from.step=2", "init_from.state=true", phases)
+    assert run(workplace, "next_phase", *state, *saves) == 0
+    assert sorted(path.name for path in (workplace / "next_phase/checkpoints").glob("?")) == ["3", "4"]
+
+
+@pytest.mark.slow
+def test_a_branch_goes_beyond_its_source(workplace, capsys):
+    source = workplace / "first"
+    assert run(workplace, "beyond", f"init_from.path={source}", "init_from.state=true") == 2
+    wanted = f"jaxpt: init_from: {source} is at step 4, train.steps is 4; train.steps=8 goes on from there\n"
+    assert capsys.readouterr().err.endswith(wanted) and not (workplace / "beyond").exists()
 
 
 @pytest.mark.slow

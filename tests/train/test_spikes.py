@@ -139,6 +139,9 @@ def test_a_run_says_skips_or_goes_back(recipe, capsys):
         assert ("lost" in seconds) == (action == "rewind")
     assert not (recipe.parent / "rewind" / "heartbeat.json").exists()
     assert "going back to step 15 (train.on_spike: rewind) without the batches 14, 15, 16, 17" in said
+    branch = (f"init_from.path={recipe.parent / 'rewind'}", "init_from.step=20", "init_from.state=true")
+    assert train(recipe, capsys, "branch", *branch, "train.on_spike=rewind")[0] == 0  # leaves out the same batches
+    assert_bit_equal(final(recipe.parent / "branch", 24), ends["rewind"])
     for left in (20, 15):  # killed after the rewind; in the middle of it, before what it leaves out was saved
         for step in {15, 20, 24} - set(range(left + 1)):
             shutil.rmtree(recipe.parent / "rewind/checkpoints" / str(step))
