@@ -121,9 +121,16 @@ class Patience:
     """How long `checkpoint.best_metric` has not improved; kept beside each checkpoint where `train.patience` is set."""
 
     def __init__(self, config: Config, meta: Mapping[str, Any] | None) -> None:
-        """Restores the state from a checkpoint's `meta`, if any."""
+        """Restores the state from a checkpoint's `meta`, if any; that of another metric or mode is left out."""
         self._config = config
-        self._best, self._evaluations = (meta or {}).get("patience", (None, 0))
+        self._metric = [config.checkpoint.best_metric, config.checkpoint.best_mode]
+        self._best, self._evaluations = None, 0
+        best, evaluations, *metric = (meta or {}).get("patience", (None, 0))
+        if not metric:  # of an earlier version
+            settings = (meta or {}).get("config", {}).get("checkpoint", {})
+            metric = [settings.get(key, now) for key, now in zip(("best_metric", "best_mode"), self._metric)]
+        if metric == self._metric:
+            self._best, self._evaluations = best, evaluations
 
     @property
     def is_over(self) -> bool:
@@ -133,7 +140,7 @@ class Patience:
 
     def see(self, measured: Mapping[str, float]) -> str | None:
         """Counts an evaluation, if the metric is among those measured; what is to be said where the run ends by it."""
-        metric, mode = self._config.checkpoint.best_metric, self._config.checkpoint.best_mode
+        metric, mode = self._metric
         score = measured.get(metric)
         if score is None:
             return None
@@ -148,7 +155,7 @@ class Patience:
 
     def saved(self) -> dict[str, Any]:
         """What is kept beside a checkpoint."""
-        return {"patience": [self._best, self._evaluations]} if self._config.train.patience else {}
+        return {"patience": [self._best, self._evaluations, *self._metric]} if self._config.train.patience else {}
 
 
 def checked(evaluator: EvaluatorConfig, result: Any) -> Result:

@@ -41,11 +41,23 @@ def test_a_count_goes_on_where_it_was_saved(mode):
     values = [sign * x for x in (3.0, 2.0, 2.5, float("nan"), 1.9, 1.9, 2.0, 2.1)]
     given = families.config("gpt2", train={"patience": 3}, checkpoint={"best_mode": mode})
     whole, saved = seen(given, None, values)
-    assert whole == [False] * 7 + [True] and saved == {"patience": [sign * 1.9, 3]}
+    assert whole == [False] * 7 + [True] and saved == {"patience": [sign * 1.9, 3, "validation/loss", mode]}
     for at in range(len(values)):
         first, kept = seen(given, None, values[:at])
         later, last = seen(given, kept, values[at:])
         assert first + later == whole and last == saved
+
+
+def test_a_count_of_another_metric_or_mode_is_left_out():
+    """Of an earlier version, the settings beside the checkpoint say which one it is of."""
+    given = families.config("gpt2", train={"patience": 3}, checkpoint={"best_mode": "min"})
+    _, saved = seen(given, None, (3.0, 3.5, 3.5))
+    earlier = {"patience": saved["patience"][:2], "config": configs.dump(given)}
+    assert seen(given, earlier, (3.5,))[0] == seen(given, {"patience": [3.0, 2]}, (3.5,))[0] == [True]
+    for settings in ({"best_mode": "max"}, {"best_metric": "validation/accuracy", "best_mode": "max"}):
+        other = families.config("gpt2", train={"patience": 3}, checkpoint=settings)
+        for meta in (saved, earlier):
+            assert seen(other, meta, (3.5,))[0] == [False]
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +126,15 @@ def test_a_stop_at_an_evaluation_changes_nothing(folder, when, steps, monkeypatc
                for x in ("whole", when)]  # fmt: skip
     assert figures[0] == figures[1] and configs.load(folder / when).train.patience == 2
     shutil.rmtree(folder / when)
+
+
+@pytest.mark.slow
+def test_the_last_steps_are_logged_where_the_run_ends_between_two_log_lines(folder):
+    assert run(folder, "between", "train.log_every=4") == 0
+    found = [json.loads(line) for line in (folder / "between/metrics.jsonl").open()]
+    assert [x["step"] for x in found if "train/loss" in x] == [1, 4, 6]
+    receipt = json.loads((folder / "between/run.json").read_text())
+    assert receipt["step"] == 6
+    if not (folder / "whole").exists():
+        assert run(folder, "whole") == 0
+    assert receipt["train_loss"] == json.loads((folder / "whole/run.json").read_text())["train_loss"]
