@@ -347,14 +347,16 @@ class Run:
             is_logged = done % phase.config.train.log_every == 0 or done == self.starts[phase.index] + 1
             is_local = self.local is not None and done % self.local.every == 0
             if is_last or is_logged or (must_judge and (to_save or is_local)):
-                values, window = log.write(window, done), []
-                self.last_loss = float(values[-1]["loss"])
-                self._judge(values, current, watch, checks)
+                window = self._log(window, current, log, watch, checks)
             if self.rewind_to is not None:
                 break
             self.phase.evaluators.forget()
             if not self.stopped:
                 self._evaluate(current, done, log)
+            if self.patience.is_over and window:
+                window = self._log(window, current, log, watch, checks)
+                if self.rewind_to is not None:
+                    break
             is_saved = to_save or self.stopped or done == end
             checks.compare_replicas(current, done, is_saved or is_local)
             if is_saved or self.patience.is_over:
@@ -385,6 +387,15 @@ class Run:
         wish = checkpoint.STOP if self.stopped else self.save_clock.wish(done)
         self.stopped, self.save_wanted = wish == checkpoint.STOP, self.save_wanted or wish == checkpoint.SAVE
         return self.stopped
+
+    def _log(
+        self, window: list[dict], current: State, log: StepLog, watch: spikes.Watch, checks: corruption.Checks
+    ) -> list[dict]:
+        """Logs and judges the steps since the last log line; a new window."""
+        values = log.write(window, int(current.step))
+        self.last_loss = float(values[-1]["loss"])
+        self._judge(values, current, watch, checks)
+        return []
 
     def _judge(self, values: list[dict], current: State, watch: spikes.Watch, checks: corruption.Checks) -> None:
         """Says which of the last steps were spikes or not finite, and keeps the first one for which the run goes back;
