@@ -73,7 +73,7 @@ class Source:
       fields: of two texts that make a document, joined by `readers.PAIR_SEPARATOR`.
       failure: the mistake that ended a reading inside tf.data, which would hide it.
       counts: {split: {"documents": n, "empty": n, "files": {file: documents before any is held out}}} of the last
-        reading that came to its end.
+        reading that came to its end. Where a fraction is held out, "empty" counts for train alone.
       consumed: characters (or token ids) read so far.
       shard_bytes: text in a shard, at least; by default `SHARD_BYTES`.
     """
@@ -155,7 +155,7 @@ class Source:
                     break
                 self.consumed += len(text)
                 if (not text.strip()) if isinstance(text, str) else not text.size:
-                    counts["empty"] += 1
+                    counts["empty"] += self._fraction is None or split == "train"  # both splits read the same files
                     continue
                 num_documents += 1
                 if self.is_of(split, text):

@@ -203,6 +203,10 @@ def test_empty_documents_are_counted(tmp_path):
     source = open_source(config(write(tmp_path / "a.txt", ["", "  ", *LINES])))
     train = list(source.documents("train"))
     assert source.counts["train"] == {"documents": len(train), "empty": 2, "files": {"0": len(LINES)}}
+    held = list(source.documents("validation"))
+    assert source.counts["validation"] == {"documents": len(held), "empty": 0, "files": {"0": len(LINES)}}
+    apart = open_source(config(tmp_path / "a.txt", validation_path=str(write(tmp_path / "v.txt", ["", "held"]))))
+    assert len(list(apart.documents("validation"))) == apart.counts["validation"]["empty"] == 1
 
 
 def test_half_a_surrogate_pair_does_no_harm(tmp_path):
