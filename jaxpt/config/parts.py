@@ -234,6 +234,10 @@ class ScheduleConfig(Frozen):
             return self
         return self.model_copy(update={"warmup_steps": max(total_steps // 10, 1)})
 
+    def peak(self, learning_rate: float, total_steps: int) -> float:
+        """The highest rate that `build` reaches in a run of so many steps; the learning rate by default."""
+        return learning_rate
+
     def build(self, learning_rate: float, total_steps: int) -> Schedule:
         """The learning rate as a function of the step.
 
@@ -313,6 +317,10 @@ class OptimizerConfig(Frozen):
 
     def check(self, logical_axes: Any) -> None:
         """Raises UserError for settings that do not fit the trained parameters, whose logical axes these are."""
+
+    def rate_factor(self, axes: tuple[str | None, ...]) -> float:
+        """What `build` multiplies the schedule with for a parameter of these logical axes; 1 by default."""
+        return 1.0
 
     def build(self, schedule: Schedule, logical_axes: Any) -> GradientTransformation:
         """The update rule, weight decay and learning rate included, clipping left out.

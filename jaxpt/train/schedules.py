@@ -122,6 +122,10 @@ class Bert(ScheduleConfig):
 
     kind: Literal["bert"] = "bert"
 
+    def peak(self, learning_rate: float, total_steps: int) -> float:
+        ramp = max(self.warmup_steps - 1, 0) / max(self.warmup_steps, 1)
+        return learning_rate * max(ramp, 1 - self.warmup_steps / total_steps)
+
     def build(self, learning_rate: float, total_steps: int) -> optax.Schedule:
         decay = optax.linear_schedule(learning_rate, 0.0, total_steps)
         return warmed_up(self, learning_rate, total_steps, lambda step: decay(step + self.warmup_steps))
@@ -135,6 +139,9 @@ class T5(ScheduleConfig):
     """Steps at the first, constant rate (T5: 10000)."""
 
     has_ramp: ClassVar[bool] = False
+
+    def peak(self, learning_rate: float, total_steps: int) -> float:
+        return learning_rate / self.warmup_steps**0.5
 
     def build(self, learning_rate: float, total_steps: int) -> optax.Schedule:
         return lambda step: learning_rate / jnp.sqrt(jnp.maximum(step, self.warmup_steps))

@@ -244,7 +244,7 @@ def _rates(config: OptimizerConfig, tree: Mapping[str, Leaf]) -> Vectors | None:
 
 def lines(config: Config, layout: Layout) -> list[str]:
     """What a run prints about gradual unfreezing and about the learning rates of layers; [] where there is neither."""
-    return [*_unfreezing_lines(config, layout), *_rate_lines(config.optimizer, layout)]
+    return [*_unfreezing_lines(config, layout), *_rate_lines(config.optimizer, config.train.steps, layout)]
 
 
 def _unfreezing_lines(config: Config, layout: Layout) -> list[str]:
@@ -261,13 +261,14 @@ def _unfreezing_lines(config: Config, layout: Layout) -> list[str]:
     return rows
 
 
-def _rate_lines(config: OptimizerConfig, layout: Layout) -> list[str]:
+def _rate_lines(config: OptimizerConfig, steps: int, layout: Layout) -> list[str]:
     """A line for each rate, the highest first, such as "  6.4e-05  model/encoder[11]"."""
     factors, ever = _rates(config, layout.tree), layout.ever_trained()
     if factors is None:
         return []
-    # Equal products of factors may differ in their last bit.
-    rates = {path: np.round(config.learning_rate * x, 15) for path, x in factors.items() if ever[path].any()}
+    peak = config.schedule.within(steps).peak(config.learning_rate, steps)
+    factors = {path: config.rate_factor(layout.tree[path].axes) * x for path, x in factors.items() if ever[path].any()}
+    rates = {path: np.round(peak * x, 15) for path, x in factors.items()}  # equal products may differ in a last bit
     distinct = sorted({float(f"{y:.6g}") for path, x in rates.items() for y in x[ever[path]].reshape(-1)})
     rows = ["learning rates at the peak:"]
     for rate in reversed(distinct):

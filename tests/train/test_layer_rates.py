@@ -72,6 +72,22 @@ def test_a_line_for_each_rate_the_highest_first():
     assert lines(config(3)) == []
 
 
+def test_the_lines_have_the_rates_of_muons_adamw_and_of_schedules_with_another_peak():
+    muon = {"kind": "muon", "learning_rate": 2e-2, "adam_learning_rate": 1e-3, "rate_multipliers": {"heads": 0.5}}
+    found = lines(config(3, ["model/encoder[2]/attention/query", "heads"], **muon))
+    assert [line.split()[0] for line in found[1:]] == ["0.02", "0.01", "0.001", "0.0005"]
+    assert "query/kernel" in found[1] and "query/bias" in found[3]
+    schedules = {"t5": 0.25, "bert": 0.875, "constant": 1.0}  # of 4 steps of 32
+    for kind, peak in schedules.items():
+        schedule = {"kind": kind, "warmup_steps": 16 if kind == "t5" else 4}
+        given = families.config("bert", train={"steps": 32}, optimizer={"learning_rate": 1.0, "schedule": schedule})
+        built = given.optimizer.schedule.build(1.0, 32)
+        assert max(float(built(step)) for step in range(32)) == given.optimizer.schedule.peak(1.0, 32) == peak
+        optimizer = {"learning_rate": 1.0, "schedule": schedule, "rate_multipliers": {"heads": 0.5}}
+        found = lines(families.config("bert", train={"steps": 32}, optimizer=optimizer))
+        assert [float(line.split()[0]) for line in found[1:]] == [peak, peak / 2]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "optimizer"),

@@ -287,8 +287,14 @@ class Muon(OptimizerConfig):
     adam_learning_rate: PositiveFloat | None = None
     """Peak learning rate of the AdamW that takes embeddings, norms and biases; `learning_rate` by default."""
 
+    def rate_factor(self, axes: Axes) -> float:
+        return 1.0 if is_matrix(axes) else self._adam_factor()
+
+    def _adam_factor(self) -> float:
+        return (self.adam_learning_rate or self.learning_rate) / self.learning_rate
+
     def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
-        ratio = (self.adam_learning_rate or self.learning_rate) / self.learning_rate
+        ratio = self._adam_factor()
         not_matrices = _map(lambda axes: optax.MaskedNode() if is_matrix(axes) else axes, logical_axes)
         adam = optax.adamw(
             lambda step: ratio * schedule(step),
