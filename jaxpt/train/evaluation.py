@@ -13,6 +13,7 @@ from jaxpt.config.kinds import nearest, resolve
 from jaxpt.errors import UserError, shown
 from jaxpt.runtime.progress import counted, track
 from jaxpt.train.checkpoint import Checkpoints
+from jaxpt.train.evaluators import default_every
 from jaxpt.train.metrics import Metrics
 from jaxpt.train.run_dir import records
 from jaxpt.train.state import Setup
@@ -20,11 +21,6 @@ from jaxpt.train.state import Setup
 if TYPE_CHECKING:
     from jaxpt.data.base import Data
     from jaxpt.train.evaluators import Evaluate, Result
-
-
-def default_every(config: Config) -> int:
-    """Steps between the evaluations of an evaluator that does not say."""
-    return config.train.eval_every or max(config.train.steps // 10, 1)
 
 
 class Evaluators:

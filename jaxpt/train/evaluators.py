@@ -55,6 +55,11 @@ A function may have an attribute `metric_names`, which `checkpoint.best_metric` 
 """
 
 
+def default_every(config: Config) -> int:
+    """Steps between the evaluations of an evaluator that does not say, and between checkpoints likewise."""
+    return config.train.eval_every or max(config.train.steps // 10, 1)
+
+
 class Evaluator(EvaluatorConfig):
     """Base of all evaluators. A module defines exactly one subclass."""
 

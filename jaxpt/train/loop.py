@@ -44,6 +44,7 @@ from jaxpt.train import (
 )
 from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.display import Display, console, say, warn
+from jaxpt.train.evaluators import default_every
 from jaxpt.train.lock import hold
 from jaxpt.train.metrics import Metrics
 from jaxpt.train.phase import Phase, Started, enter, start_programs
@@ -312,7 +313,7 @@ class Run:
     def _steps(self, current: State, end: int, ready: programs.Programs, log: StepLog) -> State:
         """The steps of one phase, or up to a signal; the last state is saved, unless updates are being skipped."""
         phase, setup, done = self.phase, self.phase.setup, int(current.step)
-        save_every = phase.config.checkpoint.every or evaluation.default_every(phase.config)
+        save_every = phase.config.checkpoint.every or default_every(phase.config)
         self.save_clock = checkpoint.SaveClock(phase.config.checkpoint, distributed.AnyProcess(setup.mesh))
         window, to_save, watch = [], False, spikes.Watch(phase.index, current.scale)
         checks = corruption.Checks(setup, str(self.run_dir), self._newest)

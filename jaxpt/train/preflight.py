@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from jaxpt import config as configs
@@ -12,7 +13,7 @@ from jaxpt.data.batches import manifest
 from jaxpt.errors import UserError
 from jaxpt.runtime import hub, process
 from jaxpt.train import foreign, run_dir, schedules
-from jaxpt.train.evaluators import Evaluator
+from jaxpt.train.evaluators import Evaluator, default_every
 
 
 def check(config: Config) -> None:
@@ -53,6 +54,7 @@ def check_recipe(config: Config) -> None:
         checks.check(phase)
         checks.check_held_out(phase)
     _check_evaluators(config)
+    _note_unranked_checkpoints(config)
     if config.train.compiled is not None and not Path(config.train.compiled).is_dir():
         raise UserError(
             f"train.compiled: {config.train.compiled}: no such directory; `jaxpt plan RECIPE --save DIR` writes one"
@@ -70,6 +72,21 @@ def _check_evaluators(config: Config) -> None:
             evaluator.check(config)
         except UserError as error:
             raise UserError(f"evals.{number}.{error}") from None
+
+
+def _note_unranked_checkpoints(config: Config) -> None:
+    """Notes where `checkpoint.keep_best` has little to choose from: few steps are both saved and evaluated."""
+    saves, metric = config.checkpoint, config.checkpoint.best_metric
+    for evaluator in config.evals if saves.keep_best else ():
+        if evaluator.called != metric.partition("/")[0] or evaluator.every == "end":
+            continue
+        every, measured = saves.every or default_every(config), evaluator.every or default_every(config)
+        both = math.lcm(every, measured)
+        if both not in (every, measured):
+            errors.note(
+                f"checkpoint.keep_best: {metric} is measured every {measured} steps, checkpoints are saved every "
+                f"{every}: they can be ranked every {both} steps alone; checkpoint.every={measured} ranks all"
+            )
 
 
 def _check_schedule(config: Config) -> None:

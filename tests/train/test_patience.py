@@ -9,7 +9,7 @@ import yaml
 
 from jaxpt import cli
 from jaxpt import config as configs
-from jaxpt.train import evaluation, loop
+from jaxpt.train import evaluation, evaluators, loop
 from tests import families, grids
 from tests.train.test_trainable import TEXT
 
@@ -31,7 +31,7 @@ def seen(given, meta, values):
 )
 def test_a_tenth_of_the_run_lies_between_evaluations(steps, every, wanted):
     config = families.config("bert", train={"steps": steps, "eval_every": every})
-    assert evaluation.default_every(config) == wanted
+    assert evaluators.default_every(config) == wanted
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])

@@ -126,6 +126,20 @@ def test_a_run_shorter_than_its_warm_up_has_a_shorter_one(workplace, monkeypatch
     assert config.optimizer.schedule.within(20).build(1.0, 20)(2) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("every", "evaluations", "keep_best", "is_said"),
+    [(5, 3, 1, True), (5, 3, 0, False), (6, 3, 1, False), (3, 6, 1, False)],
+)
+def test_checkpoints_that_cannot_be_ranked_are_said(workplace, monkeypatch, every, evaluations, keep_best, is_said):
+    notes = []
+    saves = [f"checkpoint.every={every}", f"train.eval_every={evaluations}", f"checkpoint.keep_best={keep_best}"]
+    config = configs.load(RECIPE, ["run_dir=runs/x", "data.path=a.txt", *saves])
+    monkeypatch.setattr(errors, "note", notes.append)
+    preflight.check(config)
+    said = "checkpoint.keep_best: validation/loss is measured every 3 steps, checkpoints are saved every 5: they can be"
+    assert notes == [f"{said} ranked every 15 steps alone; checkpoint.every=3 ranks all"] * is_said
+
+
 def test_the_first_rows_of_a_table_are_read(tmp_path):
     """With the labels given, the training set is not read for them."""
     table = tmp_path / "tickets.csv"
