@@ -20,10 +20,11 @@ from jaxpt.train import checksums
 
 def _keep_log_record(record: logging.LogRecord) -> bool:
     """Not what Orbax logs with a traceback and then raises (we say it, in a line), nor that a reader only reads, nor
-    the bytes of a damaged file of its own that nothing depends on (`jaxpt verify` names it)."""
-    left_out = ("read only", "read_only", "Failed to json parse")
-    said_twice = record.exc_info or any(words in str(record.msg) for words in left_out)
-    return not (said_twice and "orbax" in record.pathname)
+    the bytes of a damaged file of its own that nothing depends on (`jaxpt verify` names it), nor that nothing was
+    evaluated at the step of a checkpoint."""
+    left_out = ("read only", "read_only", "Failed to json parse", "did not provide metrics")
+    is_left_out = record.exc_info or any(words in str(record.msg) for words in left_out)
+    return not (is_left_out and "orbax" in record.pathname)
 
 
 def _is_not_of_the_disk(record: logging.LogRecord) -> bool:

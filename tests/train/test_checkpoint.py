@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import logging
 import os
 import shutil
 import time
@@ -76,6 +77,20 @@ def test_what_is_saved_comes_back(run_dir):
         jax.tree.map(np.testing.assert_array_equal, restored, state(3))
         assert checkpoints.meta(2) == {"phase": 2}
         jax.tree.map(np.testing.assert_array_equal, checkpoints.restore_params(SETUP, 1), state(1).params)
+
+
+def test_a_checkpoint_without_metrics_logs_nothing(tmp_path):
+    """Where absl's own handler is not installed, the line would stand on the terminal as it is."""
+    records = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = records.append
+    logging.getLogger("absl").addHandler(handler)
+    try:
+        with opened(tmp_path) as checkpoints:
+            checkpoints.save(state(1), {"phase": 1})
+    finally:
+        logging.getLogger("absl").removeHandler(handler)
+    assert not records
 
 
 def test_a_path_of_a_checkpoint_names_its_step(run_dir):
