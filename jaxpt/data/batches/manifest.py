@@ -162,6 +162,9 @@ def check_phase(directory: Path, saved: Config, config: Config) -> None:
       saved: the recipe that they were prepared with, in one phase.
       config: the run's, in the same phase.
     """
+    theirs, mine = ([task.name for task in recipe.data.mixture] for recipe in (saved, config))
+    if theirs != mine:  # else a key of its first task would be named
+        raise different(directory, "data.mixture", theirs, mine)
     for key, was, now in configs.differences(saved, config):
         if key == "seed" or key.startswith("data."):
             raise different(directory, key, was, now)

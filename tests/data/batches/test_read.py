@@ -172,6 +172,14 @@ def test_other_settings_are_one_line(case, changes, wanted):
     )
 
 
+def test_a_mixture_that_is_left_out_is_named(tmp_path):
+    saved = mixed(tmp_path)
+    config = families.config("t5", data={"source": "batches", "path": str(tmp_path), "validation_fraction": 0.02})
+    wanted = r"with other settings: data\.mixture was \['a', 'b'\], is \[\]; set it back"
+    with pytest.raises(UserError, match=wanted):
+        manifest.check_phase(tmp_path, saved, config)
+
+
 def test_other_objectives_and_vocabularies_are_one_line(case, tmp_path):
     config, directory = case("packed")
     other = from_files(config, directory, **{"objective.mask_rate": 0.3})
