@@ -145,13 +145,14 @@ class CheckpointConfig(Frozen):
     keep_best: NonNegativeInt = execution(1)
     """Keep so many with the best `best_metric`."""
     best_metric: str = execution("validation/loss")
-    """The metric that `keep_best` and `train.patience` go by: an evaluator's name, a slash and one of its metrics."""
+    """The metric that `keep_best` and `train.patience` go by: an evaluator's name, a slash and one of its metrics.
+    Under another one patience counts anew."""
     best_mode: Literal["min", "max"] = execution("min")
     """`min` if low values of `best_metric` are better, `max` if high ones are; by default that of the metric."""
     keep_every: PositiveInt | None = execution(None)
     """Keep checkpoints at multiples of this step forever."""
     save_initial_state: bool = execution(False)
-    """Save the state before the first step, too, and keep it."""
+    """Save the state before the first step, too, and keep the oldest checkpoint."""
     verify: Literal["contents", "sizes"] = execution("contents")
     """What is compared with a checkpoint's checksums before it is read: all bytes, or the files' names and sizes."""
 
