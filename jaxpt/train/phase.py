@@ -191,14 +191,14 @@ class _Expected(NamedTuple):
 
 
 def _expected(config: Config, index: int, meta: dict[str, Any] | None) -> _Expected | None:
-    """What the data of a stage are compared with; None without a checkpoint.
+    """What the data of a stage are compared with; None without a checkpoint, or where the recipe has no such stage.
 
     Stages of one phase have the same data. At the first step of a phase the checkpoint is of the phase before: source
     and vocabulary are compared, each where the two phases have the same settings of it.
     """
-    if meta is None:
-        return None
     stages = configs.train_stages(config)
+    if meta is None or meta["phase"] >= len(stages):
+        return None
     if stages[meta["phase"]].phase == stages[index].phase:
         return _Expected(meta["data"])
     before, now = configs.at_phase(config, meta["phase"]), configs.at_phase(config, index)
