@@ -142,6 +142,11 @@ def test_a_run_says_skips_or_goes_back(recipe, capsys):
     branch = (f"init_from.path={recipe.parent / 'rewind'}", "init_from.step=20", "init_from.state=true")
     assert train(recipe, capsys, "branch", *branch, "train.on_spike=rewind")[0] == 0  # leaves out the same batches
     assert_bit_equal(final(recipe.parent / "branch", 24), ends["rewind"])
+    assert json.loads((recipe.parent / "branch/run.json").read_text())["omitted"] == {"0": [14, 15, 16, 17]}
+    (recipe.parent / "other.txt").write_text((recipe.parent / "text.txt").read_text() + "one more\n")
+    other = f"data.path={recipe.parent / 'other.txt'}"
+    assert train(recipe, capsys, "other_data", *branch, "train.on_spike=rewind", other)[0] == 0
+    assert "omitted" not in json.loads((recipe.parent / "other_data/run.json").read_text())
     for left in (20, 15):  # killed after the rewind; in the middle of it, before what it leaves out was saved
         for step in {15, 20, 24} - set(range(left + 1)):
             shutil.rmtree(recipe.parent / "rewind/checkpoints" / str(step))
