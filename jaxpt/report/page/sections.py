@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxpt.config import at_phase, phase_starts, to_yaml
+from jaxpt.config.kinds import is_unread
 from jaxpt.report import runs as reports
 from jaxpt.report.document import facts, folded, table
 from jaxpt.report.page import costs, mistakes, run_charts, trust
@@ -186,7 +187,8 @@ def _constants(run: RunData) -> Iterator[list[str]]:
     """The constant prediction's metrics of the task."""
     split = "test" if run.receipt.get("test") else "task"
     measured: Mapping[str, float] = run.receipt.get("test") or run.receipt.get("best") or run.receipt.get("task") or {}
-    names = {} if run.config.task is None else run.config.task.baseline_names()
+    task = run.config.task
+    names = {} if task is None or is_unread(task) else task.baseline_names()
     for metric, level in (run.receipt.get(f"{split}_constant") or {}).items():
         if metric in measured:
             where = "test" if split == "test" else "held-out"
