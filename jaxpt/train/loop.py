@@ -208,7 +208,7 @@ class Run:
         done = first = int(current.step)
         self.pending_evaluators = tuple((meta or {}).get("missed", ()))
         self.skipped, self.begins = int(current.skipped), meta is None
-        metrics = Metrics(self.run_dir, self.config, done)
+        metrics: Metrics | None = None
         stages = [*enumerate(itertools.pairwise((*self.starts, self.config.train.steps)))]
         try:
             while (stage := next((n for n, (_, end) in stages if done < end), None)) is not None:
@@ -235,16 +235,19 @@ class Run:
                         current = vocabularies.with_constants(self.phase.setup, current, self.phase.data.tokenizer)
                 if done == start:
                     current = self.phase.setup.begin_phase(current, new_data=done == self.phase.data_start)
+                if metrics is None:  # after `enter`: TensorBoard's import takes a second, beside the data and programs
+                    metrics = Metrics(self.run_dir, self.config, int(current.step))
                 with out_of_memory.explained(self.phase.config):
                     current = self._phase(current, end, metrics)
                 if self.rewind_to is not None:
                     metrics.close()
+                    metrics = None
                     first, self.rewind_to = self.rewind_to, None
                     current, meta = self._rewind(current, first)
-                    metrics = Metrics(self.run_dir, self.config, first)
                 done = int(current.step)
         finally:
-            metrics.close()
+            if metrics is not None:
+                metrics.close()
         return ending.finish(self, current)
 
     def _rewind_target(self, spike: spikes.Spike) -> int | None:

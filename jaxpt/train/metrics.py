@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 from jaxpt.config import Config, dump
-from jaxpt.errors import UserError
 from jaxpt.runtime import packages
 from jaxpt.runtime.disk import write_text, writing
 from jaxpt.train.display import say
@@ -39,8 +38,6 @@ class Metrics:
             board = Board(run_dir / "tensorboard", start)
             self._others.append((board.write, board.close))
         if config.log.wandb:
-            if importlib.util.find_spec("wandb") is None:
-                raise UserError("log.wandb: the package is not installed; pip install wandb, or leave log.wandb out")
             import wandb
 
             run = wandb.init(

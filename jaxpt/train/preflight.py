@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from pathlib import Path
 
@@ -23,10 +24,13 @@ def check(config: Config) -> None:
       config: the run's configuration.
 
     Raises:
-      UserError: the run_dir cannot be written or belongs to another run, or as `check_recipe`.
+      UserError: the run_dir cannot be written or belongs to another run, wandb is wanted and not installed, or as
+        `check_recipe`.
     """
     process.check_limits()
     run_dir.check(config)
+    if config.log.wandb and importlib.util.find_spec("wandb") is None:
+        raise UserError("log.wandb: the package is not installed; pip install wandb, or leave log.wandb out")
     check_recipe(config)
 
 

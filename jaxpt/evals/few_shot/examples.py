@@ -46,6 +46,8 @@ class Located(NamedTuple):
 
     row: Row
     where: str
+    key: tuple[str, int] = ("", 0)
+    """The file, whichever path names it, and the row's number in it: equal for a row that is read twice."""
 
 
 def examples(
@@ -68,17 +70,18 @@ def examples(
       UserError: there is no data, no row counts, a row is not as the task says, or there are fewer rows than shots.
     """
     shots = task.num_shots(shots)
-    rows, is_own = _counted(task, rows_of(task, folder)), True
+    rows = pool = _counted(task, rows_of(task, folder))
     if not rows:
         raise UserError(f"{task.source}: has no rows that count" + (f" (filter: {task.filter})" if task.filter else ""))
-    pool = rows
     if shots and (candidates := shot_rows(task, folder)) is not None:
-        pool, is_own = _counted(task, candidates), False
+        pool = _counted(task, candidates)
+    numbers = {located.key: number for number, located in enumerate(pool)}
+    is_own = any(located.key in numbers for located in rows)
     if shots > len(pool) - is_own:
         beside = " beside the one that is asked" if is_own else ""
         raise UserError(f"{task.source}: {shots} shots, but there are {len(pool) - is_own} rows{beside}; give fewer")
     return [
-        _example(task, located, _prefix(task, _drawn(task, number if is_own else None, number, pool, shots, seed)))
+        _example(task, located, _prefix(task, _drawn(task, numbers.get(located.key), number, pool, shots, seed)))
         for number, located in _limited(task, rows, limit)
     ]
 
@@ -116,24 +119,17 @@ def check_first_rows(task: HarnessTask, folder: str | None, hint: str) -> None:
 
 
 def shot_rows(task: HarnessTask, folder: str | None) -> list[Located] | None:
-    """The rows that shots are drawn from; None: those that are scored."""
+    """The rows that shots are drawn from, which may be scored too; None: those that are scored."""
     data = task.data
     is_tfds = data.tfds is not None and (data.path is None or not _files(task, data.path, folder))
     if data.shots_path is not None and not is_tfds:
         files = _files(task, data.shots_path, folder)
         if not files:
             raise UserError(f"{task.source}: data.shots_path: no file {data.shots_path}; give --data DIR")
-        scored = _files(task, data.path, folder) if data.path is not None else []
-        return None if _same(files, scored) else list(_read(task, files))
+        return list(_read(task, files))
     if is_tfds:
         return None if data.shots_split == data.split else _tfds(data.tfds, data.shots_split)
     return None
-
-
-def _same(files: Sequence[str], others: Sequence[str]) -> bool:
-    """True if both name the same files, in any order."""
-    names, other_names = ({file if "://" in file else os.path.realpath(file) for file in x} for x in (files, others))
-    return names == other_names
 
 
 def _folders(task: HarnessTask, folder: str | None) -> list[Path]:
@@ -156,11 +152,15 @@ def _files(task: HarnessTask, path: str, folder: str | None) -> list[str]:
 def _read(task: HarnessTask, files: Sequence[str]) -> Iterator[Located]:
     settings = {"header": task.data.header, "quoted": task.data.quoted}
     options = {name: value for name, value in settings.items() if value is not None}
-    return (Located(row, tables.where(file, row)) for file in files for row in tables.read(file, **options))
+    for file in files:
+        same = file if "://" in file else os.path.realpath(file)
+        for number, row in enumerate(tables.read(file, **options)):
+            yield Located(row, tables.where(file, row), (same, number))
 
 
 def _tfds(name: str, split: str) -> list[Located]:
-    return [Located(row, tables.where(name, row, "tfds")) for row in tables.read(name, "tfds", split=split)]
+    rows = tables.read(name, "tfds", split=split)
+    return [Located(row, tables.where(name, row, "tfds"), (f"{name} {split}", n)) for n, row in enumerate(rows)]
 
 
 def _counted(task: HarnessTask, rows: list[Located]) -> list[Located]:

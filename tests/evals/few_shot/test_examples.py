@@ -55,12 +55,14 @@ def test_shots_are_drawn_per_example_and_never_the_row_itself(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("shots_path", ["rows.jsonl", "./*.jsonl"])
-def test_shots_from_the_scored_file_never_show_the_row_itself(tmp_path, shots_path):
+@pytest.mark.parametrize(("shots_path", "others"), [("rows.jsonl", 0), ("./*.jsonl", 0), ("./*.jsonl", 1)])
+def test_shots_from_the_scored_file_never_show_the_row_itself(tmp_path, shots_path, others):
     mine = made(tmp_path, CHOICE | {"data": {"path": "rows.jsonl", "shots_path": shots_path}}, rows(4))
-    for example in examples(mine, shots=3):
+    if others:
+        (tmp_path / "more.jsonl").write_text(json.dumps(rows(1)[0] | {"q": "and then"}) + "\n")
+    for example in examples(mine, shots=3 + others):
         shown, asked = example.contexts[0].rsplit("\n\n", 1)
-        assert asked not in shown
+        assert asked not in shown and shown.count("Q:") == 3 + others and shown.count("and then") == others
 
 
 def test_an_empty_continuation_is_named_with_its_row(tmp_path):
