@@ -124,6 +124,18 @@ class SourceConfig(Frozen):
     passes: PositiveInt = 1
     """Passes over a Task that concatenates, filters or draws, each run once, with a seed of its own (`seq2seq`)."""
 
+    @model_validator(mode="after")
+    def _scheme_names_the_source(self) -> Self:
+        """hf://NAME is NAME of the source `hf`."""
+        if isinstance(self.path, str) and self.path.startswith(HF_SCHEME):
+            if self.source not in ("auto", "hf"):
+                raise ValueError(f"path {self.path} is of the source hf, not of {self.source}; leave source out")
+            # Before the class is in use; a validator of the input would make lists of YAML a mistake (strict types).
+            object.__setattr__(self, "path", self.path.removeprefix(HF_SCHEME))
+            object.__setattr__(self, "source", "hf")
+            self.__pydantic_fields_set__.add("source")
+        return self
+
     @property
     def has_test(self) -> bool:
         """True if a task is scored at the end on rows of its own."""
@@ -166,18 +178,6 @@ class DataConfig(SourceConfig):
     """Where prepared records are looked for before they are made: a copy of `records` of another cache (https://, gs://)."""
     readers: NonNegativeInt = execution(0)
     """Threads that prepare batches; 0: one for each core, four at most."""
-
-    @model_validator(mode="after")
-    def _scheme_names_the_source(self) -> Self:
-        """hf://NAME is NAME of the source `hf`."""
-        if isinstance(self.path, str) and self.path.startswith(HF_SCHEME):
-            if self.source not in ("auto", "hf"):
-                raise ValueError(f"path {self.path} is of the source hf, not of {self.source}; leave source out")
-            # Before the class is in use; a validator of the input would make lists of YAML a mistake (strict types).
-            object.__setattr__(self, "path", self.path.removeprefix(HF_SCHEME))
-            object.__setattr__(self, "source", "hf")
-            self.__pydantic_fields_set__.add("source")
-        return self
 
     @model_validator(mode="after")
     def _examples_are_packed(self) -> Self:

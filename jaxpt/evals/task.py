@@ -133,10 +133,11 @@ class _OneTask:
         fitted = self._config.task.calibration(of_rows, self._targets) if is_fitted else {}
 
         def details(params: Any, measured: Mapping[str, float]) -> Details:
-            losses = self.predictor.losses(params, self._found.records, of_rows, self._targets)
+            row_targets = [config.task.row_target(target) for target in self._targets]
+            losses = self.predictor.losses(params, self._found.records, of_rows, row_targets)
             task = with_measured(self._config, measured).task
             confidences = [task.confidence(of_row) if has_outputs else None for of_row in of_rows]
-            task_details = row_details(task, rows, self._targets, predictions, losses, confidences)
+            task_details = row_details(task, rows, row_targets, predictions, losses, confidences)
             reliability = task.reliability(of_rows, self._targets) if has_outputs else {}
             common = {"labels": self._labels, **({"reliability": reliability} if reliability else {})}
             parts = tuple(common | part for part in task_details.parts)

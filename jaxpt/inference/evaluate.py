@@ -341,7 +341,8 @@ def _write_summary(
     """Writes `results.json`: what was made, and what earlier commands left."""
     entries = {key: entry for key, entry in earlier.items() if files.is_complete(_path(folder, *key))}
     entries |= {(r.task.name, r.shots): {**r.plain(), **more} for r in task_results}
-    text = json.dumps({"results": list(entries.values())}, indent=1, ensure_ascii=False)
+    results = files.without_nan({"results": list(entries.values())})  # such as a correlation of equal scores
+    text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "results.json", f"{text}\n")
 

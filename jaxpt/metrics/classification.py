@@ -300,6 +300,9 @@ def _averaged_f1(predictions: Sequence, targets: Sequence, labels: Labels | None
 
     options: dict[str, Any] = {"average": average, "zero_division": 0}
     if is_matrix(targets):
-        return float(f1_score(np.asarray(targets), np.asarray(predictions), **options))
+        targets_NxC, predictions_NxC = np.asarray(targets), np.asarray(predictions)
+        if targets_NxC.shape[1] == 1:  # scikit-learn takes one column for two classes
+            options["average"] = "binary"
+        return float(f1_score(targets_NxC, predictions_NxC, **options))
     ids = range(len(class_names(predictions, targets, labels)))
     return float(f1_score(*_ids(targets, predictions, labels), labels=ids, **options))

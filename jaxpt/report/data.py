@@ -92,13 +92,16 @@ def measure(config: Config, has_tokenizer: bool = True, limit: int | None = None
 
 
 def _size(part: Result) -> int:
-    """Of the training set: rows, or tokens."""
+    """Of the training set: examples, or tokens. A row may be several examples, which a vocabulary tells."""
     train = part["splits"]["train"]
-    return train["documents"] if part["unit"] == "rows" else train["total"]
+    if part["unit"] != "rows":
+        return train["total"]
+    return train["cut"]["examples"] if train["cut"] else train["documents"]
 
 
 def _phases(config: Config, parts: Sequence[Part], sizes: dict[str, int]) -> Iterator[Result]:
-    """Steps of each phase, and epochs of each task: of rows exactly, of text as if each row were full of it."""
+    """Steps of each phase, and epochs of each task: of examples exactly, of text as if each row were full of it; None
+    of examples of which a run packs as many as fit into a row."""
     from jaxpt.data.stream.order import proportional
 
     starts = (*phase_starts(config), config.train.steps)
@@ -111,7 +114,8 @@ def _phases(config: Config, parts: Sequence[Part], sizes: dict[str, int]) -> Ite
         read = examples * (data.length if config.task is None else 1) / sum(rates)
         yield {
             "steps": end - start, "batch_size": data.batch_size, "length": data.length,
-            "epochs": {name: read * rate / max(sizes[name], 1) for name, rate in zip(sizes, rates)},
+            "epochs": None if config.task is not None and data.packing and data.batch_examples is None
+            else {name: read * rate / max(sizes[name], 1) for name, rate in zip(sizes, rates)},
         }  # fmt: skip
 
 
@@ -245,7 +249,9 @@ def _epochs(statistics: Result) -> Iterator[str]:
         prefix = f"phase {index}: " if len(statistics["phases"]) > 1 else ""
         size = f"{phase['steps']:,} steps of {phase['batch_size']:,} × {phase['length']:,} tokens"
         if phase["epochs"] is None:
-            why = "all is read" if statistics["first"] is not None else "there is a vocabulary"
+            is_packed = all(part["unit"] == "rows" for part in statistics["parts"].values())
+            why = "there is a vocabulary" if not is_packed else "a run packs its rows"
+            why = "all is read" if statistics["first"] is not None else why
             yield f"{prefix}{size}: epochs are known once {why}"
             continue
         many = len(phase["epochs"]) > 1

@@ -295,9 +295,10 @@ def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
       row_files: its files.
 
     Raises:
-      UserError: they have fewer than two labels.
+      UserError: they have fewer than two labels, and the task does not say that there is one.
     """
     counts: dict[str, int] = {}
+    least = min(2, len(getattr(task, "labels", None) or "ab"))
     task = task.before_labels((row, file.where(row)) for file in row_files for row in file.rows(task))
     if getattr(task, "separator", None) in ("|", ";"):
         errors.note(f"column {task.label!r}: labels separated by {task.separator!r}")
@@ -305,7 +306,7 @@ def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
         for row in file.rows(task):
             for label in task.labels_in(row, file.where(row)):
                 counts[label] = counts.get(label, 0) + 1
-    if len(counts) < 2:
+    if len(counts) < least:
         known = ", ".join(counts) or "none"
         names = ", ".join(file.name for file in row_files)
         raise UserError(f"{names}: wants rows of two labels or more (task.label), got {known}")

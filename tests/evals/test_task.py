@@ -41,6 +41,19 @@ def test_of_the_validation_set_the_first_rows_are_scored(tmp_path):
     assert len(scored("test")) == 12
 
 
+@pytest.mark.slow
+def test_rows_that_are_scored_in_groups_are_told_one_by_one(tmp_path):
+    settings = {"kind": "classification", "group": "other", "metrics": ["multirc", "accuracy"]}
+    config = fine_tuning.recipe(tmp_path, task=settings)
+    data, setup = datasets.prepare(config), state.setup(config)
+    params = setup.init().params
+    found = TaskMetrics().prepare(setup, data)(params, {}, lambda: False)
+    rows = found.details(params, {}).rows
+    right = [row["prediction"] == row["target"] for row in rows]
+    assert found.metrics["accuracy"] == pytest.approx(sum(right) / len(rows))
+    assert {row["target"] for row in rows} == {"bad", "good"} and all(row["loss"] > 0 for row in rows)
+
+
 def test_lines_say_what_a_value_is_of_and_what_it_is_compared_with():
     """Each word's most frequent tag is no constant."""
     tagging = TaggingTask(labels=("B-A", "O"), metrics=("tag_accuracy", "macro_f1", "span_f1"))

@@ -182,3 +182,11 @@ def test_confusion_matrix():
         confusion_matrix(["a"], ["x"], ["a", "b"])
     with pytest.raises(UserError, match="the target '' is none"):
         confusion_matrix(["a"], [""], ["a", "b"])
+
+
+@pytest.mark.parametrize("metric", ["micro_f1", "macro_f1", "weighted_f1"])
+def test_sets_of_one_possible_label_are_scored_as_those_of_several(metric):
+    """scikit-learn would take a matrix of one column for two classes."""
+    targets, predictions = [(1,)] * 10 + [(0,)] * 90, [(1,)] * 5 + [(0,)] * 95
+    assert value(metric, predictions, targets) == pytest.approx(2 / 3)
+    assert value(metric, [(0,)] * 100, targets) == 0

@@ -11,6 +11,7 @@ import pytest
 from jaxpt import cli
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
+from tests import fine_tuning
 
 ROOT = Path(__file__).parents[2]
 SMOKE, FINETUNE = ROOT / "configs" / "smoke", ROOT / "configs" / "finetune"
@@ -98,6 +99,16 @@ def test_labelled_rows_without_a_model(capsys, name):
     assert splits["test"]["in_train"]["count"] + splits["validation"]["documents"] >= 1
     assert splits["train"]["columns"]["text"]["mean"] == 5 and found["unit"] == "words"
     assert found["phases"][0]["epochs"]["data"] == pytest.approx(80 / splits["train"]["documents"])
+
+
+def test_epochs_are_of_examples(tmp_path, capsys):
+    """A symmetric pair is two of them; how many a run packs into a row is not known before."""
+    fine_tuning.recipe(tmp_path, task={"kind": "classification", "pair": "other", "is_symmetric": True})
+    found = measured(capsys, "recipe.yaml")
+    train = found["parts"]["data"]["splits"]["train"]
+    assert found["phases"][0]["epochs"]["data"] == pytest.approx(4 * 8 / (2 * train["documents"]))
+    assert measured(capsys, "recipe.yaml", "data.packing=true")["phases"][0]["epochs"] is None
+    assert "epochs are known once a run packs its rows" in run(capsys, "recipe.yaml", "data.packing=true")[1]
 
 
 def test_several_labels_of_a_row(capsys):

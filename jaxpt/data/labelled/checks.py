@@ -159,20 +159,32 @@ def _check_files(config: Config) -> None:
                 raise UserError(f"data.{key}: {file} is a file of data.{key_by_path[real]}, too; name another one")
 
 
-def _check_targets(config: Config, targets: np.ndarray) -> None:
-    """Raises UserError where a label has no row in the training set.
+def _check_targets(config: Config, targets: np.ndarray) -> Iterator[str]:
+    """Says which label has no row in the training set, though its files have some.
 
     Args:
       config: the run's configuration.
       targets: of all training rows.
+
+    Yields:
+      A line for the user.
+
+    Raises:
+      UserError: the files have no such row either.
     """
     labels = getattr(config.task, "labels", None)
     if labels is None:
         return
     counts = targets.sum(0) if targets.ndim == 2 else np.bincount(targets, minlength=len(labels))
     empty = [label for label, count in zip(labels, counts) if not count]
-    if empty:
-        raise UserError(f"data.path: no row has the label {empty[0]!r}; add some, or take it out of task.labels")
+    if not empty:
+        return
+    rows = ((row, file.where(row)) for file in files(config.data, "train") for row in file.rows(config.task))
+    occurring = {label for row, where in rows for label in config.task.labels_in(row, where)}
+    if (missing := next((label for label in empty if label not in occurring), None)) is not None:
+        raise UserError(f"data.path: no row has the label {missing!r}; add some, or take it out of task.labels")
+    chosen = "data.validation_fraction, data.test_fraction or data.train_rows chose other rows"
+    yield f"labels without a row to train on, as {empty[0]!r}: {len(empty):,} of {len(labels):,}; {chosen}"
 
 
 def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[str]:
@@ -252,7 +264,7 @@ def _task_lines(config: Config, stores: dict[str, Store]) -> Iterator[str]:
                 yield f"{split}: {count:,} of {counts['documents']:,} rows were left out: {why}"
         features = store.manifest["features"]
         if split == "train" and "target" in features:
-            _check_targets(config, store.values("target"))
+            yield from _check_targets(config, store.values("target"))
         elif split == "train" and {"targets", "positions"} <= features.keys():  # of each word
-            _check_targets(config, store.values("targets"))
+            yield from _check_targets(config, store.values("targets"))
     yield from lines(config, cut)

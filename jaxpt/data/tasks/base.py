@@ -228,6 +228,10 @@ class Task(TaskConfig):
         """The rows that are scored, and the target of each."""
         return list(rows), [self.target(row.row, row.where) for row in rows]
 
+    def row_target(self, target: Any) -> Any:
+        """The target of a row by itself, as `target` gives it, from one that `grouped` gives."""
+        return target
+
     def with_measured(self, metrics: Mapping[str, float]) -> Task:
         """The task with what is chosen on the validation set, such as a threshold.
 

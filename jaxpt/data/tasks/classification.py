@@ -126,6 +126,9 @@ class ClassificationTask(TextsTask):
         groups = (self._group_of(row.row, row.where) for row in rows)
         return rows, [GroupedLabel(target, group) for target, group in zip(targets, groups, strict=True)]
 
+    def row_target(self, target: GroupedLabel | int) -> int:
+        return target.label if isinstance(target, GroupedLabel) else target
+
     def _group_of(self, row: Row, where: str) -> tuple[str, ...]:
         return tuple(tables.label(tables.column(row, name, where)) for name in names_of(self.group))
 
@@ -211,7 +214,7 @@ class ClassificationTask(TextsTask):
         if len(targets) < calibration.MIN_ROWS:
             return {}
         logits = np.stack([self.pooled(of_row) for of_row in outputs]).astype(np.float64)
-        labels = [target.label if isinstance(target, GroupedLabel) else target for target in targets]
+        labels = [self.row_target(target) for target in targets]
         temperature = self.temperature or calibration.fit_temperature(logits, labels)
         is_correct = logits.argmax(-1) == np.asarray(labels)
         errors = {

@@ -59,8 +59,9 @@ class MultiLabelTask(TextsTask):
         columns = names_of(self.label)
         if len(set(columns)) < len(columns):
             raise ValueError("label: a column is named twice")
-        if self.thresholds is not None and len(self.thresholds) != self.outputs:
-            raise ValueError(f"thresholds: expected one for each of labels, {self.outputs}, got {len(self.thresholds)}")
+        count = self.outputs or len(columns) * (not isinstance(self.label, str))  # 0: labels are not known yet
+        if self.thresholds is not None and count and len(self.thresholds) != count:
+            raise ValueError(f"thresholds: expected one for each of labels, {count}, got {len(self.thresholds)}")
         if not isinstance(self.label, str) and self.labels is not None and set(self.labels) != set(columns):
             raise ValueError("labels: expected the names of the columns in label, each once; leave labels out")
         if not isinstance(self.label, str) and self.separator is not None:
@@ -92,8 +93,8 @@ class MultiLabelTask(TextsTask):
         return next(known, divided[0])
 
     def before_labels(self, rows: Iterable[tuple[Row, str]]) -> MultiLabelTask:
-        """The task with the separator of its rows: the first of `SEPARATORS` that occurs."""
-        if self.separator is not None or not isinstance(self.label, str):
+        """The task with the separator of its rows, the first of `SEPARATORS` that occurs, where its labels are not given."""
+        if self.separator is not None or self.labels is not None or not isinstance(self.label, str):
             return self
         values = (tables.column(row, self.label, where) for row, where in rows)
         occurring = {

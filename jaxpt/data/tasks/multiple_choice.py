@@ -171,6 +171,12 @@ class MultipleChoiceTask(Task):
         texts, value = self.choices_in(row, where).texts, tables.column(row, self.label, where)
         return RightChoices(texts, tuple(value) if isinstance(value, list) else (texts[self.target(row, where)],))
 
+    def row_target(self, target: RightChoices | int) -> int:
+        """The index of the first choice that is right."""
+        if not isinstance(target, RightChoices):
+            return target
+        return next(index for index, text in enumerate(target.texts) if text in target.right)
+
     def score(self, predictions: Sequence[int], targets: Sequence[Any], metric: str) -> dict[str, float]:
         """A metric; with record any right choice counts."""
         if "record" not in self.scored:
@@ -234,11 +240,11 @@ class MultipleChoiceTask(Task):
         """−log softmax(outputs)[right choice]."""
         return float(metrics.negative_log_softmax(outputs[0][0])[target])
 
-    def named(self, value: int, row: Row, where: str) -> str:
-        """The text of a choice."""
-        return self.choices_in(row, where).texts[value]
+    def named(self, value: int, row: Row, where: str) -> str | None:
+        """The text of a choice; None of text that is none."""
+        return None if value < 0 else self.choices_in(row, where).texts[value]
 
-    def parsed(self, value: str) -> str:
+    def parsed(self, value: str | None) -> str | None:
         """The text of a choice, which accuracy compares as it does numbers."""
         if "record" in self.scored:
             raise NotImplementedError("the other right choices of a row are not named")

@@ -24,6 +24,17 @@ def test_a_tag_that_no_row_has_is_refused(tmp_path):
     assert str(error.value) == ("data.path: no row has the label 'I-good'; add some, or take it out of task.labels")
 
 
+def test_a_tag_whose_only_row_is_held_out_is_said(tmp_path):
+    """Nobody chose the tags, nor the rows that are held out."""
+    made = rows(*(("O", "O", f"T{n}") for n in range(40)))
+    config = fine_tuning.recipe(tmp_path, made=made, task={"kind": "tagging"})
+    said = []
+    data = datasets.prepare(config, report=said.append)
+    held_out = len(data.validation)
+    (line,) = [line for line in said if "without a row to train on" in line]
+    assert line.startswith("labels without a row to train on, as 'T") and f": {held_out} of 41; " in line
+
+
 @pytest.mark.parametrize(
     ("split", "row", "label", "words"),
     [

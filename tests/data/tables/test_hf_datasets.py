@@ -15,6 +15,11 @@ from tests import families
 def test_hf_is_a_scheme_of_paths():
     data = families.config("gpt2", data={**families.tree("gpt2")["data"], "path": "hf://lab/texts/en@v1"}).data
     assert (data.source, data.path) == ("hf", "lab/texts/en@v1")
+    sources = [{"name": name, "path": f"hf://lab/{name}"} for name in "ab"]
+    mixture = families.config(
+        "gpt2", data={**families.tree("gpt2")["data"], "path": None, "mixture": sources}
+    ).data.mixture
+    assert [(source.source, source.path) for source in mixture] == [("hf", "lab/a"), ("hf", "lab/b")]
     with pytest.raises(UserError, match="data: path hf://lab/texts is of the source hf, not of text; leave source out"):
         families.config("gpt2", data={**families.tree("gpt2")["data"], "source": "text", "path": "hf://lab/texts"})
 

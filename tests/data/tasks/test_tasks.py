@@ -63,6 +63,7 @@ def test_label_columns_have_no_separator():
 
 def test_a_label_may_hold_a_separator_of_others():
     task = MultiLabelTask(labels=("Food, Drink", "Travel"))
+    assert task.before_labels([(Row(1, {"label": "Food, Drink"}), "line 1")]) is task, "its labels are known"
     for text, target in (("Food, Drink", (1, 0)), ("Food, Drink|Travel", (1, 1)), ("Travel; Food, Drink", (1, 1))):
         assert task.target(Row(1, {"label": text}), "f") == target
     with pytest.raises(UserError, match="label 'Foods' is none of"):
@@ -79,6 +80,9 @@ def test_a_column_for_each_label():
         task.target(Row(1, {"joy": 0, "fear": "fear"}), "f")
     with pytest.raises(ValueError, match="labels: expected the names of the columns in label"):
         MultiLabelTask(label=("joy", "fear"), labels=("joy", "anger"))
+    assert MultiLabelTask(label=("joy", "fear"), thresholds=(0.3, 0.6)).thresholds == (0.3, 0.6)
+    with pytest.raises(ValueError, match="thresholds: expected one for each of labels, 2, got 1"):
+        MultiLabelTask(label=("joy", "fear"), thresholds=(0.3,))
 
 
 def test_delimiters_and_encodings_are_checked_with_the_recipe():
