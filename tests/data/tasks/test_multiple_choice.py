@@ -136,9 +136,8 @@ def test_choices_in_the_place_of_a_placeholder_of_which_any_right_one_counts():
     assert CLOZE.score([2, 1, -1], targets, "accuracy") == {"accuracy": pytest.approx(2 / 3)}
     assert CLOZE.majority("record", rows, rows, targets) is None
     assert [CLOZE.row_target(target) for target in targets] == [1] * 3, "of each row one that is right"
-    assert [task.named(index, row, "") for task in (CLOZE, MultipleChoiceTask(choices="entities")) for index in (2, -1)] == [
-        "Eve", None, "Eve", None,
-    ]  # fmt: skip
+    plain = MultipleChoiceTask(choices="entities")
+    assert [task.named(index, row, "") for task in (CLOZE, plain) for index in (2, -1)] == ["Eve", None] * 2
     with pytest.raises(UserError, match=r"label 'Zoe' \(task.label\) is none of 3 choices"):
         CLOZE.target(Row(1, {**RECORD, "answers": ["Zoe"]}), "")
 
