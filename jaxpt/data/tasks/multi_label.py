@@ -93,7 +93,7 @@ class MultiLabelTask(TextsTask):
         return next(known, divided[0])
 
     def before_labels(self, rows: Iterable[tuple[Row, str]]) -> MultiLabelTask:
-        """The task with the separator of its rows: the first of `SEPARATORS` that occurs. Labels that are given decide."""
+        """The task with the separator of its rows, where labels are not given: the first of `SEPARATORS` there is."""
         if self.separator is not None or self.labels is not None or not isinstance(self.label, str):
             return self
         values = (tables.column(row, self.label, where) for row, where in rows)
