@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jaxpt.decode import fill as masks
 from jaxpt.decode import spans
 from jaxpt.decode.engine import Prompt
+from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
 from jaxpt.objectives.formats import Format
 from jaxpt.objectives.seq2seq import mask_id
@@ -118,7 +119,7 @@ def _spans(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list
     if blank == "mask":  # the answer is the whole text
         keys = {"max_new_tokens": 64 + max((len(prompt.encoder) for prompt in prompts), default=0)} | dict(keys)
     options = model.options(**keys)
-    completed = dict(model.generate_iter(prompts, options))
+    completed = _completed(model, prompts, options)
 
     def spans_of(number: int, completion: Completion) -> list[list[int]]:
         ids = [i for i in completion.tokens if i not in options.eos]
@@ -148,11 +149,16 @@ def _middles(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> li
             raise UserError(f"text {number}: has {FILL} {len(others)} times; this model fills one middle")
         encoded = (model.tokenizer.encode(part, special=True) for part in (prefix, others[0]))
         prompts.append(Prompt(spans.infilling_prompt(*encoded, model.vocabulary)))
-    completed = dict(model.generate_iter(prompts, model.options(**keys)))
     return [
-        [[(completion.text, _probability(completion)) for completion in completed[number]]]
-        for number in range(len(texts))
+        [[(completion.text, _probability(completion)) for completion in of_prompt]]
+        for of_prompt in _completed(model, prompts, model.options(**keys))
     ]
+
+
+def _completed(model: Loaded, prompts: Sequence[Prompt], options: Options) -> list[list[Completion]]:
+    """The completions of each prompt, the most likely first: samples come as drawn, beams by their length penalty."""
+    completed = dict(model.generate_iter(prompts, options))
+    return [sorted(completed[number], key=_probability, reverse=True) for number in range(len(prompts))]
 
 
 def _candidates(model: Loaded, candidate_spans: list[list[list[int]]], completed: list[Completion]) -> list[Candidates]:
