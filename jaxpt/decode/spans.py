@@ -45,8 +45,8 @@ def span_input(pieces: Sequence[Ids], layout: Format, vocabulary: Vocabulary) ->
         raise UserError("this model was not trained to fill spans: use one of span_corruption, ul2 or bart")
     if layout.blank == "mask":
         blanks = [mask_id(vocabulary, "bart")] * spans
-    elif spans > vocabulary.sentinels:
-        raise UserError(f"the text has {spans} missing spans, the vocabulary {vocabulary.sentinels} sentinels")
+    elif spans > (most := vocabulary.sentinels - len(layout.modes)):
+        raise UserError(f"has {spans} missing spans, the vocabulary {most} sentinels for them")
     else:
         blanks = [vocabulary.first_sentinel - n for n in range(spans)]
     parts = zip(pieces, [*([blank] for blank in blanks), []])

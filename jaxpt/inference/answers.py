@@ -100,7 +100,8 @@ class Answers:
           where: what their numbers follow in a message.
 
         Raises:
-          UserError: a prompt that is empty or too long, or without a mask for an encoder.
+          UserError: a prompt that is empty or too long, without a mask for an encoder, or with more missing than the
+            model fills.
         """
         for number, text in enumerate(texts, 1):
             try:
@@ -122,7 +123,8 @@ class Answers:
     def _check(self, text: str) -> None:
         model = self._model
         if self._options is not None:
-            return model.check([model.prompt_ids(text)], self._options)
+            prompt = filling.prompt(model, text) if model.fills(text) else model.prompt_ids(text)
+            return model.check([prompt], self._options)
         filling.check(model)  # which says why a model predicts no tokens
         if not model.fills(text):
             mask = model.vocabulary.mask

@@ -50,7 +50,7 @@ def fill(model: Loaded, texts: Sequence[str], k: int, keys: Mapping[str, Any]) -
         return _masks(model, texts, k)
     beams = keys.get("beams", 1)
     keys = {"scores": True, **({"samples": min(k, beams)} if beams > 1 else {}), **keys}
-    return (_middles if model.family == "decoder" else _spans)(model, texts, keys)
+    return (_middles if model.family == "decoder" else _spans)(model, _prompts(model, texts), keys)
 
 
 def _blanks(model: Loaded) -> str | frozenset[int]:
@@ -104,18 +104,44 @@ def _masks(model: Loaded, texts: Sequence[str], k: int) -> list[list[Candidates]
     ]
 
 
-def _spans(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list[list[Candidates]]:
+def prompt(model: Loaded, text: str) -> Prompt:
+    """What a model that generates reads for a text with something missing.
+
+    Args:
+      model: no encoder.
+      text: one that it fills.
+
+    Raises:
+      UserError: more is missing than the model fills in one text.
+    """
+    if model.family == "decoder":
+        prefix, *others = text.split(FILL)
+        if len(others) != 1:
+            raise UserError(f"has {FILL} {len(others)} times; this model fills one middle")
+        encoded = (model.tokenizer.encode(part, special=True) for part in (prefix, others[0]))
+        return Prompt(spans.infilling_prompt(*encoded, model.vocabulary))
+    ids = model.tokenizer.encode(text, special=True)
+    mode = ids[:1] if model.reader.is_mode(ids) else []  # of UL2, written at the start
+    layout = model.reader.format(None if mode else "NLU")
+    pieces = _split(ids[len(mode) :], _blanks(model))
+    pieces[0] = [*mode, *pieces[0]]
+    return Prompt(list(layout.decoder_start), spans.span_input(pieces, layout, model.vocabulary))
+
+
+def _prompts(model: Loaded, texts: Sequence[str]) -> list[Prompt]:
+    prompts = []
+    for number, text in enumerate(texts):
+        try:
+            prompts.append(prompt(model, text))
+        except UserError as error:
+            raise UserError(f"text {number}: {error}") from None
+    return prompts
+
+
+def _spans(model: Loaded, prompts: Sequence[Prompt], keys: Mapping[str, Any]) -> list[list[Candidates]]:
     """Of an encoder-decoder."""
     blanks, v, blank = _blanks(model), model.vocabulary, model.reader.format("NLU").blank
-    prompts, counts = [], []
-    for text in texts:
-        ids = model.tokenizer.encode(text, special=True)
-        mode = ids[:1] if model.reader.is_mode(ids) else []  # of UL2, written at the start
-        layout = model.reader.format(None if mode else "NLU")
-        pieces = _split(ids[len(mode) :], blanks)
-        pieces[0] = [*mode, *pieces[0]]
-        prompts.append(Prompt(list(layout.decoder_start), spans.span_input(pieces, layout, v)))
-        counts.append(len(pieces) - 1)
+    counts = [sum(i in blanks for i in prompt.encoder) for prompt in prompts]
     if blank == "mask":  # the answer is the whole text
         keys = {"max_new_tokens": 64 + max((len(prompt.encoder) for prompt in prompts), default=0)} | dict(keys)
     options = model.options(**keys)
@@ -130,7 +156,7 @@ def _spans(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list
     return [
         _candidates(model, [spans_of(number, completion) for completion in completed[number]], completed[number])
         or [[] for _ in range(counts[number])]  # beam search may find none
-        for number in range(len(texts))
+        for number in range(len(prompts))
     ]
 
 
@@ -140,15 +166,8 @@ def _aligned(inputs: Sequence[int], ids: list[int], layout: Format, mask: int) -
     return spans.aligned_spans(inputs, restored, mask)
 
 
-def _middles(model: Loaded, texts: Sequence[str], keys: Mapping[str, Any]) -> list[list[Candidates]]:
+def _middles(model: Loaded, prompts: Sequence[Prompt], keys: Mapping[str, Any]) -> list[list[Candidates]]:
     """Of a fill-in-the-middle decoder."""
-    prompts = []
-    for number, text in enumerate(texts):
-        prefix, *others = text.split(FILL)
-        if len(others) != 1:
-            raise UserError(f"text {number}: has {FILL} {len(others)} times; this model fills one middle")
-        encoded = (model.tokenizer.encode(part, special=True) for part in (prefix, others[0]))
-        prompts.append(Prompt(spans.infilling_prompt(*encoded, model.vocabulary)))
     return [
         [[(completion.text, _probability(completion)) for completion in of_prompt]]
         for of_prompt in _completed(model, prompts, model.options(**keys))

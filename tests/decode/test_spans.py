@@ -91,6 +91,8 @@ def test_of_adjacent_masks_the_first_one_has_the_span():
 def test_bad_input_is_one_line():
     with pytest.raises(UserError, match="11 missing spans, the vocabulary 10 sentinels"):
         span_input([[]] * 12, Format(blank="sentinels"), VOCABULARY)
+    with pytest.raises(UserError, match="8 missing spans, the vocabulary 7 sentinels"):  # UL2's modes are no blanks
+        span_input([[]] * 9, Format(blank="sentinels", modes=(90, 91, 92)), VOCABULARY)
     with pytest.raises(UserError, match="not trained to fill spans"):
         span_input([[5], []], Format(), VOCABULARY)
     with pytest.raises(UserError, match="infilling needs 3 sentinels"):
