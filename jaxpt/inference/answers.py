@@ -164,7 +164,7 @@ class Answers:
         is_filled = [model.fills(text) for text in texts]
         blanks = [i for i, filled in enumerate(is_filled) if filled]
         others = [i for i, filled in enumerate(is_filled) if not filled]
-        for i, fills in zip(blanks, self._fill([texts[i] for i in blanks])):
+        for i, fills in zip(blanks, self._fill([texts[i] for i in blanks], [first + i for i in blanks])):
             yield i, Fills(fills)
         if not others:
             return
@@ -173,9 +173,9 @@ class Answers:
         for n, completions in model.generate_iter(prompts, self._options, on_text=callback):
             yield others[n], Texts(completions)
 
-    def _fill(self, texts: list[str]) -> list[list[Candidates]]:
+    def _fill(self, texts: list[str], rows: list[int]) -> list[list[Candidates]]:
         if not texts:
             return []
         if self._is_encoder:
             return self._model.fill(texts, self._settings.get("top_k", CANDIDATES))
-        return self._model.fill(texts, **self._settings)
+        return filling.fill(self._model, texts, CANDIDATES, self._settings, rows)

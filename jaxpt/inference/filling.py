@@ -8,12 +8,14 @@ fill in the middle   the cat <FILL> the mat             one span of any length
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.decode import fill as masks
 from jaxpt.decode import spans
+from jaxpt.decode.batching import bucket
 from jaxpt.decode.engine import Prompt
 from jaxpt.decode.options import Options
 from jaxpt.errors import UserError
@@ -38,8 +40,10 @@ def fills(model: Loaded, text: str) -> bool:
     return any(i in blanks for i in model.tokenizer.encode(text, special=True))
 
 
-def fill(model: Loaded, texts: Sequence[str], k: int, keys: Mapping[str, Any]) -> list[list[Candidates]]:
-    """See `Loaded.fill`."""
+def fill(
+    model: Loaded, texts: Sequence[str], k: int, keys: Mapping[str, Any], rows: Sequence[int] | None = None
+) -> list[list[Candidates]]:
+    """See `Loaded.fill`; `rows`: numbers that the samples of the texts depend on, by default 0, 1, …"""
     check(model)
     for number, text in enumerate(texts):
         if not fills(model, text):
@@ -50,7 +54,8 @@ def fill(model: Loaded, texts: Sequence[str], k: int, keys: Mapping[str, Any]) -
         return _masks(model, texts, k)
     beams = keys.get("beams", 1)
     keys = {"scores": True, **({"samples": min(k, beams)} if beams > 1 else {}), **keys}
-    return (_middles if model.family == "decoder" else _spans)(model, _prompts(model, texts), keys)
+    prompts = _prompts(model, texts, range(len(texts)) if rows is None else rows)
+    return (_middles if model.family == "decoder" else _spans)(model, prompts, keys)
 
 
 def _blanks(model: Loaded) -> str | frozenset[int]:
@@ -128,11 +133,11 @@ def prompt(model: Loaded, text: str) -> Prompt:
     return Prompt(list(layout.decoder_start), spans.span_input(pieces, layout, model.vocabulary))
 
 
-def _prompts(model: Loaded, texts: Sequence[str]) -> list[Prompt]:
+def _prompts(model: Loaded, texts: Sequence[str], rows: Sequence[int]) -> list[Prompt]:
     prompts = []
-    for number, text in enumerate(texts):
+    for number, (text, row) in enumerate(zip(texts, rows, strict=True)):
         try:
-            prompts.append(prompt(model, text))
+            prompts.append(prompt(model, text)._replace(row=row))
         except UserError as error:
             raise UserError(f"text {number}: {error}") from None
     return prompts
@@ -142,10 +147,10 @@ def _spans(model: Loaded, prompts: Sequence[Prompt], keys: Mapping[str, Any]) ->
     """Of an encoder-decoder."""
     blanks, v, blank = _blanks(model), model.vocabulary, model.reader.format("NLU").blank
     counts = [sum(i in blanks for i in prompt.encoder) for prompt in prompts]
-    if blank == "mask":  # the answer is the whole text
-        keys = {"max_new_tokens": 64 + max((len(prompt.encoder) for prompt in prompts), default=0)} | dict(keys)
-    options = model.options(**keys)
-    completed = _completed(model, prompts, options)
+    options, limits = model.options(**keys), None
+    if blank == "mask" and "max_new_tokens" not in keys:  # the answer is the whole text, whatever the others' lengths
+        limits = [64 + bucket(len(prompt.encoder)) for prompt in prompts]
+    completed = _completed(model, prompts, options, limits)
 
     def spans_of(number: int, completion: Completion) -> list[list[int]]:
         ids = [i for i in completion.tokens if i not in options.eos]
@@ -174,10 +179,25 @@ def _middles(model: Loaded, prompts: Sequence[Prompt], keys: Mapping[str, Any]) 
     ]
 
 
-def _completed(model: Loaded, prompts: Sequence[Prompt], options: Options) -> list[list[Completion]]:
-    """The completions of each prompt, the most likely first: samples come as drawn, beams by their length penalty."""
-    completed = dict(model.generate_iter(prompts, options))
-    return [sorted(completed[number], key=_probability, reverse=True) for number in range(len(prompts))]
+def _completed(
+    model: Loaded, prompts: Sequence[Prompt], options: Options, limits: Sequence[int] | None = None
+) -> list[list[Completion]]:
+    """The completions of each prompt, the most likely first: samples come as drawn, beams by their length penalty.
+
+    Args:
+      model: no encoder.
+      prompts: what it reads.
+      options: of search and sampling.
+      limits: most new tokens of each prompt; by default those of the options.
+    """
+    limits = limits or [options.max_new_tokens] * len(prompts)
+    completed: dict[int, list[Completion]] = {}
+    for limit in dict.fromkeys(limits):
+        members = [number for number, of_prompt in enumerate(limits) if of_prompt == limit]
+        limited = dataclasses.replace(options, max_new_tokens=limit)
+        for index, samples in model.generate_iter([prompts[number] for number in members], limited):
+            completed[members[index]] = sorted(samples, key=_probability, reverse=True)
+    return [completed[number] for number in range(len(prompts))]
 
 
 def _candidates(model: Loaded, candidate_spans: list[list[list[int]]], completed: list[Completion]) -> list[Candidates]:
