@@ -118,6 +118,32 @@ def loglikelihood(
     return Likelihoods(items, len(pairs.truncated))
 
 
+def resolve_form(form: Literal["plain", "span"] | None, layout: Format) -> Literal["plain", "span"]:
+    """The form of an encoder-decoder's pairs: by default `span` if its objective fills sentinels."""
+    return form or ("span" if layout.blank == "sentinels" else "plain")
+
+
+def blank_ids(
+    form: Literal["plain", "span"], layout: Format, objective: Objective, vocabulary: Vocabulary
+) -> list[int]:
+    """What stands for the continuation at the end of an encoder-decoder's input: of form span the sentinel or the mask.
+
+    Args:
+      form: of `resolve_form`.
+      layout: format of the network's texts.
+      objective: the objective that the network was trained with.
+      vocabulary: vocabulary of the run.
+
+    Raises:
+      UserError: form span, and the objective fills no spans.
+    """
+    if form == "plain":
+        return []
+    if layout.blank is None:
+        raise UserError(f"form: span needs an objective that fills spans; objective.kind: {objective.kind} does not")
+    return [vocabulary.first_sentinel if layout.blank == "sentinels" else mask_id(vocabulary, objective.kind)]
+
+
 @dataclasses.dataclass
 class _Pairs:
     """Contexts and continuations; its methods make the rows of each item."""
@@ -145,15 +171,8 @@ class _Pairs:
 
     def of_encoder_decoder(self, objective: Objective, form: Literal["plain", "span"] | None) -> list[list[Row]]:
         """The prompt is what the decoder reads before the first target."""
-        layout, blank = self.layout, []
-        form = form or ("span" if layout.blank == "sentinels" else "plain")
-        if form == "span" and layout.blank is None:
-            raise UserError(
-                f"form: span needs an objective that fills spans; objective.kind: {objective.kind} does not"
-            )
-        if form == "span":
-            is_sentinel = layout.blank == "sentinels"
-            blank = [self.vocabulary.first_sentinel if is_sentinel else mask_id(self.vocabulary, objective.kind)]
+        layout, form = self.layout, resolve_form(form, self.layout)
+        blank = blank_ids(form, layout, objective, self.vocabulary)
         rows = []
         for item, targets in enumerate(self.continuations):
             context, sentinels = self._fitting(item, self.contexts[item], len(layout.wrap(blank))), []

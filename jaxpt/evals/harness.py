@@ -18,7 +18,7 @@ from jaxpt.errors import UserError
 from jaxpt.evals import generation
 from jaxpt.evals.few_shot import baselines, measures, scoring, task
 from jaxpt.evals.few_shot.examples import check_first_rows, examples
-from jaxpt.evals.few_shot.model import Complete, NetworkModel
+from jaxpt.evals.few_shot.model import Complete, NetworkModel, check_settings
 from jaxpt.train import foreign
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -55,6 +55,7 @@ class Harness(Evaluator):
     """Of an encoder: one token is masked, or the later ones of its word too."""
 
     def check(self, config: Config) -> None:
+        check_settings(config.model, self.form, None if self.unit == "piece" else self.unit)
         try:
             for eval_task in self._load_tasks(""):
                 hint = f"data: DIR, or set: {{{eval_task.name}.data.path: FILE}}"
@@ -65,6 +66,14 @@ class Harness(Evaluator):
     def _load_tasks(self, key: str) -> list[task.HarnessTask]:
         """The tasks with what `set` changes; `key`: where their names stand, for messages."""
         return task.load_all(self.tasks, [f"{name}={json.dumps(value)}" for name, value in self.set], key)
+
+    def _check_model(self, model: NetworkModel, tasks: Sequence[task.HarnessTask]) -> None:
+        """Raises UserError, before the first step, where the model cannot be asked a task in this form."""
+        try:
+            for eval_task in tasks:
+                model.check(eval_task)
+        except UserError as error:
+            raise UserError(f"evals.{self.called}: {error}") from None
 
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         config = setup.config
@@ -86,8 +95,7 @@ class Harness(Evaluator):
                 setup.network, params, reader, complete, form=self.form, unit=self.unit, current=setup.use
             )
 
-        for eval_task in tasks:
-            build_model(None).check(eval_task)
+        self._check_model(build_model(None), tasks)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             model = build_model(params)

@@ -23,7 +23,7 @@ from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot import baselines, measures, scoring, task
 from jaxpt.evals.few_shot.examples import Example, examples
-from jaxpt.evals.few_shot.model import NetworkModel
+from jaxpt.evals.few_shot.model import NetworkModel, check_settings
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.inference import files, loaded, opening
 from jaxpt.inference.loaded import Loaded
@@ -117,10 +117,10 @@ def evaluate(
     mesh = MeshConfig() if jax.device_count() > 1 else None
     chosen, step = opening.resolve_checkpoint(path)
     model = loaded.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
-    for option, value, family in (("--form", form, "encoder_decoder"), ("--unit", unit, "encoder")):
-        if value is not None and model.family != family:
-            reason = f"{model.network.config.kind} is an {model.family}".replace("an d", "a d").replace("_", "-")
-            raise UserError(f"{option}: is for {family.replace('_', '-')}s, and {reason}; leave it out")
+    try:
+        check_settings(model.network.config, form, unit)
+    except UserError as error:
+        raise UserError(f"--{error}") from None
     unit = unit or "piece"
     asks = make_adapter(model, form, unit)
     for harness_task, _, _ in task_examples:

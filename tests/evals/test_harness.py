@@ -55,19 +55,37 @@ def test_training_and_command_say_the_same(tmp_path, family):
 
 
 @pytest.mark.slow
-def test_what_a_model_cannot_answer_is_refused_before_the_first_step(tmp_path):
+@pytest.mark.parametrize(
+    ("family", "settings", "words"),
+    [
+        ("bert", {"tasks": ["write.yaml"]}, r"^evals\.harness: .*write.yaml: bert writes no answers"),
+        (
+            "t5", {"tasks": ["last.yaml"], "form": "span", "name": "spans"},
+            r"^evals\.spans: form: span needs an objective that fills spans; objective\.kind: mass does not$",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_model_cannot_answer_is_refused_before_the_first_step(tmp_path, family, settings, words):
     for name in ("text.jsonl", "held_out.jsonl"):
         (tmp_path / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXT))
     (tmp_path / "rows.jsonl").write_text('{"q": "the cat", "a": "a dog"}\n')
-    task = {"form": "generate_until", "data": {"path": "rows.jsonl"}, "context": "{{ q }}", "answers": "a"}
-    (tmp_path / "write.yaml").write_text(json.dumps(task))
+    task = {"data": {"path": "rows.jsonl"}, "context": "{{ q }}"}
+    for name, more in {
+        "write": {"form": "generate_until", "answers": "a"},
+        "last": {"form": "loglikelihood", "continuation": " {{ a }}"},
+    }.items():
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(task | more))
+    settings = settings | {"tasks": [str(tmp_path / name) for name in settings["tasks"]]}
+    tokenizer = {"kind": families.TOKENIZERS[family], **({"extra_ids": 10} if family == "t5" else {})}
     config = configs.build(families.tree(
-        "bert",
-        model={"vocab_size": 60},
+        family,
+        **({"objective": {"kind": "mass"}} if family == "t5" else {}),
+        model={"vocab_size": 60, "layers": 1},
         data={"path": str(tmp_path / "text.jsonl"), "validation_path": str(tmp_path / "held_out.jsonl"),
-              "cache_dir": str(tmp_path / "cache")},
-        evals=[{"kind": "harness", "tasks": [str(tmp_path / "write.yaml")]}],
+              "cache_dir": str(tmp_path / "cache"), "tokenizer": tokenizer},
+        evals=[{"kind": "harness", **settings}],
         run_dir=str(tmp_path / "run"),
     ))  # fmt: skip
-    with pytest.raises(UserError, match=r"write.yaml: bert writes no answers"):
+    with pytest.raises(UserError, match=words):
         train(config)
+    assert not [*(tmp_path / "run/checkpoints").glob("*")]

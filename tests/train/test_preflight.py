@@ -84,6 +84,14 @@ CASES = {
         ["evals=[{kind: harness, tasks: [task.yaml], set: {task.data.path: rows.jsonl}}]"],
         "evals.0.tasks: task.yaml: text: rows.jsonl: line 1: ",
     ),
+    "harness's form": (
+        ["evals=[{kind: heldout}, {kind: harness, tasks: [task.yaml], form: span}]"],
+        "evals.1.form: is for encoder-decoders, and gpt2 is a decoder; leave it out",
+    ),
+    "harness's unit": (
+        ["evals=[{kind: harness, tasks: [task.yaml], unit: word}]"],
+        "evals.0.unit: is for encoders, and gpt2 is a decoder; leave it out",
+    ),
     "compiled": (["train.compiled=gone"], "train.compiled: gone: no such directory"),
 }  # fmt: skip
 

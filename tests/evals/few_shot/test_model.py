@@ -4,9 +4,13 @@ import dataclasses
 
 import pytest
 
+from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.errors import UserError
-from jaxpt.evals.few_shot.model import NetworkModel
+from jaxpt.evals.few_shot.model import NetworkModel, check_settings
 from jaxpt.evals.few_shot.task import HarnessTask
+from jaxpt.objectives.formats import Format
+from jaxpt.objectives.mbart import MBart
+from jaxpt.objectives.seq2seq import Seq2Seq
 from tests import families
 from tests.inference.helpers import loaded, run_of
 
@@ -18,8 +22,12 @@ def models():
     return {name: loaded(name) for name in families.FAMILIES}
 
 
-def asked(model, complete=None, **reader):
-    return NetworkModel(model.network, model.params, dataclasses.replace(model.reader, **reader), complete)
+LAST = HarnessTask(name="last", form="loglikelihood", context="a", continuation="b", source="last.yaml")
+
+
+def asked(model, complete=None, form=None, unit="piece", **reader):
+    reader = dataclasses.replace(model.reader, **reader)
+    return NetworkModel(model.network, model.params, reader, complete, form=form, unit=unit)
 
 
 def test_the_blocks_of_a_long_text_hold_each_token_once(models):
@@ -63,3 +71,32 @@ def test_what_a_model_cannot_answer_is_refused(models):
         asked(models["gpt2"], complete=lambda *_: []).check(WRITES.model_copy(update={"max_new_tokens": 32}))
     asked(models["gpt2"], complete=lambda *_: []).check(WRITES)
     asked(models["bert"]).check(HarnessTask(name="near", form="similarity", choices="[a, b]", answer="c"))
+
+
+def test_settings_without_effect_on_a_family_are_refused():
+    encoder, decoder, both = (families.config(family).model for family in ("bert", "gpt2", "t5"))
+    for model, form, unit in ((encoder, None, "word"), (both, "span", None), (decoder, None, None)):
+        check_settings(model, form, unit)
+    with pytest.raises(UserError, match=r"^form: is for encoder-decoders, and bert is an encoder; leave it out$"):
+        check_settings(encoder, "span", None)
+    with pytest.raises(UserError, match=r"^unit: is for encoders, and t5 is an encoder-decoder; leave it out$"):
+        check_settings(both, None, "word")
+
+
+def test_what_a_models_objective_and_vocabulary_lack_is_refused_before_a_text_is_scored(models):
+    """Spans that were not trained, and the language of mBART where a vocabulary has several."""
+    t5 = models["t5"]
+    asked(t5, form="span").check(LAST)
+    asked(t5, objective=Seq2Seq()).check(LAST)
+    with pytest.raises(UserError, match=r"^form: span needs an objective that fills spans; .*seq2seq does not$"):
+        asked(t5, objective=Seq2Seq(), form="span").check(LAST)
+    with pytest.raises(UserError, match=r"^language: None is not the token of a language"):
+        asked(t5, objective=MBart()).check(LAST)
+
+
+def test_a_query_stream_has_no_words_to_mask(models, monkeypatch):
+    bert = models["bert"]
+    asked(bert, unit="word").check(LAST)
+    monkeypatch.setattr(PromptEncoder, "format", lambda *_: Format(permutes=True))
+    with pytest.raises(UserError, match=r"^unit: word has no effect on bert, which is scored left to right"):
+        asked(bert, unit="word").check(LAST)
