@@ -41,11 +41,13 @@ def check_recipe(config: Config) -> None:
       config: the run's configuration.
 
     Raises:
-      UserError: a schedule that does not fit into the run, or a traced step beyond its end; in a phase, a file that is
-        missing or data that the objective or the model cannot take; a file or task of an evaluator; `init_from.path` or
-        `train.compiled` is not there, or is another model's, or one that reads text in the other direction.
+      UserError: a schedule that does not fit into the run, a setting without effect, or a traced step beyond the run's
+        end; in a phase, a file that is missing or data that the objective or the model cannot take; a file or task of
+        an evaluator; `init_from.path` or `train.compiled` is not there, or is another model's, or one that reads text
+        in the other direction.
     """
     _check_schedule(config)
+    _check_effects(config)
     if config.profile is not None and config.profile.last > config.train.steps:
         raise UserError(
             f"profile: steps {config.profile.first} to {config.profile.last} are to be traced, but the run ends at "
@@ -102,6 +104,30 @@ def _check_schedule(config: Config) -> None:
             f"train.steps is {config.train.steps}; the warm-up takes {schedule.warmup_steps}"
         )
     schedules.make(schedule, config.optimizer.learning_rate, config.train.steps)
+
+
+def _check_effects(config: Config) -> None:
+    """Raises UserError where a setting does nothing, since another one is missing; notes it of a run with a checkpoint,
+    which an earlier version let begin."""
+    train, optimizer, metric = config.train, config.optimizer, config.checkpoint.best_metric
+    during = [evaluator.called for evaluator in config.evals if evaluator.every != "end"]
+    idle = []
+    if train.patience is not None and metric.partition("/")[0] not in during:
+        idle.append(
+            f"train.patience: {train.patience} ends no run, since no evaluator that runs during training measures "
+            f"checkpoint.best_metric: {metric}; evals has: {', '.join(during) or 'none'}"
+        )
+    if train.stall_exit and train.stall_seconds is None:
+        idle.append("train.stall_exit: true ends no run, since train.stall_seconds is null; set train.stall_seconds")
+    if optimizer.layer_decay_offset and optimizer.layer_decay is None:
+        idle.append(
+            f"optimizer.layer_decay_offset: {optimizer.layer_decay_offset} changes no rate, since "
+            "optimizer.layer_decay is null; set optimizer.layer_decay, or optimizer.layer_decay_offset=0"
+        )
+    if idle and not run_dir.has_checkpoint(Path(config.run_dir)):
+        raise UserError(idle[0])
+    for line in idle:
+        errors.note(line)
 
 
 def _check_origin(config: Config, path: Path) -> None:

@@ -93,6 +93,20 @@ CASES = {
         "evals.0.unit: is for encoders, and gpt2 is a decoder; leave it out",
     ),
     "compiled": (["train.compiled=gone"], "train.compiled: gone: no such directory"),
+    "patience without its metric": (
+        ["evals=[{kind: heldout, name: held}]", "train.patience=2"],
+        "train.patience: 2 ends no run, since no evaluator that runs during training measures checkpoint.best_metric: "
+        "validation/loss; evals has: held",
+    ),
+    "patience with its metric at the end": (
+        ["evals=[{kind: heldout, every: end}]", "train.patience=2"], "validation/loss; evals has: none"
+    ),
+    "exit without a limit": (
+        ["train.stall_exit=true", "train.stall_seconds=null"], "train.stall_exit: true ends no run, since train.stall_s"
+    ),
+    "offset without decay": (
+        ["optimizer.layer_decay_offset=2"], "optimizer.layer_decay_offset: 2 changes no rate, since optimizer.layer_d"
+    ),
 }  # fmt: skip
 
 
@@ -187,3 +201,22 @@ def test_a_resume_needs_no_origin(workplace):
     preflight.check(config)
     with pytest.raises(UserError, match=r"data\.path: gone\.txt"):  # all else is looked at still
         preflight.check(configs.load(RECIPE, ["run_dir=runs/x", "init_from.path=gone", "data.path=gone.txt"]))
+
+
+def test_a_run_with_a_setting_that_does_nothing_resumes(workplace, monkeypatch):
+    """Earlier versions let it begin."""
+    settings = ["train.patience=2", "train.stall_exit=true", "train.stall_seconds=null"]
+    settings += ["evals=[{kind: heldout, name: held}]", "optimizer.layer_decay_offset=2", "checkpoint.every=3"]
+    config = configs.load(RECIPE, ["run_dir=runs/x", "data.path=a.txt", *settings])
+    Path("runs/x/checkpoints/2").mkdir(parents=True)
+    notes = []
+    monkeypatch.setattr(errors, "note", notes.append)
+    preflight.check(config)
+    keys = [line.partition(":")[0] for line in notes]
+    assert keys == ["train.patience", "train.stall_exit", "optimizer.layer_decay_offset"]
+
+
+def test_settings_that_have_their_partner_are_taken(workplace):
+    settings = ["train.patience=2", "train.stall_exit=true"]
+    settings += ["optimizer.layer_decay=0.9", "optimizer.layer_decay_offset=2"]
+    preflight.check(configs.load(RECIPE, ["run_dir=runs/x", "data.path=a.txt", *settings]))
