@@ -29,6 +29,7 @@ from jaxpt.train import (
     foreign,
     local_checkpoints,
     lora,
+    optimizers,
     teachers,
     trainable,
     upcycle,
@@ -405,13 +406,19 @@ def from_params(setup: Setup, fresh: State, params: Any) -> State:
 
     Args:
       setup: of the run.
-      fresh: at step 0.
+      fresh: at step 0; an optimizer state that was made of its parameters is deleted.
       params: the model's, segments split as the setup says.
     """
     params = trainable.merge(fresh.params, params)
     trained, _ = trainable.partition(params, setup.trained)
     ema = None if fresh.ema is None else jax.tree.map(jnp.copy, trained)
-    return fresh.replace(params=params, ema=ema)
+    opt_state = fresh.opt_state
+    if optimizers.init_reads_params(setup.optimizer, trainable.partition(setup.shapes.params, setup.trained)[0]):
+        for leaf in jax.tree.leaves(opt_state):  # before the new one takes as much memory
+            leaf.delete()
+        with setup.use():
+            opt_state = jax.jit(setup.optimizer.init, out_shardings=setup.shardings.opt_state)(trained)
+    return fresh.replace(params=params, opt_state=opt_state, ema=ema)
 
 
 def _chosen(array: np.ndarray, source: InitConfig, theirs: Network, path: str) -> np.ndarray:

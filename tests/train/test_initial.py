@@ -4,6 +4,7 @@ import json
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from jaxpt import config as configs
@@ -17,7 +18,7 @@ from jaxpt.models.heads import classes, masked_lm
 from jaxpt.models.network import Network
 from jaxpt.models.stored import stored_params
 from jaxpt.objectives.rows import TOKENS
-from jaxpt.train import initial, state, weights
+from jaxpt.train import initial, optimizers, state, trainable, weights
 from tests import families
 from tests.hf.parity import randomise
 from tests.hf.test_directory import fresh
@@ -143,3 +144,28 @@ def test_a_task_starts_from_the_word_vectors_that_a_run_gives_away(tmp_path, nam
     np.testing.assert_array_equal(table[:3], tables[TOKENS][:3])
     is_said = any("the word vectors that `jaxpt export" in line for line in said)
     assert is_said == (name != "word2vec") == (not np.array_equal(table, tables[TOKENS]))
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{}, {"optimizer": {"decay_multipliers": {"model/decoder[1:]": 0.5}}}, {"train": {"trainable": ["model/decoder"]}}],
+    ids=["all", "groups", "some"],
+)
+def test_an_optimizer_that_copies_the_parameters_has_those_that_were_taken(monkeypatch, sections):
+    copying = optax.GradientTransformation(lambda params: params, lambda updates, state, params=None: (updates, state))
+    monkeypatch.setattr(optimizers.AdamW, "build", lambda self, schedule, logical_axes: copying)
+    setup = state.setup(families.config("gpt2", **sections), jax.devices()[:1])
+    params = families.begin(setup, seed=1).params
+    begun = initial.from_params(setup, setup.init(), params)
+    trained, _ = trainable.partition(jax.device_get(params), setup.trained)
+    copies = jax.device_get(setup.optimizer.init(trained))
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(begun.opt_state), copies)
+    assert jax.tree.map(lambda x: x.sharding, begun.opt_state) == setup.shardings.opt_state
+    jax.block_until_ready(jax.jit(lambda x: jax.tree.map(lambda y: y + 1, x), donate_argnums=0)(begun))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adafactor", "lamb", "muon"])
+def test_the_state_of_an_optimizer_that_starts_from_zeros_stays(kind):
+    setup = state.setup(families.config("gpt2", optimizer={"kind": kind}), jax.devices()[:1])
+    fresh = setup.init()
+    assert initial.from_params(setup, fresh, families.begin(setup, seed=1).params).opt_state is fresh.opt_state

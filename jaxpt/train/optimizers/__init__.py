@@ -18,6 +18,7 @@ import numpy as np
 import optax
 import optax.contrib
 from flax import traverse_util
+from jax.extend import core
 from pydantic import NonNegativeFloat
 
 from jaxpt.config import Fraction, OptimizerConfig, PositiveFloat
@@ -70,6 +71,26 @@ def make(
     rule = grouped(of_group, groups, logical_axes) if groups else _built(config, schedule, logical_axes)
     chain = optax.chain(*clip, rule, *([scale_by_rates(rates)] if rates else []))
     return step_router_biases(chain, config.router_bias_rate, logical_axes)
+
+
+def init_reads_params(transform: optax.GradientTransformation, params: Any) -> bool:
+    """True if an optimizer's first state depends on the parameters' values, as where it keeps a copy of them.
+
+    Args:
+      transform: what `make` gave.
+      params: the trained parameters or their ShapeDtypeStructs.
+
+    Example:
+      >>> params = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
+      >>> init_reads_params(optax.adam(1.0), params), init_reads_params(optax.contrib.prodigy(), params)
+      (False, True)
+    """
+    jaxpr = jax.make_jaxpr(transform.init)(params).jaxpr
+    needed = {x for x in jaxpr.outvars if not isinstance(x, core.Literal)}
+    for equation in reversed(jaxpr.eqns):
+        if not needed.isdisjoint(equation.outvars):
+            needed |= {x for x in equation.invars if not isinstance(x, core.Literal)}
+    return not needed.isdisjoint(jaxpr.invars)
 
 
 def _built(config: OptimizerConfig, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
