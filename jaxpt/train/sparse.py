@@ -23,7 +23,7 @@ from jaxpt.objectives.base import Objective
 from jaxpt.objectives.checks import check_parts
 from jaxpt.objectives.rows import RowObjective, lookup
 from jaxpt.parallel import rules
-from jaxpt.train.optimizers.rows import RowOptimizer
+from jaxpt.train.optimizers.rows import RowOptimizer, RowState
 from jaxpt.train.state import Setup, State
 
 Batch = dict[str, jax.Array]
@@ -44,7 +44,7 @@ def applies(setup: Setup, objective: Objective) -> bool:
             f"optimizer.kind: {optimizer.kind}: is for objectives that read rows of tables (skip_gram, cbow, glove), "
             f"not for objective.kind: {objective.kind}"
         )
-    if not isinstance(setup.shapes.opt_state, tuple):
+    if not isinstance(setup.shapes.opt_state[0], RowState):  # but states of groups, by their names
         raise UserError(f"optimizer.kind: {optimizer.kind}: trains the same parameters in all phases; see train.phases")
     options = {"lora": train.lora is not None, "layer_norms": train.layer_norms, "on_spike": train.on_spike != "keep"}
     if chosen := [name for name, is_set in options.items() if is_set]:

@@ -173,6 +173,8 @@ def test_what_does_not_fit_is_one_line():
     refused("optimizer.weight_decay: reads whole tables; optimizer.kind: sparse_sgd", optimizer={"weight_decay": 0.1})
     for name, setting in {"lora": {"targets": ["model/*"]}, "layer_norms": True, "on_spike": "skip"}.items():
         refused(f"train.{name}: reads whole tables; optimizer.kind: sparse_sgd does not have it", train={name: setting})
+    phases = [{"steps": 5, "set": {"train.trainable": ["model/*"]}}, {"set": {"train.trainable": ["*"]}}]
+    refused("optimizer.kind: sparse_sgd: trains the same parameters in all phases", train={"phases": phases})
     refused(r"optimizer.updates: 3 × train.grad_accum_steps 1 must divide the 8 examples", optimizer={"updates": 3})
     with pytest.raises(UserError, match="is for objectives that read rows of tables"):
         other = families.config("gpt2", optimizer={"kind": "sparse_sgd"})
