@@ -68,7 +68,7 @@ class Metrics:
             else:
                 flat |= {f"{name}/{index}": float(x) for index, x in enumerate(array.ravel())}
         # JSON has no NaN: such a figure is written as null.
-        known = {name: round(x, 8) if np.isfinite(x) else None for name, x in flat.items()}
+        known = {name: rounded(x) if np.isfinite(x) else None for name, x in flat.items()}
         known |= {name: None for name, value in values.items() if value is None}
         with writing(self.path):
             self._file.write(metrics_line({"step": step, "time": round(time.time(), 3), **known}))
@@ -83,6 +83,16 @@ class Metrics:
                 self._file.close()
         for _, close in self._others:
             close()
+
+
+def rounded(x: float) -> float:
+    """A figure to 8 decimals, one below 1 to 9 significant digits: those of a float32.
+
+    Example:
+      >>> rounded(2.123456789123), rounded(1.0000000116860974e-05)
+      (2.12345679, 1.00000001e-05)
+    """
+    return round(x, 8) if abs(x) >= 1 else float(f"{x:.9g}")
 
 
 class Board:

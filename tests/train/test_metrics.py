@@ -1,11 +1,16 @@
-"""Figures in TensorBoard's file, written without a thread; a full disk ends in a line, not in a wait."""
+"""Figures in metrics.jsonl keep their digits. Figures in TensorBoard's file, written without a thread; a full disk ends
+in a line, not in a wait."""
 
+import doctest
 import resource
 
+import numpy as np
 import pytest
 
 from jaxpt.runtime import disk
-from jaxpt.train.metrics import Board
+from jaxpt.train import metrics, run_dir
+from jaxpt.train.metrics import Board, Metrics
+from tests import families
 
 
 def events(directory):
@@ -19,6 +24,20 @@ def events(directory):
             found.append(Event.FromString(content[12 : 12 + size]))
             content = content[16 + size :]
     return found
+
+
+@pytest.mark.parametrize("x", [1.2345678e-5, 3e-9, -4.5e-12, 0.0, 0.12345678, 7.1234567, 1234.5678, 1e-38])
+def test_a_float32_is_read_as_it_was(tmp_path, x):
+    file = Metrics(tmp_path, families.config("gpt2", log={"tensorboard": False}), 0)
+    file.write(1, {"learning_rate": np.float32(x), "tokens": 123_456_789_012, "nan": np.nan, "layers": [1e-9, 2.0]})
+    file.close()
+    ((figures,), damaged) = run_dir.records(tmp_path)
+    assert not damaged and np.float32(figures["learning_rate"]) == np.float32(x)
+    assert figures["tokens"] == 123_456_789_012 and figures["nan"] is None and figures["layers/0"] == 1e-9
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(metrics).failed == 0
 
 
 def test_figures_are_those_that_were_written(tmp_path):
