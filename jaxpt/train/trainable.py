@@ -90,9 +90,10 @@ def layout(config: Config, shapes: Any, axes: Any) -> Layout:
     Raises:
       UserError: a pattern that matches nothing, a phase that trains nothing.
     """
-    tree, adapted = _parameters(config, shapes, axes)
+    tree, adapters, adapted = _parameters(config, shapes, axes)
     masks = _trained_masks(config, tree, adapted)
-    split = _split(tree, [*masks, adapted])
+    # Adapters by the layers of their tree alone: so earlier versions named the parts, which are paths in checkpoints.
+    split = _split(tree | adapters, [*masks, adapted])
 
     def stored(vectors: Vectors) -> Vectors:
         pieces = ((place, x, at) for path, x in vectors.items() for place, at in parts.places(path, split))
@@ -114,15 +115,22 @@ def layout(config: Config, shapes: Any, axes: Any) -> Layout:
     )
 
 
-def _parameters(config: Config, shapes: Any, axes: Any) -> tuple[dict[str, Leaf], Vectors]:
-    """The parameters of a model and of its low-rank adapters, and which of their matrices have one."""
+def _parameters(config: Config, shapes: Any, axes: Any) -> tuple[dict[str, Leaf], dict[str, Leaf], Vectors]:
+    """The parameters of a model and of its low-rank adapters; the adapters with the layers that their tree alone has;
+    and which matrices have one."""
     tree = patterns.leaves(shapes, axes)
     if config.train.lora is None:
-        return tree, {}
+        return tree, {}, {}
     adapted = lora.targets(config.train.lora, tree)
     flat, names = (traverse_util.flatten_dict(x, sep="/") for x in (shapes, axes))
-    adapters = lora.describe(config.train.lora, {path: flat[path] for path in adapted}, names)
-    return tree | patterns.leaves(*(traverse_util.unflatten_dict(x, sep="/") for x in adapters)), adapted
+    described = lora.describe(config.train.lora, {path: flat[path] for path in adapted}, names)
+    adapters = patterns.leaves(*(traverse_util.unflatten_dict(x, sep="/") for x in described))
+
+    def with_layers(path: str, leaf: Leaf) -> Leaf:  # of its matrix: blocks without an adapter are not in its tree
+        matrix = tree[path.removeprefix(f"{lora.ADAPTER}/").rpartition("/")[0]]
+        return dataclasses.replace(leaf, layers=matrix.layers, depth=matrix.depth)
+
+    return tree | {path: with_layers(path, leaf) for path, leaf in adapters.items()}, adapters, adapted
 
 
 def _trained_masks(config: Config, tree: Mapping[str, Leaf], adapted: Vectors) -> list[Vectors]:

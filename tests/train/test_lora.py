@@ -109,6 +109,31 @@ def test_dropout_is_that_of_the_adapters_input():
     assert (other != found).any()
 
 
+@pytest.mark.parametrize(("layer", "layers"), [(0, (0, 2)), (3, (1, 3))])
+def test_an_adapter_has_the_layers_of_its_matrix(layer, layers):
+    """For rates and unfreezing, though the tree of adapters alone lacks the other block of the pattern."""
+    path = f"adapter/model/decoder/segment_0/block_{layer % 2}/attention/query/kernel/b"
+    train = {"lora": {"targets": [f"model/decoder[{layer}]/attention/query"]}}
+    layout = families.layout(families.config("gemma", train=train, optimizer={"layer_decay": 0.5}))
+    leaf = layout.tree[path]
+    assert (leaf.layers, leaf.depth) == (layers, 4)
+    rates = {place: x for place, x in layout.rates.items() if place.startswith("adapter/") and place.endswith("/b")}
+    assert sorted(float(x[0]) for x in rates.values()) == [0.5 ** (3 - n) for n in layers]
+
+    opened = families.layout(
+        families.config("gemma", train={**train, "trainable": ["*"], "unfreeze": {"every": 1}})
+    ).masks
+    first = next(stage for stage, masks in enumerate(opened) if masks[path].any())
+    assert first == 4 - layer  # after the heads, from the top
+
+
+def test_parts_keep_the_names_that_earlier_versions_saved():
+    train = {"lora": {"targets": ["model/decoder[0]/attention/query"]}}
+    split = families.layout(families.config("gemma", train=train)).parts
+    assert set(split) == {"model/decoder/segment_0", "adapter/model/decoder/segment_0"}
+    assert {tuple(part.name for part in segment) for segment in split.values()} == {("layers_0-1", "layers_1-3")}
+
+
 @pytest.mark.slow
 def test_some_layers_alone_have_one():
     given = config(lora={**TARGETS, "targets": ["model/decoder[1:]/attention/query", "model/decoder[2]/*"]})
