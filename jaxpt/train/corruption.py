@@ -147,6 +147,13 @@ def error(odd: Mapping[jax.Device, Sequence[str]], where: str, what: str, newest
     )
 
 
+def check(setup: Setup) -> None:
+    """Raises UserError where steps are to be run twice on devices that do not give the same bits again."""
+    train = setup.config.train
+    if train.recompute_every and setup.mesh.devices.flat[0].platform == "gpu" and not train.deterministic:
+        raise UserError("train.recompute_every: on GPUs a step gives the same bits with train.deterministic=true")
+
+
 class Checks:
     """The comparisons of a phase under way."""
 
@@ -163,8 +170,6 @@ class Checks:
         every = train.check_replicas_every
         self._every = every if every and train.steps >= every and has_replicas(setup) else None
         self._again_every = train.recompute_every
-        if self._again_every and setup.mesh.devices.flat[0].platform == "gpu" and not train.deterministic:
-            raise UserError("train.recompute_every: on GPUs a step gives the same bits with train.deterministic=true")
 
     @functools.cached_property
     def _local_digests(self) -> Callable[[State], jax.Array]:

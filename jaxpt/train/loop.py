@@ -107,6 +107,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
     for key, was, now in moved(config):
         say(f"{key} was {was}, is {now}: the run resumes if the files there are the same")
     setup = teachers.attach(state.setup(config, asked=asked), say)
+    corruption.check(setup)
     for line in trainable.lines(config, setup.layout):
         say(line)
     phases = [setup.for_phase(phase, index) for index, phase in enumerate(configs.phase_configs(config))]

@@ -1,6 +1,7 @@
 """Digests find every flipped bit: of one replica, of a step that is done twice, and between a save and its restore."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ import yaml
 
 from jaxpt import cli
 from jaxpt import config as configs
-from jaxpt.train import corruption, programs, state
+from jaxpt.errors import UserError
+from jaxpt.train import corruption, loop, programs, state
 from tests import families
 
 
@@ -165,3 +167,26 @@ def test_runs_that_meet_a_flipped_bit(train, tmp_path, monkeypatch):
     code, said = train("train.steps=30", "train.check_replicas_every=30", "checkpoint.every=30", "train.log_every=1")
     assert code == 75 and "step 10: process 0, device 6 (cpu): its replica differs" in said
     assert "update(s) skipped" in said
+
+
+def on(platform, config, **_):
+    """What stands for a setup on another platform: its first device is known, and nothing else."""
+    devices = types.SimpleNamespace(flat=[types.SimpleNamespace(platform=platform)])
+    return types.SimpleNamespace(config=config, mesh=types.SimpleNamespace(devices=devices), teachers={})
+
+
+def test_a_step_is_run_twice_where_it_gives_the_same_bits():
+    twice, again = {"recompute_every": 5}, "train.recompute_every: on GPUs .* with train.deterministic=true"
+    for platform, settings in (("cpu", twice), ("gpu", {}), ("gpu", {**twice, "deterministic": True})):
+        corruption.check(on(platform, families.config("gpt2", train=settings)))
+    with pytest.raises(UserError, match=again):
+        corruption.check(on("gpu", families.config("gpt2", train=twice)))
+
+
+def test_that_it_does_not_is_said_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(state, "setup", functools.partial(on, "gpu"))
+    (tmp_path / "a.txt").write_text("the cat sat\n" * 20)
+    data, run_dir = {"path": str(tmp_path / "a.txt")}, tmp_path / "run"
+    with pytest.raises(UserError, match=r"train\.recompute_every: on GPUs"):
+        loop.train(families.config("gpt2", run_dir=str(run_dir), data=data, train={"recompute_every": 5}))
+    assert not run_dir.exists()
