@@ -60,6 +60,7 @@ from jaxpt.config.phases import (
     TrainStage,
     at_phase,
     batch_text,
+    extension,
     model_at,
     phase_configs,
     phase_lines,

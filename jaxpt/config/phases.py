@@ -103,6 +103,17 @@ def phase_starts(config: Config) -> tuple[int, ...]:
     return tuple(stage.start for stage in train_stages(config) if stage.start < config.train.steps)
 
 
+def extension(config: Config, steps: int) -> str:
+    """Overrides under which a run has more steps, its last phase taking those that are added.
+
+    Example: "train.steps=200", and "train.steps=200 train.phases.1.steps=null" where the second and last phase has
+    `steps`.
+    """
+    phases = config.train.phases
+    has_end = bool(phases) and phases[-1].steps is not None
+    return f"train.steps={steps}" + f" train.phases.{len(phases) - 1}.steps=null" * has_end
+
+
 def phase_of(config: Config, step: int) -> int:
     """The stage, from 0, whose update number `step` is, counted from 1; the first one for step 0.
 

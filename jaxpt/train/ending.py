@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data.labelled.files import NAMED
 from jaxpt.data.parts import each_task
@@ -53,7 +54,7 @@ def finish(run: Run, current: State) -> int:
         run.local.forget()
     say(
         f"done in {duration(time.monotonic() - run.begun)}: {run.run_dir} holds checkpoints, metrics and tokenizer\n"
-        + next_commands(run.phase.config, run.phase.data, run.run_dir)
+        + next_commands(run.phase.config, run.phase.data, run.run_dir, _extension(run, int(current.step)))
     )
     return 0
 
@@ -168,13 +169,22 @@ def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> N
     run_dir.write_receipt(run.run_dir, receipt)
 
 
-def next_commands(config: Config, data: Data, run_dir: Path) -> str:
+def _extension(run: Run, done: int) -> str:
+    """The overrides under which a finished run trains on."""
+    steps, overrides = run.config.train.steps, ["train.patience=null"] * run.patience.is_over
+    if done >= steps:
+        overrides.append(configs.extension(run.config, 2 * steps))
+    return " ".join(overrides)
+
+
+def next_commands(config: Config, data: Data, run_dir: Path, extension: str) -> str:
     """Lines with a command each; the last one generates text, if the model does.
 
     Args:
       config: the run's configuration, of its last phase.
       data: the run's data.
       run_dir: the run.
+      extension: the overrides under which it trains on.
 
     Returns:
       The lines.
@@ -183,7 +193,7 @@ def next_commands(config: Config, data: Data, run_dir: Path) -> str:
     lines = [f"to evaluate it: jaxpt eval {run}"]
     if config.data.source != "batches":  # which are those of its steps alone
         lines.append(f"to see its data: jaxpt inspect {run}")
-        lines.append(f"to extend it: jaxpt train {run} train.steps={2 * config.train.steps}")
+        lines.append(f"to extend it: jaxpt train {run} {extension}")
     if config.task is not None and config.task.kind == "dialogue":
         lines.append(f"to try it: jaxpt chat {run}")
     elif config.task is not None:

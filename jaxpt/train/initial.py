@@ -92,7 +92,7 @@ def begin(
     from_dir, at = checkpoint.find(source.path, source.step)
     steps = setup.config.train.steps
     if source.state and at >= steps:
-        go_on = f"train.steps={2 * at} goes on from there"
+        go_on = f"{configs.extension(setup.config, 2 * at)} goes on from there"
         raise UserError(f"init_from: {from_dir} is at step {at}, train.steps is {steps}; {go_on}")
     try:
         with checkpoint.Checkpoints(from_dir, setup.config.checkpoint, read_only=True) as saved:

@@ -141,7 +141,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         )  # fmt: skip
         del started  # `run` alone holds it
         if done >= steps or run.patience.is_over:
-            more = "train.patience=null" if run.patience.is_over else f"train.steps={2 * done}"
+            more = "train.patience=null" if run.patience.is_over else configs.extension(config, 2 * done)
             say(f"{run_dir} is finished at step {done}; `{more}` continues it")
             run.phase = enter(config, setup, configs.phase_of(config, done), None, meta, timings, trains=False)
             run.pending_evaluators = tuple(meta.get("missed", ()))

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from jaxpt import config as configs
 from jaxpt.train import ending
 from jaxpt.train.evaluators import Result
-from tests import fine_tuning
+from tests import families, fine_tuning
 
 
 @pytest.mark.parametrize(
@@ -40,13 +41,37 @@ def test_a_run_from_prepared_batches_is_not_extended(monkeypatch):
     monkeypatch.setattr(ending, "example_prompt", lambda config, data: "The")
 
     def commands(source):
-        data, train = types.SimpleNamespace(source=source), types.SimpleNamespace(steps=3)
-        return ending.next_commands(types.SimpleNamespace(data=data, train=train, task=None), None, Path("r"))
+        config = types.SimpleNamespace(data=types.SimpleNamespace(source=source), task=None)
+        return ending.next_commands(config, None, Path("r"), "train.steps=6")
 
     assert commands("text").splitlines() == [
         "to evaluate it: jaxpt eval r", "to see its data: jaxpt inspect r", "to extend it: jaxpt train r train.steps=6",
     ]  # fmt: skip
     assert commands("batches") == "to evaluate it: jaxpt eval r", "it has the batches of its steps alone"
+
+
+@pytest.mark.parametrize(
+    ("phases", "done", "is_over", "wanted"),
+    [
+        ([], 10, False, "train.steps=20"),
+        ([{"steps": 4}, {}], 10, False, "train.steps=20"),
+        ([{"steps": 4}, {"steps": 6}], 10, False, "train.steps=20 train.phases.1.steps=null"),
+        ([{"steps": 10}], 10, False, "train.steps=20 train.phases.0.steps=null"),
+        ([{"steps": 4}, {"steps": 6}], 7, True, "train.patience=null"),
+        ([], 10, True, "train.patience=null train.steps=20"),
+    ],
+)
+def test_the_command_that_extends_a_run_is_taken(tmp_path, phases, done, is_over, wanted):
+    """Of the same run: its phases are those that it had."""
+    config = families.config("gpt2", train={"phases": phases, "patience": 3}, run_dir=str(tmp_path))
+    found = ending._extension(
+        types.SimpleNamespace(config=config, patience=types.SimpleNamespace(is_over=is_over)), done
+    )
+    assert found == wanted
+    (tmp_path / "config.yaml").write_text(configs.to_yaml(config))
+    extended = configs.load(tmp_path, found.split())
+    assert configs.differences(config, extended) == []
+    assert (extended.train.steps, extended.train.patience) == (10 if done < 10 else 20, None if is_over else 3)
 
 
 def test_a_model_that_is_better_than_a_trivial_prediction_has_no_line():
