@@ -83,6 +83,8 @@ def in_parallel(
     Raises:
       Exception: the first one that a job raised, after all that were running have ended.
     """
+    if not jobs:  # and there may be no slots: an executor wants one
+        return
     free: SimpleQueue[str | None] = SimpleQueue()
     for slot in lent:
         free.put(slot)

@@ -215,6 +215,8 @@ def _rows(plan: Study, path: str, child: Children, stop: bool, slots: Sequence[s
     jobs = [(name, [origin for origin in origins(row) if places.get(origin, 0) < places[name]])
             for name, row in rows.items()]  # fmt: skip
     children.in_parallel(jobs, run, slots[: len(rows)])
+    if not rows:  # each row's weights are there: no row has written the table
+        tables.write(plan)
     return failed
 
 

@@ -48,5 +48,9 @@ def test_nothing_is_started_after_a_job_that_ends_all_or_an_error():
     assert started == ["a", "c"]
 
 
+def test_no_jobs_need_no_slots():
+    children.in_parallel([], lambda name, slot: pytest.fail("no job was given"), [])
+
+
 def test_a_process_of_a_device_sees_no_other():
     assert {children.environment("3")[name] for name in children.VISIBLE} == {"3"}

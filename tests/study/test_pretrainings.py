@@ -301,6 +301,15 @@ def test_a_model_that_is_there_has_no_recipe_to_check(tmp_path, stand_in):
     assert names(stand_in()) == ["gpt2"] and list(statuses(tmp_path)) == ["gpt2"], "nor is it trained"
 
 
+def test_a_study_may_train_no_row(tmp_path, stand_in):
+    """All its models are there, as in configs/studies/transfer_full.yaml."""
+    path = write_study(tmp_path, [])
+    tree = yaml.safe_load(path.read_text()) | {"rows": [{"name": "ready", "model": "hf/bert"}]}
+    path.write_text(yaml.safe_dump(tree))
+    assert pretrainings.study(str(path)) == 0
+    assert stand_in() == [] and (tmp_path / "study" / "table.md").exists()
+
+
 def test_one_study_at_a_time(tmp_path, stand_in):
     path = write_study(tmp_path, ["gpt2"])
     (tmp_path / "study").mkdir()
