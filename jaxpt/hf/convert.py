@@ -391,4 +391,7 @@ def _special_ids(config: Config, run_dir: Path, more: Mapping[str, str]) -> dict
     )
     ids = {"pad": vocabulary.pad, "bos": bos, "eos": eos}
     ids |= {key: ids[name] for key, name in more.items()}
+    with contextlib.suppress(UserError):  # a vocabulary with which it was not trained
+        if start := reader.decoder_start(config, vocabulary):
+            ids |= {"decoder_start": start[0], "forced_bos": start[1] if len(start) > 1 else None}
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}

@@ -131,7 +131,7 @@ class Family:
     extra_ids: int | None = 0
     """Sentinels that the tokenizer adds to its model; None: as many as its files say (T5)."""
     special_ids: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """{more of their keys of special tokens: "bos" or "eos"}."""
+    """{more of their keys of special tokens: "pad", "bos" or "eos"}."""
     decided: tuple[str, ...] = ()
     """Keys that the tensors decide, whatever the origin's config.json says."""
 

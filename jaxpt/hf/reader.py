@@ -104,11 +104,29 @@ def carry(config: Config, vocabulary: Vocabulary) -> None:
     run_dir = source.parents[1] if source.parent.name == "checkpoints" else source
     is_theirs = path is not None and hub.local(path).absolute().is_relative_to(run_dir)
     is_theirs = is_theirs or config.init_from.vocabulary == "mean"  # which extends theirs: their ids stay
-    family, languages, objective = config.model.family, vocabulary.languages, config.objective
-    writes = family == "encoder_decoder" and objective.predicts_tokens
-    if writes and languages and len(languages) > 1:  # which one begins a text is a matter of the example
-        writes = False
-    language = languages[0] if languages else None
-    begins = objective.text_format(config.model, vocabulary, language=language).decoder_start if writes else ()
-    eos = None if family == "encoder" else vocabulary.eos
+    eos = None if config.model.family == "encoder" else vocabulary.eos
+    begins = decoder_start(config, vocabulary)
     origin.carry(source, Path(config.run_dir), eos=eos, start=begins, same_tokenizer=is_theirs)
+
+
+def decoder_start(config: Config, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """What the decoder of an encoder-decoder reads first in training.
+
+    Args:
+      config: of the run.
+      vocabulary: the run's.
+
+    Returns:
+      The start token, and BOS (BART) or others after it; () of other models, of those that answer by a head, and
+      where it depends on the text's language.
+
+    Raises:
+      UserError: the vocabulary lacks a special token.
+    """
+    languages, objective = vocabulary.languages, config.objective
+    if config.model.family != "encoder_decoder" or not objective.predicts_tokens:
+        return ()
+    if languages and len(languages) > 1:  # which one begins a text is a matter of the example
+        return ()
+    language = languages[0] if languages else None
+    return objective.text_format(config.model, vocabulary, language=language).decoder_start

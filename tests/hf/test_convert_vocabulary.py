@@ -6,9 +6,14 @@ import shutil
 import pytest
 
 from jaxpt import config as configs
+from jaxpt import hf
 from jaxpt.cli import main
 from jaxpt.data import tokenizers
+from jaxpt.hf import convert, origin
+from tests.data.tokenizers.test_tokenizers import roberta
 from tests.hf.test_convert import source, texts  # noqa: F401 (fixtures)
+from tests.hf.test_directory import fresh
+from tests.models.helpers import EVERY
 
 SPECIAL = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 
@@ -97,3 +102,31 @@ def test_a_directory_of_others_names_no_code_to_run(bert, tmp_path, capsys, monk
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
     assert main(["generate", str(bert), "--prompt", "the [MASK]"]) == 2
     assert words in capsys.readouterr().err
+
+
+STARTS = {
+    "t5": ("span_corruption", {"decoder_start": 0}),
+    "t5, mass": ("mass", {"decoder_start": 1}),
+    "t5, pad 1": ("seq2seq", {"decoder_start": 1}),
+    "bart": ("bart", {"decoder_start": 2, "forced_bos": 0, "forced_eos": 2}),
+    "bart, seq2seq": ("seq2seq", {"decoder_start": 1, "forced_eos": 2}),
+}
+"""{case: (objective, ids that its export has)}; of RoBERTa's vocabulary <s> is 0, <pad> 1 and </s> 2."""
+
+
+@pytest.mark.parametrize("case", STARTS)
+def test_an_exported_decoder_starts_as_in_training(case, source, texts, tmp_path):  # noqa: F811
+    """As the objective began, not as models of its family do."""
+    kind, ids = STARTS[case]
+    directory = tmp_path / "hf"
+    if case in ("t5", "t5, mass"):
+        shutil.copytree(source("t5")[0], directory)
+    else:
+        hf.save(directory, *fresh(EVERY[case.partition(",")[0]](vocab_size=310)))
+        roberta(directory, texts)
+    convert.import_weights(directory, tmp_path / "run", overrides=[f"objective.kind={kind}"], report=lambda line: None)
+    shutil.rmtree(tmp_path / "run" / origin.FOLDER)  # as if it had been trained here from the first step on
+    convert.export(tmp_path / "run", tmp_path / "out", report=lambda line: None)
+    keys = json.loads((tmp_path / "out" / "config.json").read_text())
+    names = ("decoder_start", "forced_bos", "forced_eos")
+    assert {name: i for name in names if (i := keys.get(f"{name}_token_id")) is not None} == ids

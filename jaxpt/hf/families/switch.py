@@ -117,5 +117,6 @@ FAMILIES = (
         read=_read,
         write=_write,
         supports=_supports,
+        special_ids={"decoder_start": "pad"},
     ),
 )  # fmt: skip

@@ -173,6 +173,7 @@ def _family(model_type: str, name: str, feed_forward: str, **more: Any) -> Famil
         ),
         decided=("tie_word_embeddings", "scale_decoder_outputs"),
         read=functools.partial(_read, feed_forward=feed_forward),
+        special_ids={"decoder_start": "pad"},
         **more,
     )  # fmt: skip
 
