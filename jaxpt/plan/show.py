@@ -126,8 +126,10 @@ def _step(phases: Sequence[dict[str, Any]]) -> Iterator[_Row]:
             yield f"  {name}", lambda p, key=key: _bytes(p["memory"][key])
     yield "memory of a device", _memory
     yield "FLOPs of a device", lambda p: _number(p["program_flops"] / p["devices"])
-    yield "  needed by the model (6·N·D + attention)", lambda p: _number(p["model_flops"] / p["devices"])
-    yield "  taken / needed", lambda p: f"{p['program_flops'] / p['model_flops']:.3f}"
+    multiplies = all(phase["model_flops"] for phase in phases)  # GloVe has no matrix products
+    if multiplies:
+        yield "  needed by the model (6·N·D + attention)", lambda p: _number(p["model_flops"] / p["devices"])
+        yield "  taken / needed", lambda p: f"{p['program_flops'] / p['model_flops']:.3f}"
     yield "to and from memory (estimate)", lambda p: _bytes(p["traffic"])
     yield "sent by a device", _sent
     if phases[0]["imbalance"]:
@@ -139,7 +141,8 @@ def _step(phases: Sequence[dict[str, Any]]) -> Iterator[_Row]:
         yield "  of it waiting for", lambda p: _shares(p["bound"]["shares"], called)
         if all(phase["bound"]["estimate"] for phase in phases):
             yield "likely time of a step", lambda p: f"{duration(p['bound']['estimate'])} (fitted on one H200)"
-        yield "highest possible MFU", lambda p: f"{p['bound']['mfu']:.1%}"
+        if multiplies:
+            yield "highest possible MFU", lambda p: f"{p['bound']['mfu']:.1%}"
         yield "tokens/s at the most", lambda p: f"{p['tokens'] / p['bound']['seconds']:,.0f}"
     yield "compiled in", lambda p: f"{p['seconds']:.0f} s"
 

@@ -134,6 +134,17 @@ def test_a_large_parameter_left_whole_is_a_warning_that_says_what_to_change(caps
     assert "mesh.rules.vocab=[fsdp] would shard it" in out and "512×64" in out
 
 
+def test_a_model_without_matrix_products_has_no_share_of_them(capsys):
+    """GloVe: FLOPs are not counted, and the rest is shown."""
+    report = {"model": "glove", "objective": "glove", "where": "v5e:4x4", "remat": "none", "grad_accum_steps": 1}
+    bound = {"by": "HBM", "seconds": 1.0, "mfu": 0.0, "estimate": None}
+    bound |= {part: {"FLOPs": 0.0, "HBM": 1.0, "ICI": 0.0, "DCN": 0.0} for part in ("times", "shares")}
+    phase = dataclasses.asdict(dataclasses.replace(MEASURED, model_flops=0)) | {"bound": bound}
+    show.plan({**report, "phases": [phase]})
+    out = capsys.readouterr().out
+    assert "taken / needed" not in out and "MFU" not in out and "memory of a device" in out
+
+
 def test_a_mixture_says_what_tokens_cost_and_which_imbalance_fits(capsys):
     report = {"model": "t5", "objective": "span_corruption", "where": "v5e:4x4", "remat": "none", "grad_accum_steps": 1}
     sent = [{**one, "has_tokens": one["network"] == "DCN"} for one in MEASURED.collectives]
