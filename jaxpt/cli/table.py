@@ -180,7 +180,7 @@ COMMANDS: dict[str, Command] = {
     "import": Command("jaxpt.cli.commands:import_model", "convert a Hugging Face directory to a run directory", (
         arg("source", "HF_DIR", "config.json with weights; OWNER/NAME on the hub; T5X; a llama2.c .bin; word vectors"),
         arg("out", "OUT", "the run directory to create", type=output),
-        flag("--partial", "load matching tensors, initialise missing ones"),
+        flag("--partial", "load matching tensors, initialise missing ones and list them"),
         arg("--ignore", "KEY", "ignore an unknown key of config.json", action="append"),
         arg("--tokenizer", "PATH", "the vocabulary, if it is not in HF_DIR"),
         arg("--base", "DIR", "base model of a peft adapter (what its adapter_config.json names)"),

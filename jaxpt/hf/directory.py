@@ -109,7 +109,7 @@ def open_directory(
         comparison = mapping.find(tensors.shapes, table, network)
         if not partial:
             comparison.raise_on_mismatch(network)
-        elif not mapping.any_complete(comparison, table, network):
+        elif not mapping.any_matches(comparison, table, network):
             raise UserError(
                 f"weights: no tensor matches a parameter, the whole model would be random: {comparison.why(network)}"
             )
@@ -199,17 +199,21 @@ def load(
     states.
     """
     source = open_directory(directory, partial=partial, ignore=ignore)
-    params = stored.gather(source.pieces(), stored.stored_params(source.network))
-    params = fill(source.network, params)
+    incomplete: stored.Growing = {}
+    params = stored.gather(source.pieces(), stored.stored_params(source.network), incomplete)
+    params = fill(source.network, params, incomplete)
     return source.network, params if dtype is None else jax.tree.map(lambda x: np.asarray(x, dtype), params)
 
 
-def fill(network: Network, params: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
-    """Initialises missing parameters at random.
+def fill(
+    network: Network, params: Mapping[str, Any], incomplete: stored.Growing | None = None, seed: int = 0
+) -> dict[str, Any]:
+    """Initialises missing parameters, and missing layers of others, at random.
 
     Args:
       network: the network of the parameters.
       params: an incomplete tree of its parameters.
+      incomplete: those that lack layers.
       seed: random seed.
 
     Returns:
@@ -225,6 +229,10 @@ def fill(network: Network, params: Mapping[str, Any], seed: int = 0) -> dict[str
             return {path: flat[path] for path in lacking}
 
         have |= {path: np.asarray(x) for path, x in jax.jit(draw)(jax.random.key(seed)).items()}
+    for path, (x, layers) in (incomplete or {}).items():
+        missing = [n for n in range(len(x)) if n not in layers]
+        x[missing] = have[path][missing]
+        have[path] = x
     return traverse_util.unflatten_dict({path: have[path] for path in paths}, sep="/")
 
 

@@ -143,16 +143,17 @@ def recipe(
     return config
 
 
-def report_lines(source: Path, opened: Any, lacking: Sequence[str]) -> Iterator[str]:
+def report_lines(source: Path, opened: Any, lacking: Mapping[str, Sequence[int]]) -> Iterator[str]:
     """What an import skipped or drew at random, and rates of dropout that are others than the one of ours.
 
     Args:
       source: what was imported.
       opened: result of `open_source`.
-      lacking: parameters that were initialised at random.
+      lacking: {parameter that was initialised at random: its layers that were; none: all of it}.
     """
+    drawn = [f"{path}[{', '.join(map(str, layers))}]" if layers else path for path, layers in lacking.items()]
     for outcome, names in (
-        ("initialised at random", lacking),
+        ("initialised at random", drawn),
         ("skipped, of another shape", opened.found.mismatched),
         ("skipped, unknown", opened.found.unexpected),
     ):

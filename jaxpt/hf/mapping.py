@@ -214,9 +214,9 @@ def find(shapes: Mapping[str, tuple[int, ...]], table: Table, network: Network) 
     )
 
 
-def any_complete(found: Found, table: Table, network: Network) -> bool:
-    """True if at least one parameter is present with all its layers."""
-    rows = itertools.groupby(tensors_of(table, network), lambda entry: entry.row.paths)
+def any_matches(found: Found, table: Table, network: Network) -> bool:
+    """True if at least one parameter, or one layer of one, is present."""
+    rows = itertools.groupby(tensors_of(table, network), lambda entry: (entry.row.paths, entry.index))
     return any(all(entry.name in found.names for entry in of_row) for _, of_row in rows)
 
 

@@ -42,24 +42,41 @@ def stored_params(network: Network) -> Mapping[str, StoredParam]:
     return types.MappingProxyType({path: stored(box) for path, box in flat.items()})
 
 
-def parameters(pieces: Iterator[Piece], expected: Mapping[str, StoredParam]) -> Iterator[tuple[str, np.ndarray]]:
-    """Joins pieces: yields each parameter as soon as all its layers have been read."""
-    growing: dict[str, tuple[np.ndarray, int]] = {}
+Growing = dict[str, tuple[np.ndarray, set[int]]]
+"""{path: (parameter, its layers that have been read)}"""
+
+
+def parameters(
+    pieces: Iterator[Piece], expected: Mapping[str, StoredParam], growing: Growing | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Joins pieces: yields each parameter as soon as all its layers have been read.
+
+    Args:
+      pieces: of the parameters.
+      expected: their shapes.
+      growing: is given those of which a layer has been read; at the end they lack others.
+
+    Yields:
+      (path, parameter).
+    """
+    growing = {} if growing is None else growing
     for path, layer, piece in pieces:
         if layer is None:
             yield path, np.ascontiguousarray(piece)
             continue
-        whole, num_read = growing.pop(path, None) or (np.zeros(expected[path].shape, piece.dtype), 0)
+        whole, layers = growing.setdefault(path, (np.zeros(expected[path].shape, piece.dtype), set()))
         whole[layer] = piece
-        if num_read + 1 == len(whole):
+        layers.add(layer)
+        if len(layers) == len(whole):
+            del growing[path]
             yield path, whole
-        else:
-            growing[path] = whole, num_read + 1
 
 
-def gather(pieces: Iterator[Piece], expected: Mapping[str, StoredParam]) -> dict[str, Any]:
-    """Joins pieces into a tree, without parameters of which a layer is missing."""
-    return traverse_util.unflatten_dict(dict(parameters(pieces, expected)), sep="/")
+def gather(
+    pieces: Iterator[Piece], expected: Mapping[str, StoredParam], incomplete: Growing | None = None
+) -> dict[str, Any]:
+    """Joins pieces into a tree, without parameters of which a layer is missing; `incomplete` is given those."""
+    return traverse_util.unflatten_dict(dict(parameters(pieces, expected, incomplete)), sep="/")
 
 
 def finite(name: str, x: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ def write(
     pieces: Iterator[Piece],
     seed: int = 0,
     adapter: Mapping[str, np.ndarray] | None = None,
-) -> tuple[str, ...]:
+) -> dict[str, tuple[int, ...]]:
     """Writes `run_dir/checkpoints/0` as Orbax would, but never more than one piece is in memory.
 
     Args:
@@ -49,7 +49,7 @@ def write(
       adapter: {path: factor} of a low-rank adapter, "adapter/…/a" and "adapter/…/b".
 
     Returns:
-      Paths of the parameters that were drawn at random.
+      {path of a parameter that was drawn at random: its layers that were; () if all of it was}.
     """
     model = traverse_util.flatten_dict(network.shapes(), sep="/")
     adapter = adapter or {}
@@ -63,20 +63,36 @@ def write(
     def array(path: str) -> tensorstore.TensorStore:
         return _open_array(state / f"params.{path.replace('/', '.')}", path, shapes[path], dtypes.get(path, np.float32))
 
-    written: collections.Counter[str] = collections.Counter()
+    layers: dict[str, set[int]] = collections.defaultdict(set)
     for path, layer, x in itertools.chain(pieces, ((path, None, x) for path, x in adapter.items())):
         (array(path) if layer is None else array(path)[layer]).write(x).result()
-        written[path] += shapes[path].shape[0] if layer is None else 1
-    lacking = tuple(path for path, shape in model.items() if written[path] < shape.shape[0])  # in whole or in part
-    for path in lacking:
+        layers[path] |= set(range(shapes[path].shape[0])) if layer is None else {layer}
+    lacking = _lacking(model, layers)
+    for path, missing in lacking.items():
         draw = jax.jit(lambda key, path=path: traverse_util.flatten_dict(network.init(key), sep="/")[path])
-        array(path).write(np.asarray(draw(jax.random.key(seed)))).result()
+        x = np.asarray(draw(jax.random.key(seed)))
+        for place in missing or (slice(None),):
+            array(path)[place].write(x[place]).result()
     if reason := handlers.unreadable(state):
         raise UserError(reason)
     owner = {"run": checkpoint.run_id(run_dir / "checkpoints"), "step": STEP}
     for part in ("state", "meta"):
         checksums.write(state.parent / part, owner)
     return lacking
+
+
+def _lacking(shapes: Mapping[str, Any], layers: Mapping[str, set[int]]) -> dict[str, tuple[int, ...]]:
+    """{path of a parameter that was not written in full: the layers that it lacks; () if it lacks all}.
+
+    Args:
+      shapes: {path: its shape} of all parameters.
+      layers: {path: what of its first axis was written}.
+    """
+    incomplete = {path: layers.get(path, set()) for path in shapes if len(layers.get(path, ())) < shapes[path].shape[0]}
+    return {
+        path: tuple(n for n in range(shapes[path].shape[0]) if n not in have) if have else ()
+        for path, have in incomplete.items()
+    }
 
 
 def _open_array(file: Path, path: str, shape: Any, dtype: Any) -> tensorstore.TensorStore:

@@ -9,6 +9,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt import hf
@@ -123,6 +124,28 @@ def test_a_partial_import_of_nothing_is_an_error(source, tmp_path, capsys):
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--partial"]) == 2
     assert "no tensor matches a parameter, the whole model would be random: foo.bert" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_of_a_stack_the_layers_that_are_there_are_kept(texts, tmp_path, capsys):
+    """Another layer is drawn, as it is in a model that is random as a whole."""
+    query = "model/encoder/segment_0/block_0/attention/query/kernel"
+    network, params = fresh(model_config("bert", vocab_size=60, layers=3))
+    hf.save(tmp_path / "hf", network, params)
+    tokenizers.train(texts, configs.TokenizerConfig(kind="wordpiece"), 50, tmp_path / "hf")
+    known = dict(files.Tensors(tmp_path / "hf"))
+    del known["bert.encoder.layer.1.attention.self.query.weight"]
+    del known["bert.embeddings.LayerNorm.bias"]
+    files.write(tmp_path / "hf", {name: (x.shape, x.dtype) for name, x in known.items()}, known.items())
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--partial"]) == 0
+    assert f"initialised at random: model/embed_norm/bias, {query}[1]\n" in capsys.readouterr().out
+    drawn = traverse_util.flatten_dict(network.init(jax.random.key(0)), sep="/")
+    wanted = traverse_util.flatten_dict(params, sep="/")
+    wanted[query] = np.stack([wanted[query][0], drawn[query][1], wanted[query][2]])
+    wanted["model/embed_norm/bias"] = drawn["model/embed_norm/bias"]
+    for taken in (weights.read(tmp_path / "run", 0), hf.load(tmp_path / "hf", partial=True)[1]):
+        taken = traverse_util.flatten_dict(taken, sep="/")
+        for path, x in wanted.items():
+            np.testing.assert_allclose(taken[path], x, rtol=1e-6, err_msg=path)
 
 
 @pytest.mark.parity
