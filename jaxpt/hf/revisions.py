@@ -55,7 +55,8 @@ def export_every(run: str | Path, out: str | Path, *, report: Callable[[str], No
                 model.rmdir()
                 disk.write_text(temporary / FILE, json.dumps(state, indent=2) + "\n")
             loss = "" if state["train_loss"] is None else f", training loss {state['train_loss']:.4f}"
-            report(f"{place}: {state['tokens']:,.0f} tokens of text seen{loss}")
+            seen = "an unknown number of" if state["tokens"] is None else f"{state['tokens']:,.0f}"
+            report(f"{place}: {seen} tokens of text seen{loss}")
 
 
 def training_state(config: Config, directory: Path, step: int, meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,8 +90,14 @@ def training_state(config: Config, directory: Path, step: int, meta: Mapping[str
     }
 
 
-def tokens_seen(records: Sequence[Mapping[str, Any]], step: int) -> float:
-    """Tokens of text of the steps up to one.
+def tokens_seen(records: Sequence[Mapping[str, Any]], step: int) -> float | None:
+    """Tokens of text of the steps up to one; None where the lines do not begin with the first step.
+
+    A run that goes on from another one's state has lines of its own steps alone.
+
+    Args:
+      records: the lines of metrics.jsonl.
+      step: of the checkpoint.
 
     Example: 100 steps of 10 tokens, then longer ones:
       >>> tokens_seen([{"step": 0, "phase/text_tokens_per_step": 10.0},
@@ -98,5 +105,7 @@ def tokens_seen(records: Sequence[Mapping[str, Any]], step: int) -> float:
       3000.0
     """
     starts = {x["step"]: x["phase/text_tokens_per_step"] for x in records if "phase/text_tokens_per_step" in x}
+    if step and 0 not in starts:
+        return None
     ends = itertools.pairwise((*sorted(start for start in starts if start < step), step))
     return float(sum(starts[start] * (end - start) for start, end in ends))

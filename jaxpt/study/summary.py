@@ -8,8 +8,9 @@ Rows stand in the order of the study's file.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxpt.config.finetunings import SIMPLE, Cell
 from jaxpt.config.studies import Study, StudyRow
@@ -74,12 +75,25 @@ def _cost(study: Study, row: StudyRow) -> tuple[str, ...]:
         return ("",) * 6
     lines = [records(run_dir)[0] for run_dir in run_dirs]
     last = [list(curves.cumulated(of_run))[-1] for of_run in lines if of_run]
-    steps, tokens, flops = sum(line["step"] for line, _, _ in last), sum(x[1] for x in last), sum(x[2] for x in last)
+    steps, tokens, flops = sum(map(_steps, lines)), sum(x[1] for x in last), sum(x[2] for x in last)
     wall = sum(receipt(run_dir).get("wall_seconds", 0.0) for run_dir in run_dirs)
     return (
         f"{run['parameters']:,}", number(tokens) if tokens else "", f"{steps:,}", number(flops) if flops else "",
         duration(sum(map(curves.train_seconds, lines))), duration(wall),
     )  # fmt: skip
+
+
+def _steps(records: Sequence[Mapping[str, Any]]) -> int:
+    """The steps that a run has trained itself: one that goes on from another row's state begins later than step 0.
+
+    Args:
+      records: the lines of metrics.jsonl. One that says what a step takes stands where they begin, unless it was lost.
+    """
+    if not records:
+        return 0
+    first = records[0]["step"]
+    is_whole = any(record["step"] == first and "phase/text_tokens_per_step" in record for record in records)
+    return records[-1]["step"] - (first if is_whole else 0)
 
 
 def charts(scores: Sequence[Scores]) -> list[Dots]:

@@ -72,6 +72,16 @@ def test_what_is_not_there_yet_is_empty(plan):
     assert saved["tables"][0]["title"] == summary.TITLE
 
 
+def test_steps_of_a_state_that_was_taken_are_counted_once(plan):
+    """A row that goes on from another one's state has lines from its step on."""
+    file = Path(plan.run_dir) / "second" / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("\n".join(json.dumps({**line, "step": line["step"] + 10}) for line in lines))
+    assert summary.table(plan).rows[0][1:6] == ("1,234", "1.4k", "14", "14M", "2m20s")
+    file.write_text(file.read_text().splitlines()[1])  # of an earlier version, or the first line is damaged
+    assert summary.table(plan).rows[0][3] == "24"
+
+
 def test_a_chart_for_each_task_in_the_order_of_the_rows():
     def score(row, task, start, values, **errors):
         return Scores(row, task, start, "all", "accuracy", None, dict(enumerate(values)), {}, "fraction",
