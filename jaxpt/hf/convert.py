@@ -68,10 +68,11 @@ def import_weights(
         `partial`), or the outputs differ. `out` is then not created.
     """
     source, out = hub.local(source), _new(out)
+    _check_options(source, check, partial, ignore, base)
     if elmo.reads(source):
-        if check or partial or list(overrides) not in ([], [elmo.LOWERCASE]):
+        if check or partial or ignore or list(overrides) not in ([], [elmo.LOWERCASE]):
             raise UserError(
-                f"{source}: is a model of ELMo, which takes no --verify, --partial and overrides other than "
+                f"{source}: is a model of ELMo, which takes no --verify, --partial, --ignore and overrides other than "
                 f"{elmo.LOWERCASE}; leave them out"
             )
         _import_elmo(source, out, tokenizer, bool(overrides), report)
@@ -99,7 +100,7 @@ def import_weights(
         lacking = weights.write(temporary, opened.network, opened.dtypes(), pieces, adapter=factors)
         if source.is_dir():
             origin.keep(source, temporary)
-        if check and not source.is_file():
+        if check:
             report_differences(verify(source, opened.network, weights.read(temporary, 0)), report)
     count = opened.network.count_params()
     report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}"
@@ -113,6 +114,18 @@ def import_weights(
         report(f"to evaluate it: jaxpt eval {run} data.path=FILE")
     report(f"to train from it: jaxpt train RECIPE init_from.path={run}")
     report(f"to convert it back: jaxpt export {run} DIR")
+
+
+def _check_options(source: Path, check: bool, partial: bool, ignore: Sequence[str], base: str | Path | None) -> None:
+    """Raises UserError for options that do nothing for this source."""
+    if not source.exists():
+        return  # which is said later
+    if base is not None and not peft.is_adapter(source):
+        raise UserError(f"{source}: --base is of a low-rank adapter, and it has no {peft.CONFIG}; leave --base out")
+    options = {"--verify": check, "--partial": partial, "--ignore": ignore}
+    given = ", ".join(name for name, x in options.items() if x)
+    if given and not source.is_dir():
+        raise UserError(f"{source}: is a file, read as llama2.c's, which has no {given}; leave it out")
 
 
 def _import_elmo(source: Path, out: Path, tokenizer: str | Path | None, lowercase: bool, report: Report) -> None:

@@ -23,6 +23,7 @@ from jaxpt.models.network import Network
 from jaxpt.train import checkpoint, initial, run_dir, state, weights
 from tests import families
 from tests.hf.test_directory import fresh
+from tests.hf.test_llama2c import write as llama2c
 from tests.models.helpers import EVERY
 
 
@@ -124,6 +125,30 @@ def test_a_partial_import_of_nothing_is_an_error(source, tmp_path, capsys):
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--partial"]) == 2
     assert "no tensor matches a parameter, the whole model would be random: foo.bert" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["m.bin", "--verify"], "m.bin: is a file, read as llama2.c's, which has no --verify; leave it out"),
+        (["m.bin", "--partial", "--ignore", "x"], "which has no --partial, --ignore; leave it out"),
+        (["m.bin", "--base", "hf"], "m.bin: --base is of a low-rank adapter, and it has no adapter_config.json;"),
+        (
+            ["hf", "--base", "hf"],
+            "hf: --base is of a low-rank adapter, and it has no adapter_config.json;",
+        ),
+        (["gone", "--base", "hf", "--verify"], "gone: no such directory"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(words, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    llama2c(tmp_path / "m.bin")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text("{}")
+    source, *options = words
+    assert main(["import", source, "run", *options]) == 2
+    message = capsys.readouterr().err
+    assert said in message and message.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
 def test_of_a_stack_the_layers_that_are_there_are_kept(texts, tmp_path, capsys):
