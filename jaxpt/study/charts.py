@@ -75,6 +75,19 @@ class Dots:
     x: str
     rows: Sequence[Row]
 
+    @property
+    def finite_rows(self) -> list[Row]:
+        """The rows with their finite values alone, and in their names how many others they have."""
+        rows = []
+        for row in self.rows:
+            values = [value for value in row.values if math.isfinite(value)]
+            others = len(row.values) - len(values)
+            name = row.name + (f", {others} not finite" if others else "")
+            error = row.error if row.error is not None and math.isfinite(row.error) else None
+            if values:
+                rows.append(Row(name, values, row.colour, error))
+        return rows
+
 
 class Table(NamedTuple):
     """A table of cells as text: printed as Markdown, saved as JSON, drawn on a page."""
@@ -134,7 +147,9 @@ class Axis:
 
 def is_drawable(chart: Chart | Dots) -> bool:
     """True if there is a finite point."""
-    return isinstance(chart, Dots) or any(math.isfinite(y) for curve in chart.series for y in curve.y)
+    if isinstance(chart, Dots):
+        return bool(chart.finite_rows)
+    return any(math.isfinite(y) for curve in chart.series for y in curve.y)
 
 
 def axis(values: Sequence[float], count: int = 5, is_log: bool = False, is_whole: bool = False) -> Axis:

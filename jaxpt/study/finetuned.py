@@ -130,8 +130,10 @@ def _hypot(first: float | None, second: float | None) -> float | None:
 
 
 def _over_seeds(values: Sequence[float]) -> float | None:
-    """Standard error of a mean over seeds."""
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    """Standard error of a mean over seeds; None of one seed, and where a seed diverged."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    return statistics.stdev(values) / math.sqrt(len(values))
 
 
 def scores(study: Study, cell: Cell) -> Scores:
@@ -332,7 +334,8 @@ def _scored(cell_scores: Scores) -> str:
     of_seeds = [cell_scores.percent(value) for value in cell_scores.by_seed.values()]
     if not of_seeds:
         return ""
-    spread = f" ± {statistics.stdev(of_seeds):.1f}" if len(of_seeds) > 1 else ""
+    is_spread = len(of_seeds) > 1 and all(map(math.isfinite, of_seeds))
+    spread = f" ± {statistics.stdev(of_seeds):.1f}" if is_spread else ""
     best = min(of_seeds) if cell_scores.lower_is_better else max(of_seeds)
     details = f"{statistics.median(of_seeds):.1f}, {best:.1f}; {len(of_seeds)}"
     if cell_scores.searched < cell_scores.points:

@@ -183,18 +183,19 @@ def _marks(curve: Series, frame: _Frame, count: int, x_form: str) -> str:
 
 def _dots(chart: Dots) -> str:
     """A line for each row: its name, its values as dots, a tick at their mean, and a bar of its standard error."""
-    right, bottom = WIDTH - 8, _TOP + _ROW * len(chart.rows)
-    left = 8 + _LETTER * min(max(len(row.name) for row in chart.rows), 2 * _MOST_LETTERS)
-    means = [sum(row.values) / len(row.values) for row in chart.rows]
-    spans = [(mean - (row.error or 0.0), mean + (row.error or 0.0)) for mean, row in zip(means, chart.rows)]
-    across = axis([value for row, span in zip(chart.rows, spans) for value in (*row.values, *span)], 4)
+    rows = chart.finite_rows
+    right, bottom = WIDTH - 8, _TOP + _ROW * len(rows)
+    left = 8 + _LETTER * min(max(len(row.name) for row in rows), 2 * _MOST_LETTERS)
+    means = [sum(row.values) / len(row.values) for row in rows]
+    spans = [(mean - (row.error or 0.0), mean + (row.error or 0.0)) for mean, row in zip(means, rows)]
+    across = axis([value for row, span in zip(rows, spans) for value in (*row.values, *span)], 4)
     parts = []
     for tick in across.ticks:
         at = left + across.at(tick) * (right - left)
         parts.append(f'<path class="grid" d="M{at:.1f} {_TOP}V{bottom}"/>')
         parts.append(_text(at, bottom + 15, across.named(tick), "tick", "middle"))
     parts.append(_text((left + right) / 2, bottom + 31, chart.x, "tick", "middle"))
-    for number, (row, mean, span) in enumerate(zip(chart.rows, means, spans)):
+    for number, (row, mean, span) in enumerate(zip(rows, means, spans)):
         y = _TOP + _ROW * (number + 0.5)
         places = [left + across.at(value) * (right - left) for value in row.values]
         middle, *ends = [left + across.at(value) * (right - left) for value in (mean, *span)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
@@ -87,16 +88,19 @@ def table(results: Sequence[Result], has_probe: bool = False) -> Table:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """Mean ± standard deviation of a sample; "" without values.
+    """Mean ± standard deviation of a sample, and how many values besides are not finite; "" without values.
 
     Example:
-      >>> spread([2.0, 3.0], ".2f"), spread([2.0], ".2f")
-      ('2.50 ± 0.71', '2.00')
+      >>> spread([2.0, 3.0], ".2f"), spread([2.0], ".2f"), spread([2.0, math.nan], ".2f")
+      ('2.50 ± 0.71', '2.00', '2.00, 1 not finite')
     """
-    if not values:
-        return ""
-    deviation = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):{form}}{deviation}"
+    finite = [value for value in values if math.isfinite(value)]
+    parts = [f"{statistics.fmean(finite):{form}}"] if finite else []
+    if len(finite) > 1:
+        parts = [f"{parts[0]} ± {statistics.stdev(finite):{form}}"]
+    if others := len(values) - len(finite):
+        parts.append(f"{others} not finite")
+    return ", ".join(parts)
 
 
 def charts(results: Sequence[Result]) -> list[Chart | Dots]:

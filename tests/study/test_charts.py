@@ -2,6 +2,7 @@
 
 import doctest
 import itertools
+import math
 import random
 import re
 
@@ -93,6 +94,14 @@ def test_names_of_a_grid_differ_where_they_are_cut():
 def test_dots_show_every_seed_and_the_mean():
     drawing = svg.figure(Dots("sst2", "accuracy, %", [Row("bert · <random>", [60.0, 62.0, 70.0], 1)]))
     assert drawing.count("<circle") == 3 and "64: 60, 62, 70" in drawing and "bert · &lt;random&gt;" in drawing
+
+
+def test_dots_of_a_seed_that_diverged_are_left_out():
+    rows = [Row("a", [2.0, math.nan, 3.0], error=math.nan), Row("b", [math.inf])]
+    drawing = svg.figure(Dots("loss", "nats", rows))
+    assert drawing.count("<circle") == 2 and "2.5: 2, 3" in drawing and "a, 1 not finite" in drawing
+    assert "nan" not in drawing and ">b<" not in drawing
+    assert svg.figure(Dots("loss", "nats", rows[1:])) == "" and not charts.is_drawable(Dots("loss", "nats", rows[1:]))
 
 
 @pytest.mark.parametrize("module", [charts, document, pictures, run_charts, run_data])

@@ -3,13 +3,14 @@
 import dataclasses
 import doctest
 import json
+import math
 from pathlib import Path
 
 import pytest
 import yaml
 
 from jaxpt.config.studies import load_study
-from jaxpt.study import sweeps, tables
+from jaxpt.study import svg, sweeps, tables
 from jaxpt.study.charts import Dots
 from tests import families
 from tests.study.test_tables import canned, record
@@ -82,6 +83,18 @@ def test_words_and_seeds_alone_are_dots(plan):
     other = [dataclasses.replace(result, point=(), row="glove", unit="weighted squared error") for result in results]
     drawn = sweeps.charts([*(dataclasses.replace(result, point=()) for result in results), *other])
     assert [dots.x for dots in drawn] == ["nats", "weighted squared error"]
+
+
+def test_a_seed_that_diverged_is_told_and_not_drawn(plan):
+    """Table and picture are written; the mean is that of the others."""
+    path = Path(plan.run_dir) / "gpt2-learning_rate=0.001-seed=1" / "run.json"
+    run = json.loads(path.read_text())
+    run["validation"] = dict.fromkeys(run["validation"], math.nan)
+    path.write_text(json.dumps(run))
+    results = tables.write(plan)
+    assert sweeps.table(results).rows[1] == ("gpt2", "0.001", "2 of 2", *["3.000, 1 not finite"] * 2, "A")
+    words = [dataclasses.replace(result, point=()) for result in results]
+    assert "gpt2, 1 not finite" in svg.figure(*sweeps.charts(words))
 
 
 def test_examples_in_docstrings():
