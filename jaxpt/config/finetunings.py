@@ -13,6 +13,9 @@ KEEP = "checkpoint.keep_last=1"
 SIMPLE = "simple"
 """The start of a simple model, which has no weights to start from."""
 
+FOLDER = "finetune"
+"""In a study's directory: the fine-tunings."""
+
 
 class Cell(NamedTuple):
     """A figure of the table: the runs of all seeds, and before them those of the search."""
@@ -107,7 +110,7 @@ def fine_tuning(study: Study, cell: Cell, point: int, seed: int) -> FineTuning:
     chosen = points(tuned, cell)[point]
     short = [item.rpartition("=")[0].rpartition(".")[2] + "=" + item.rpartition("=")[2] for item in chosen]
     folder = ",".join(item.replace("/", "_").replace('"', "") for item in short) or "as_it_is"
-    run_dir = Path(study.run_dir, "finetune", *cell.name.split("/"), folder, f"seed_{seed}")
+    run_dir = Path(study.run_dir, FOLDER, *cell.name.split("/"), folder, f"seed_{seed}")
     of_row = [*row.finetune, *row.finetune_by_task.get(task.name, ())]
     of_run = [*chosen, f"seed={seed}", f"run_dir={json.dumps(str(run_dir))}"]
     if cell.start == SIMPLE:

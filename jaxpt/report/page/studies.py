@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxpt.config.finetunings import FOLDER
 from jaxpt.config.studies import load_study
 from jaxpt.errors import UserError
 from jaxpt.report import runs
@@ -145,16 +146,22 @@ def _sweep(study: StudyData) -> list[Chart | Dots]:
 
 
 def _receipt(study: StudyData, assumed: costs.Assumptions) -> str:
-    """What rows and fine-tunings took together, searches and discarded runs included."""
+    """What rows and fine-tunings took together, searches and discarded runs included.
+
+    Rows of an earlier version of the file, such as other values of its grid, are apart.
+    """
     row_dirs = {run.path.resolve() for run in study.rows}
     rows = [costs.estimate(run.receipt, run.lines, assumed) for run in study.rows]
     receipts = {path: run_dirs.receipt(path) for path in runs.run_dirs(study.directory)}
-    tuned = [
-        costs.estimate(known, list(curves.cumulated(run_dirs.records(path)[0])), assumed)
-        for path, known in receipts.items()
-        if path.resolve() not in row_dirs and "simple_model" not in known  # which take seconds
-    ]
+    folder = (study.directory / FOLDER).resolve()
+    tuned, former = [], []
+    for path, known in receipts.items():
+        if path.resolve() in row_dirs or "simple_model" in known:  # which take seconds
+            continue
+        estimate = costs.estimate(known, list(curves.cumulated(run_dirs.records(path)[0])), assumed)
+        (tuned if folder in path.resolve().parents else former).append(estimate)
     groups = {f"{len(rows)} pretrained": rows, f"{len(tuned)} fine-tuned": tuned}
+    groups[f"{len(former)} no longer in the table"] = former
     nonempty = {name: members for name, members in groups.items() if members}
     return receipt(
         [costs.total(members) for members in nonempty.values()], [escape(name) for name in nonempty], assumed

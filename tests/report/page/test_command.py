@@ -187,6 +187,17 @@ def test_each_table_of_a_study_has_its_notes():
         assert below == (f"<li>the {titles[title]}</li></ul>" if titles[title] else "")
 
 
+def test_runs_that_left_the_table_of_a_study_are_no_fine_tunings(tmp_path):
+    """As of other values of its grid: they were paid for, and stand apart."""
+    row = canned.pretrained(tmp_path / "gpt2-learning_rate=0.1")
+    for place in ("gpt2-learning_rate=0.2", "gpt2-learning_rate=0.3", "finetune/gpt2/sst2/as_it_is/seed_0"):
+        canned.pretrained(tmp_path / place)
+    table = {"question": "", "budget": "", "rows": [{"name": row.name}], "tables": []}
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    html = page_studies._receipt(page_studies.read(tmp_path), costs.DEFAULTS)
+    assert [name for name in ("1 pretrained", "1 fine-tuned", "2 no longer in the table") if name not in html] == []
+
+
 def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, capsys):
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").write_text('{"model_type": "bert"}')
