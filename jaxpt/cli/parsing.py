@@ -72,6 +72,10 @@ MEANT = {
 """{a word that is no command: the command that does it}."""
 
 
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and word != "-"  # which is stdin
+
+
 class Parser(argparse.ArgumentParser):
     """Prints errors in one line, without the usage."""
 
@@ -93,16 +97,41 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parses the arguments of a command. Overrides may stand before and after options. `help X` is `X --help`."""
+        """Parses the arguments of a command. Overrides and an argument that may be left out may stand before and after
+        options. `help X` is `X --help`."""
         if list(argv[:1]) == ["help"]:
             argv = [*argv[1:2], "--help"]
         arguments, rest = self.parse_known_args(argv)  # which leaves overrides after an option
+        rest = arguments.parser.take_optional(arguments, rest)
         for word in rest:
-            if word.startswith("-") or "overrides" not in arguments:
+            if _is_option(word) or "overrides" not in arguments:
                 arguments.parser.unknown(word)
         if rest:
             arguments.overrides = [*arguments.overrides, *rest]
         return arguments
+
+    def take_optional(self, arguments: argparse.Namespace, rest: Sequence[str]) -> list[str]:
+        """Gives words behind an option to positional arguments that may be left out: until Python 3.12 argparse takes
+        these for left out as soon as an option follows the one before.
+
+        Args:
+          arguments: are given them.
+          rest: the words that argparse left.
+
+        Returns:
+          The other words.
+        """
+        rest = list(rest)
+        for action in self._actions:
+            is_open = not action.option_strings and action.nargs == "?"
+            word = next((word for word in rest if not _is_option(word)), None)
+            if is_open and word is not None and getattr(arguments, action.dest, None) is None:
+                try:
+                    setattr(arguments, action.dest, self._get_values(action, [word]))
+                except argparse.ArgumentError as error:
+                    self.error(str(error))
+                rest.remove(word)
+        return rest
 
     def unknown(self, word: str) -> NoReturn:
         """Reports an unknown argument, and options with a similar name."""

@@ -15,7 +15,7 @@ import yaml
 
 from jaxpt import cli
 from jaxpt import config as configs
-from jaxpt.cli import table
+from jaxpt.cli import commands, table
 from jaxpt.config import load
 from jaxpt.data import tokenizers
 from jaxpt.errors import RetryableError, UserError
@@ -120,6 +120,26 @@ def test_the_examples_of_the_help_are_right(capsys, monkeypatch):
     assert len(examples) > 12
 
 
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        ("neighbours run --corpus t.txt 'a *b*'", {"query": "a *b*", "corpus": "t.txt"}),
+        ("neighbours run 'a *b*' --corpus t.txt", {"query": "a *b*", "corpus": "t.txt"}),
+        ("tokenizer inspect --debug words 'the cat'", {"path": "words", "text": "the cat"}),
+        ("runs --json runs/old", {"directory": "runs/old"}),
+        ("schema --write configs study", {"kind": "study"}),
+        ("predict run --out p.csv - task.text=x", {"file": "-", "overrides": ["task.text=x"]}),
+        ("predict run a.csv --out p.csv task.text=x", {"file": "a.csv", "overrides": ["task.text=x"]}),
+        ("predict run --out p.csv", {"overrides": []}),
+        ("train a.yaml train.steps=2 --timings data.length=8", {"overrides": ["train.steps=2", "data.length=8"]}),
+    ],
+)
+def test_arguments_that_may_be_left_out_stand_before_and_behind_options(argv, found):
+    arguments = vars(commands.parser().parse(shlex.split(argv)))
+    assert {name: arguments[name] for name in found} == found
+    assert ("file" in arguments) == ("file" in found)
+
+
 @pytest.mark.parametrize("command", ["train", "inspect", "plan", "cache"])
 def test_what_is_dropped_is_said(capsys, monkeypatch, command):
     names = {"train": "train.loop", "inspect": "report.inspect", "plan": "plan.command", "cache": "report.caches"}
@@ -157,6 +177,9 @@ def test_help_is_a_word_too(capsys, argv, same):
         (["train", "x.yaml", "--fast"], "jaxpt train: unknown argument '--fast'; see jaxpt train --help"),
         (["plan", "x.yaml", "--shrdings"], "'--shrdings'; did you mean --shardings or --slices?; see jaxpt plan"),
         (["doctor", "now"], "doctor: unknown argument 'now'"),
+        (["neighbours", "run", "-k", "2", "a *b*", "c"], "neighbours: unknown argument 'c'"),
+        (["neighbours", "run", "--field", "x", "a *b*", "--feild"], "argument '--feild'; did you mean --field"),
+        (["schema", "--write", "x", "studdy"], "'studdy' is none; did you mean study?"),
         (["inspect", RECIPE, "-n", "0"], "argument -n: expected a positive integer, got '0'"),
         (["eval", RECIPE, "--tasks", ","], "argument --tasks: expected names such as a,b, got ','"),
         (["inspect", RECIPE, "--at", "-1"], "argument --at: expected an index ≥ 0, got '-1'"),
