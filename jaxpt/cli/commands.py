@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxpt import errors
-from jaxpt.cli.parsing import Parser, Version, add_command, add_common
+from jaxpt.cli.parsing import Parser, Version, add_command, add_common, output
 from jaxpt.cli.table import COMMANDS
 from jaxpt.errors import AlreadySaid, UserError, printable
 from jaxpt.runtime import exit_codes, plugins, process, progress, signals
@@ -314,7 +314,7 @@ def completion(shell: str) -> None:
         raise UserError(f"completion: shtab is not installed: {packages.install_command('completion')}") from None
     whole = parser()
     for action in _actions(whole):
-        if action.nargs != 0 and action.choices is None and action.type is None:  # all others may be files
+        if action.nargs != 0 and action.choices is None and action.type in (None, output):  # all others may be files
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(whole, shell))
 

@@ -430,6 +430,15 @@ def test_bash_offers_commands(tmp_path, capsys):
     assert {"recipe", "study", "model"} <= set(_completed(script, "jaxpt", "schema"))
 
 
+def test_files_are_completed_where_one_is_written(capsys):
+    pytest.importorskip("shtab")
+    assert cli.main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    for argument in ("predict___out", "report___out", "neighbours___png", "import_pos_1", "predict_pos_0"):
+        assert f"_shtab_jaxpt_{argument}_COMPGEN=_shtab_compgen_files" in script
+    assert "_shtab_jaxpt_neighbours__k_COMPGEN" not in script, "a number is no file"
+
+
 def test_without_the_package_it_says_which(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert cli.main(["completion", "zsh"]) == 2
