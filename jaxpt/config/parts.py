@@ -125,6 +125,11 @@ class ModelConfig(Frozen):
         """True if attention depends on distances in the row, not on positions alone: windows, ALiBi."""
         return False
 
+    @property
+    def has_capacity(self) -> bool:
+        """True if the tokens of a row compete for the places of experts (`jaxpt.models.moe`)."""
+        return False
+
     def check_length(self, length: int) -> None:
         """Raises UserError if sequences of this length have no place in the position table."""
         if self.position_limit is not None and length > self.position_limit:

@@ -85,6 +85,7 @@ def batches(
     tokens: Callable[[Size], int],
     vocab_size: int,
     max_tokens: int | None = None,
+    joins_sizes: bool = True,
 ) -> Iterator[tuple[Size, list[int], int]]:
     """Batches of items of similar size, the largest first.
 
@@ -97,6 +98,7 @@ def batches(
       tokens: tokens of an item, from its size.
       vocab_size: columns of the logits.
       max_tokens: tokens of a batch on each device, None: `MAX_TOKENS`; an item that is longer is a batch alone.
+      joins_sizes: a batch takes items of smaller sizes, too; False: all items of a batch have its size.
 
     Yields:
       (size, numbers of the items, places for items): the size has the maximum of each length. The number of places is
@@ -118,7 +120,7 @@ def batches(
         size, end = sizes[order[first]], first + 1
         while end < len(order):
             joined = tuple(map(max, size, sizes[order[end]]))
-            if end - first >= places(joined):
+            if end - first >= places(joined) or not (joins_sizes or sizes[order[end]] == size):
                 break
             size, end = joined, end + 1
         count = end - first

@@ -5,7 +5,9 @@ encoder-decoder    the context in the encoder's row; each continuation after the
 XLNet              a text with left-to-right ranks; the query stream predicts
 masked LM          a masked text
 
-Items are segments of a row, as in packed pretraining. Only the scored positions are projected to the vocabulary.
+Items are segments of a row, as in packed pretraining. Only the scored positions are projected to the vocabulary. Where
+experts have a capacity, which all tokens of a row share and which may depend on the row's length, each continuation is
+a row alone, in a batch of rows as long as its own: so no score depends on the others.
 
 Shapes: B rows · L length · T targets
 """
@@ -81,7 +83,10 @@ def score_rows(
     numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
     distinct = list(numbers)
     items = items_of(network, layout, distinct)
-    packed = batching.pack([item.size for item in items])
+    has_capacity = network.config.has_capacity
+    if has_capacity:
+        network = network.with_model(group_rows=1)
+    packed = [[i] for i in range(len(items))] if has_capacity else batching.pack([item.size for item in items])
 
     def size(row: list[int]) -> batching.Size:
         lengths = zip(*(items[i].size for i in row))
@@ -89,7 +94,8 @@ def score_rows(
 
     scores: list[Found] = [(np.zeros(0, np.float32), np.zeros(0, bool))] * len(distinct)
     scored = 0
-    batches = batching.batches([size(row) for row in packed], lambda size: sum(size[:-1]), network.config.vocab_size)
+    sizes, vocab_size = [size(row) for row in packed], network.config.vocab_size
+    batches = batching.batches(sizes, lambda size: sum(size[:-1]), vocab_size, joins_sizes=not has_capacity)
     for of_size, chosen, places in batches:
         filled = [[items[i] for i in packed[row]] for row in chosen]
         arrays = _arrays(distinct, filled, of_size, places)
@@ -126,8 +132,8 @@ def items_of(network: Network, layout: Format, rows: Sequence[Row]) -> list[Item
     if config.family == "encoder":
         return [_masked(numbers, rows) for numbers in of_text.values()]
     has_branches = "branches" in inspect.signature(type(network.model).decode).parameters
-    if config.counts_in_row:
-        has_branches = False  # a branch is not beside its context in the row
+    if config.counts_in_row or config.has_capacity:
+        has_branches = False  # a branch is not beside its context in the row, or takes the places of another branch
     max_rows = CONTINUATIONS if has_branches else 1
     chunks = [numbers[i : i + max_rows] for numbers in of_text.values() for i in range(0, len(numbers), max_rows)]
     items, has_encoder = [], config.family == "encoder_decoder"

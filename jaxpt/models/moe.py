@@ -118,6 +118,11 @@ class MixtureConfig(ModelConfig):
         return self.experts is not None and is_numbered and layer not in self.dense_layers
 
     @property
+    def has_capacity(self) -> bool:
+        """True if an expert takes a limited number of tokens, in training or outside of it."""
+        return (self.capacity, self.capacity_factor, self.eval_capacity_factor) != (None, None, None)
+
+    @property
     def sparse_period(self) -> int | None:
         """Layers after which dense and sparse ones repeat; None if `dense_layers` or first ones do not."""
         if self.experts is None:

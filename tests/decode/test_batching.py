@@ -49,6 +49,12 @@ def test_batches_are_few_and_their_rows_similar():
     assert padded < 1.1 * sum(size[0] for size in sizes)
 
 
+def test_a_batch_may_have_one_size_alone():
+    sizes = [(16, 8), (32, 8), (16, 8), (16, 16), (16, 8)]
+    made = list(batching.batches(sizes, lambda size: size[0], 100, 64, joins_sizes=False))
+    assert made == [((32, 8), [1], 1), ((16, 16), [3], 1), ((16, 8), [0, 2, 4], 4)]
+
+
 def test_rows_are_few_where_the_vocabulary_is_large():
     made = list(batching.batches([(16,)] * 8, sum, batching.CHUNK_BYTES // 16, 10_000))
     assert {batch for _, _, batch in made} == {4}

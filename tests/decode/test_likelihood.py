@@ -207,6 +207,27 @@ def test_continuations_of_one_context_share_it(name, monkeypatch):
         assert one.is_greedy == alone.is_greedy
 
 
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("t5", {"experts": 4, "capacity": 1}),
+        ("llama", {"experts": 4, "capacity_factor": 0.5, "min_capacity": 1, "group_rows": 4}),
+    ],
+)
+def test_texts_do_not_compete_for_the_places_of_experts(name, options):
+    """Rows share no capacity, whatever `group_rows` says, and a long row does not give a shorter one more places."""
+    given = network(name, **options)
+    contexts, continuations = choices(3, 1, 5, 2, 1, 4)
+    contexts, continuations = [*contexts, texts(26)[0]], [*continuations, [12, 13]]
+    unlimited = loglikelihood(*network(name, experts=4), contexts, continuations).items
+    together = loglikelihood(*given, contexts, continuations).items
+    for one, context, continuation in zip(together, contexts, continuations, strict=True):
+        (alone,) = loglikelihood(*given, [context], [continuation]).items
+        np.testing.assert_allclose(one.log_probs, alone.log_probs, atol=2e-5)
+    changes = [abs(one.total - free.total) for one, free in zip(together, unlimited, strict=True)]
+    assert max(changes) > 1e-3  # the capacity is still that of the model
+
+
 def test_one_token_of_each_continuation_needs_one_pass():
     given, pairs = network("gpt2"), choices(1, 1, 1, 1, 1, 1)
     for one, context, continuation in zip(loglikelihood(*given, *pairs).items, *pairs, strict=True):
