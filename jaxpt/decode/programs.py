@@ -87,13 +87,13 @@ def stored(network: Network) -> tuple[Any, Any]:
     """Shapes with dtypes, and logical axes, of the parameters as decoding keeps them, on the devices in use.
 
     Matrices are in the compute dtype. The model casts these before each use, so results do not change, but a step reads
-    half of the bytes.
+    half of the bytes. Those with an axis of classes stay in float32, in which routers and heads compute.
     """
     dtype, split = compute_dtype(network.config), layer_parts(network)
 
     def one(box: Any) -> Any:
         names = [name for name in box.names if name != "layers"]
-        is_matrix = len(names) > 1 and not {"buckets", "norm"} & set(names)
+        is_matrix = len(names) > 1 and not {"buckets", "classes", "norm"} & set(names)
         return jax.ShapeDtypeStruct(box.value.shape, dtype if is_matrix else box.value.dtype)
 
     shapes = jax.tree.map(one, network.abstract(), is_leaf=lambda x: hasattr(x, "names"))

@@ -53,6 +53,19 @@ def test_matrices_alone_are_kept_in_the_compute_dtype(name):
     assert wide == {path for path in found if path.endswith(("scale", "bias", "bias/table"))} != set()
 
 
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_parameters_as_they_are_kept_give_the_same_logits(name, monkeypatch):
+    """Mixtures of experts too, whose routers compute in float32."""
+    monkeypatch.setattr(programs, "layer_parts", lambda network: {})
+    network, params = small(name, dtype="bfloat16", experts=4)[:2]
+    kept = jax.tree.map(lambda x, shape: x.astype(shape.dtype), params, programs.stored(network)[0])
+    kinds = {x.dtype.name for x in jax.tree.leaves(kept)}
+    assert kinds == {"bfloat16", "float32"}
+    given = np.array(texts(12))
+    logits = _pair(network) if name == "t5" else lambda params, tokens, _: jitted(network, "decode")(params, tokens)
+    np.testing.assert_array_equal(logits(kept, given, given), logits(params, given, given))
+
+
 @functools.cache
 def engine(name="gpt2", batch_size=8, **options):
     return Engine(*model(name, **options), batch_size=batch_size)
