@@ -126,7 +126,9 @@ def items_of(network: Network, layout: Format, rows: Sequence[Row]) -> list[Item
     config = network.config
     of_text: dict[Any, list[int]] = {}
     for number, row in enumerate(rows):
-        of_text.setdefault((row.prompt, row.encoder, row.at), []).append(number)
+        length, switch = len(row.prompt) + len(row.targets) - 1, config.position_switch
+        is_long = switch is not None and length > switch  # branches of one segment have the same rotary positions
+        of_text.setdefault((row.prompt, row.encoder, row.at, is_long), []).append(number)
     if layout.permutes:
         return [_permuted(number, row) for number, row in enumerate(rows)]
     if config.family == "encoder":

@@ -207,6 +207,18 @@ def test_continuations_of_one_context_share_it(name, monkeypatch):
         assert one.is_greedy == alone.is_greedy
 
 
+def test_a_long_choice_does_not_change_a_short_one():
+    """longrope: the factors of a text are those of its own length, whatever shares its context or its row."""
+    factors = {"rope_short_factors": (1.0, 1.0), "rope_long_factors": (2.0, 4.0), "rope_amplitude": 1.0}
+    given = network("llama", rope_scaling="longrope", rope_original_positions=20, **factors)
+    (context,), continuations = texts(18), texts(1, 2, 3, 4, 6)
+    short, long = (given[0].with_model(rope_original_positions=n) for n in (64, 1))
+    found = loglikelihood(*given, [context] * 5, continuations).items
+    for one, continuation in zip(found, continuations, strict=True):
+        made = long if len(context) + len(continuation) - 1 > 20 else short
+        agrees(one, decoder_oracle(made, given[1], context, continuation), continuation)
+
+
 @pytest.mark.parametrize(
     "name, options",
     [
