@@ -110,7 +110,7 @@ class Classification(TextHead):
         first, second = jnp.split(self.outputs(model, output.hidden, twice), 2)
         divergence = (class_losses.r_drop(first, second) * batch["label_weights"]).sum()
         halved = {name: total / 2 for name, total in {**sums, **output.aux}.items()}
-        return {**halved, "r_drop": divergence}, metrics
+        return {**halved, "r_drop": divergence}, {**metrics, **output.metrics}
 
     def loss_from_hidden(self, model: Bound, hidden: jax.Array, batch: Batch) -> LossOutputs:
         outputs, labels = self.outputs(model, hidden, batch), batch["labels"]

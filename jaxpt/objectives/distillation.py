@@ -99,7 +99,7 @@ class Distillation(Objective):
         )
         if self.cosine_weight:
             sums["cosine"] = (cosine_distance(mine, theirs) * self._token_mask(batch)).sum()
-        return {**sums, **output.aux}, metrics | agreement
+        return {**sums, **output.aux}, {**metrics, **agreement, **output.metrics}
 
     def _token_mask(self, batch: Batch) -> jax.Array:
         """1.0 on non-padding tokens of the predicting stack."""

@@ -175,3 +175,16 @@ def test_both_copies_of_a_text_count_in_r_drop(tmp_path):
     sums, metrics = loss(params, {"dropout": jax.random.key(1)})
     assert 0 < float(sums["r_drop"]) < float(sums["classification"])
     assert float(metrics["accuracy"][1]) == 8 and float(config.objective.weights(batch)["r_drop"]) == 4
+
+
+def test_r_drop_has_the_figures_of_routers(tmp_path):
+    mixture = {"experts": 4, "dropout": 0.1, "layers": 1}
+    config = fine_tuning.recipe(tmp_path, of="t5", objective={"r_drop": 2.0}, model=mixture)
+    network, params, records, vocabulary = prepared(config)
+    batch = {n: jnp.asarray(x) for n, x in config.objective.collate_fn(vocabulary)(records[:4], 32).items()}
+    loss = jax.jit(lambda params, rngs: config.objective.loss(network.bind(params, rngs), batch))
+    (_, plain), (sums, twice) = loss(params, {}), loss(params, {"dropout": jax.random.key(1)})
+    assert "r_drop" in sums and set(twice) == set(plain) > {"encoder_router/share", "encoder_router/entropy"}
+    np.testing.assert_allclose(twice["encoder_router/entropy"][1], 2 * plain["encoder_router/entropy"][1])
+    total, weight = twice["encoder_router/share"]
+    np.testing.assert_allclose((total / weight).sum(-1), 1, rtol=1e-5)

@@ -16,6 +16,7 @@ from tests.models.helpers import drawn
 TASKS = {
     "bert": {"kind": "masked_lm", "next_sentence": False},
     "gpt2": {"kind": "causal_lm"},
+    "mixture": {"kind": "causal_lm"},
     "t5": {"kind": "span_corruption"},
 }
 
@@ -91,6 +92,25 @@ def test_the_loss_by_hand(family, options):
         of_task = settings.objective.of.loss_from_hidden
         task, _ = jax.jit(lambda params: of_task(student.bind(params), mine, batch))(drawn(student))
         np.testing.assert_allclose(sums[TASKS[family]["kind"]], task[TASKS[family]["kind"]], rtol=1e-5)
+
+
+def test_the_routers_of_a_student_are_in_the_metrics():
+    settings = config("mixture", cosine_weight=0)
+    settings = settings.model_copy(update={"model": settings.model.model_copy(update={"sparse_every": 1})})
+    batch, student, (teacher, taught) = families.batch(settings), families.network(settings), teacher_of("gpt2")
+
+    @jax.jit
+    def run(params):
+        bound = student.bind(params)
+        sums, metrics = settings.objective.loss(bound, batch, teachers={"teacher": (teacher, taught)})
+        return sums, metrics, settings.objective.of.output(bound, batch)
+
+    sums, metrics, output = run(drawn(student))
+    assert {"router/share", "router/dropped", "router/entropy"} == set(output.metrics) and "router_z" in sums
+    assert set(metrics) > {"agreement", *output.metrics}
+    for name, pair in output.metrics.items():
+        for found, expected in zip(metrics[name], pair, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.slow
