@@ -148,12 +148,13 @@ def validate(
     means = _means(objective, of_all)
     if len(totals) > 1:
         for task, of_task in totals.items():
-            weighted = {name: sums for name, sums in of_task.items() if sums[1] > 0}  # heads of other tasks have none
+            # Heads of other tasks have no weight here, nor has a loss part that this task's examples do not have.
+            weighted = {name: sums for name, sums in of_task.items() if sums[1] > 0}
             means |= {f"{task}/{name}": value for name, value in _means(objective, weighted).items()}
     return means
 
 
 def _means(objective: Objective, totals: dict[str, np.ndarray]) -> dict[str, float]:
-    """The loss, and each Σ value / Σ weight."""
+    """The loss, and each Σ value / Σ weight; a part of the loss that is not there adds nothing, as in training."""
     means = {name: float(value / max(weight, 1e-9)) for name, (value, weight) in totals.items()}
-    return {"loss": sum(c * means[part] for part, c in objective.coefficients().items()), **means}
+    return {"loss": sum(c * means.get(part, 0.0) for part, c in objective.coefficients().items()), **means}
