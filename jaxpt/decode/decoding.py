@@ -45,6 +45,8 @@ class Prompts:
     encoder_tokens_BxM: jax.Array | None = None
     """Right-padded."""
     encoder_length_B: jax.Array | None = None
+    first_B: jax.Array | None = None
+    """Position of each row's first token; None: 0."""
 
 
 @flax.struct.dataclass
@@ -91,8 +93,13 @@ class Decoder:
             options["encoder_segment_ids"] = of_encoder_BxM
         if self.prefix:
             options["prefix"] = segments_BxP > 0
-        output = bound.decode(prompts.tokens_BxP, *encoded, **options)
-        return self.logits(bound, output.hidden), output.cache
+        if prompts.first_B is None:
+            output = bound.decode(prompts.tokens_BxP, *encoded, **options)
+            return self.logits(bound, output.hidden), output.cache
+        positions_BxP = prompts.first_B[:, None] + jnp.maximum(segments_BxP.cumsum(1) - 1, 0)
+        output = bound.decode(prompts.tokens_BxP, *encoded, positions=positions_BxP, **options)
+        cache = output.cache.replace(length_B=output.cache.length_B + prompts.first_B)
+        return self.logits(bound, output.hidden), cache
 
     @property
     def switch(self) -> int | None:

@@ -85,6 +85,8 @@ def answers_of(setup: Setup, batch: dict[str, np.ndarray], data: Data) -> Callab
         prompts = Prompts(
             batch["decoder_input_tokens"][:, :1], zeros + 1, zeros + length, zeros, zeros,
             batch["encoder_input_tokens"], (batch["encoder_segment_ids"] > 0).sum(1).astype(np.int32),
+            # Of a part of a text (MASS) the positions begin at its place there.
+            batch["decoder_positions"][:, 0] if "decoder_positions" in batch else None,
         )  # fmt: skip
     decoder = Decoder(network.with_model(remat="none"), options, length, length, "decoder_prefix" in batch)
 

@@ -137,7 +137,7 @@ class Cache:
     segments_BxS: jax.Array
     """Segment id of the token in each slot, 0: empty or padding. Layers with fewer slots have the newest of them."""
     length_B: jax.Array
-    """Number of tokens so far: the position of the next one."""
+    """Position of the next token: the number of tokens so far, where the first one is at position 0."""
     written: jax.Array
     """int32 []: number of columns so far; the next one goes to slot `written` mod S."""
     memory_segments_BxM: jax.Array | None = None

@@ -9,13 +9,17 @@ import pytest
 from jaxpt.data.calls import Vocabulary
 from jaxpt.evals import samples
 from jaxpt.evals.samples import Samples
+from jaxpt.objectives.mass import Mass
 from tests import families
-from tests.models.helpers import V, drawn
+from tests.models.helpers import EVERY, V, drawn
 
 
 def answers(family, vocabulary, batch):
     config = families.config(family)
-    network = families.network(config)
+    return answers_by(families.network(config), config, vocabulary, batch)
+
+
+def answers_by(network, config, vocabulary, batch):
     params = drawn(network)
     setup = types.SimpleNamespace(network=network, config=config)
     data = types.SimpleNamespace(vocabulary=vocabulary)
@@ -73,6 +77,32 @@ def test_spans_are_the_most_likely_of_each_text(spans):
     assert free.sum() > 100
     np.testing.assert_array_equal(said[free], best[free])
     assert (said[ended] == 0).all()  # padding after EOS
+
+
+def test_a_fragment_of_a_text_is_decoded_at_its_positions():
+    """MASS: the decoder reads the fragment at the places that it has in the text, as in training."""
+    rng, offsets, vocabulary = np.random.default_rng(2), np.array([0, 3, 6, 9]), Vocabulary(V, eos=1, mask=4)
+    batch = {
+        "encoder_input_tokens": rng.integers(5, V, (4, 16)).astype(np.int32),
+        "encoder_segment_ids": np.ones((4, 16), np.int32),
+        "decoder_input_tokens": rng.integers(5, V, (4, 6)).astype(np.int32),
+        "decoder_target_tokens": rng.integers(5, V, (4, 6)).astype(np.int32),
+        "decoder_segment_ids": np.ones((4, 6), np.int32),
+        "decoder_positions": (offsets[:, None] + np.arange(6)).astype(np.int32),
+    }
+    config = types.SimpleNamespace(objective=Mass())
+    bound, said = answers_by(config.objective.network(EVERY["bart"]()), config, vocabulary, batch)
+    inputs = np.concatenate([batch["decoder_input_tokens"][:, :1], said[:, :-1]], axis=1)
+
+    @jax.jit
+    def run(inputs, positions):
+        encoded = bound.encode(batch["encoder_input_tokens"]).hidden
+        return bound.logits(bound.decode(inputs, encoded, positions=positions).hidden).argmax(-1)
+
+    ended = np.cumsum(inputs == vocabulary.eos, axis=1) > 0
+    best, at_zero = (np.asarray(run(inputs, positions)) for positions in (batch["decoder_positions"], None))
+    np.testing.assert_array_equal(said[~ended], best[~ended])
+    assert not ended[:, 0].any() and (best[1:] != at_zero[1:]).any()
 
 
 def test_an_encoder_without_masked_positions_has_none():
