@@ -68,6 +68,13 @@ def test_a_layer_is_chosen(name):
         embed(*given, TEXTS[:1], layer=3)
 
 
+def test_places_of_experts_are_not_shared_between_texts():
+    given = network("t5", experts=4, capacity_factor=0.5, group_rows=2)
+    for text, vector in zip(TEXTS, embed(*given, TEXTS).vectors, strict=True):
+        (alone,) = embed(*given, [text]).vectors
+        np.testing.assert_allclose(vector, alone, atol=3e-6)
+
+
 def test_vectors_have_length_one_on_request():
     plain, unit = (embed(*network("bert"), TEXTS, normalize=normalize).vectors for normalize in (False, True))
     for x, y in zip(plain, unit, strict=True):
