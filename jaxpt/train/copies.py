@@ -1,5 +1,5 @@
 """A second place for a run's checkpoints (`checkpoint.copy_to`): copied in the background, and fetched where the
-run_dir has none or a damaged one.
+run_dir has none or its newest one is damaged.
 
 The copy is a run_dir of the same layout, on any mounted file system or bucket: checkpoints, the run's id, config.yaml,
 tokenizer, metrics and run.json. A checkpoint appears there under its name when its copy has the checksums that were
@@ -23,12 +23,23 @@ PARTS = ("meta", "state")
 """Directories of a checkpoint that have checksums."""
 BESIDE = ("config.yaml", "run.json", "metrics.jsonl", "tokenizer")
 """What a run_dir has besides its checkpoints."""
+FIGURES = "metrics"
+"""What ranks a checkpoint, a file in a directory; a resumed run adds it where a signal came before the evaluation."""
 _POLL_SECONDS = 2.0
 
 
 def steps(run_dir: Path) -> list[int]:
     """Steps of the checkpoints in a run_dir, ascending."""
     return sorted(int(path.name) for path in (run_dir / "checkpoints").glob("*") if path.name.isdigit())
+
+
+def _checkpoint(run_dir: Path, step: int) -> Path:
+    return run_dir / "checkpoints" / str(step)
+
+
+def _is_whole(run_dir: Path, step: int) -> bool:
+    """True if a run_dir has the checkpoint of a step, as it was written."""
+    return _checkpoint(run_dir, step).is_dir() and damage(_checkpoint(run_dir, step)) is None
 
 
 def damage(checkpoint: Path) -> str | None:
@@ -99,7 +110,10 @@ def check_same_run(run_dir: Path, copy: Path) -> None:
 
 
 def fetch(run_dir: Path, copy: Path, report: Callable[[str], None]) -> None:
-    """Takes the newest checkpoint of a copy that is whole, unless the run_dir has that one, or a newer one, whole.
+    """Takes the checkpoints of a copy that are whole, unless the run_dir has the newest of them, or a newer one, whole.
+
+    The older ones come first: a fetch that is cut off lacks the newest, so the next start fetches the rest. Without
+    the older ones the run would forget its best checkpoint, and the copy would follow.
 
     Args:
       run_dir: of a run that is about to start; it exists.
@@ -113,16 +127,17 @@ def fetch(run_dir: Path, copy: Path, report: Callable[[str], None]) -> None:
     if copy.absolute() == run_dir.absolute():
         raise UserError(f"checkpoint.copy_to: {copy} is the run_dir itself; choose another directory")
     check_same_run(run_dir, copy)
-    local = {step: run_dir / "checkpoints" / str(step) for step in steps(run_dir)}
-    for step in sorted({*local, *steps(copy)}, reverse=True):
-        if step in local and damage(local[step]) is None:
-            return
-        source = copy / "checkpoints" / str(step)
-        if source.is_dir() and damage(source) is None:
-            _fetch_beside(run_dir, copy)
-            copy_checkpoint(source, run_dir / "checkpoints" / str(step))
-            report(f"checkpoint {step} is {'damaged' if step in local else 'missing'} here: fetched from {copy}")
-            return
+    local, copied = steps(run_dir), steps(copy)
+    newest = next((step for step in reversed(local) if _is_whole(run_dir, step)), -1)
+    if max(copied, default=-1) <= newest:
+        return
+    missing = [step for step in copied if _is_whole(copy, step) and not _is_whole(run_dir, step)]
+    if not missing or missing[-1] < newest:
+        return
+    _fetch_beside(run_dir, copy)
+    for step in missing:
+        copy_checkpoint(_checkpoint(copy, step), _checkpoint(run_dir, step))
+        report(f"checkpoint {step} is {'damaged' if step in local else 'missing'} here: fetched from {copy}")
 
 
 def fetch_missing(run_dir: Path, copy: str | None, report: Callable[[str], None]) -> bool:
@@ -171,6 +186,8 @@ class Copier(threading.Thread):
                     if not target.exists():
                         self._copy_beside()
                         copy_checkpoint(source, target)
+                    elif (source / FIGURES / FIGURES).is_file() and not (target / FIGURES).exists():
+                        _copy_whole(source / FIGURES, target / FIGURES)
                 except (OSError, UserError) as error:
                     if source.is_dir():  # else the run removed it meanwhile
                         failure = failure or error

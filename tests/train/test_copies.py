@@ -86,10 +86,11 @@ def test_a_damaged_checkpoint_is_not_copied_over(places, monkeypatch):
 @pytest.mark.parametrize(
     ("lost", "spoiled", "fetched"),
     [
-        ((), (), None), ((20,), (), 20), ((), (20,), 20), ((10, 20), (), 20), ((), (10,), None), ((10,), (20,), 20),
+        ((), (), []), ((20,), (), [20]), ((), (20,), [20]), ((10, 20), (), [10, 20]), ((), (10,), []), ((10,), (), []),
+        ((10,), (20,), [10, 20]),
     ],
 )  # fmt: skip
-def test_the_newest_whole_one_is_fetched(places, lost, spoiled, fetched):
+def test_the_newest_whole_one_is_fetched_after_the_older_ones(places, lost, spoiled, fetched):
     run_dir, copy = places
     shutil.copytree(run_dir, copy)
     for step in lost:
@@ -98,8 +99,34 @@ def test_the_newest_whole_one_is_fetched(places, lost, spoiled, fetched):
         spoil(run_dir, step)
     lines = []
     copies.fetch(run_dir, copy, lines.append)
-    assert len(lines) == (fetched is not None) and all(f"checkpoint {fetched} is " in line for line in lines)
+    assert [int(line.split()[1]) for line in lines] == fetched
     assert copies.damage(run_dir / "checkpoints/20") is None
+
+
+def test_a_run_that_lost_its_directory_keeps_the_older_ones(places):
+    run_dir, copy = places
+    checkpoint(run_dir, 5)
+    shutil.copytree(run_dir, copy)
+    spoil(copy, 5)
+    shutil.rmtree(run_dir)
+    run_dir.mkdir()
+    copies.fetch(run_dir, copy, print)
+    assert copies.steps(run_dir) == [10, 20]  # the damaged one is left
+    checkpoint(run_dir, 30)
+    with copies.copying(run_dir, str(copy), print):
+        pass
+    assert copies.steps(copy) == copies.steps(run_dir) == [10, 20, 30]
+
+
+def test_figures_that_are_added_later_are_copied(places):
+    run_dir, copy = places
+    copied(run_dir, copy)
+    figures = run_dir / "checkpoints/20" / copies.FIGURES / copies.FIGURES
+    figures.parent.mkdir()
+    figures.write_text('{"accuracy": 0.5}')
+    copied(run_dir, copy)
+    assert (copy / figures.relative_to(run_dir)).read_text() == '{"accuracy": 0.5}'
+    assert not (copy / "checkpoints/10" / copies.FIGURES).exists()
 
 
 def test_a_damaged_copy_is_left_and_another_runs_refused(places):
@@ -170,7 +197,7 @@ def test_killed_anywhere_it_loses_nothing_and_the_next_call_ends_it(places, acti
             places_of_step = [directory / "checkpoints" / str(step) for directory in (run_dir, copy)]
             assert any(path.is_dir() and copies.damage(path) is None for path in places_of_step), at
         ACTIONS[action](run_dir, copy)
-        wanted = ["checkpoints/20", "tokenizer", *([] if action == "fetch" else ["checkpoints/10"])]
+        wanted = ["checkpoints/10", "checkpoints/20", "tokenizer"]
         for name, directory in itertools.product(wanted, (run_dir, copy)):
             found = filecmp.dircmp(run_dir.with_name("whole") / name, directory / name)
             assert not found.left_only and not found.right_only and not found.diff_files, (at, name, directory)
