@@ -47,6 +47,18 @@ def check(path: str, theirs: Network, config: Any) -> None:
     for stack in stacks:
         if [len(segment) for segment in theirs.config.numbers(stack)] != [1]:
             raise UserError(f"init_from.upcycle: {path}: its layers are of several kinds, which is not supported")
+        count, wanted = _count(theirs.config, stack), _count(config, stack)
+        if count != wanted:
+            key = "decoder_layers" if stack == "decoder" and "encoder" in stacks else "layers"
+            raise UserError(
+                f"init_from.upcycle: {path} has {key} {count}, the mixture {wanted}, and each of its layers begins as "
+                f"one of the dense model: set model.{key}={count}"
+            )
+
+
+def _count(config: Any, stack: str) -> int:
+    """How many layers a stack has."""
+    return sum(len(layers) for segment in config.numbers(stack) for layers in segment)
 
 
 def experts(arrays: Arrays, config: Any) -> Arrays:

@@ -7,7 +7,7 @@ import pytest
 from jaxpt import hf
 from jaxpt.config import InitConfig
 from jaxpt.errors import UserError
-from jaxpt.train import initial, state
+from jaxpt.train import initial, state, upcycle
 from tests import families
 from tests.models.helpers import drawn
 
@@ -51,9 +51,20 @@ def test_the_loss_at_the_start_is_that_of_the_dense_model(dense):
         ({"router_normalized": False}, "must sum to 1"),
         ({"expert_dim": 16}, "set model.expert_dim=64"),
         ({"shared_experts": 1}, "model.shared_experts=0"),
+        ({"layers": 2}, "has layers 3, the mixture 2, .* set model.layers=3"),
+        ({"layers": 4}, "has layers 3, the mixture 4, .* set model.layers=3"),
     ],
 )
 def test_a_mixture_that_cannot_begin_as_it_is_refused(dense, options, words):
     setup = state.setup(families.config("mixture", model=MIXTURE | options), jax.devices()[:1])
     with pytest.raises(UserError, match=words):
         initial.start(setup, InitConfig(path=str(dense[0]), upcycle=True), print)
+
+
+def test_decoders_of_other_depths_are_refused():
+    dense, mixture = (
+        families.config("t5", model={"layers": 2, "decoder_layers": layers, **options})
+        for layers, options in ((3, {}), (4, {"experts": 4, "router_normalized": True}))
+    )
+    with pytest.raises(UserError, match=r"has decoder_layers 3, the mixture 4, .* set model\.decoder_layers=3"):
+        upcycle.check("dense", families.network(dense), mixture.model)
