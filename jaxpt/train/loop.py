@@ -137,7 +137,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
         run = Run(
             config, setup, run_dir, checkpoints, local, starts, begun, evaluation.Patience(config, meta), timings,
-            spikes.Rewinds(config, meta or origin), clock, end_watch, end_copies, started,
+            spikes.Rewinds(config, meta, origin), clock, end_watch, end_copies, started,
         )  # fmt: skip
         del started  # `run` alone holds it
         if done >= steps or run.patience.is_over:
@@ -231,7 +231,7 @@ class Run:
                             origin=origin,
                         )
                     if self.begins and origin is not None and not self.phase.has_data_of(origin):
-                        self.rewinds = spikes.Rewinds(self.config, None)
+                        self.rewinds = spikes.Rewinds(self.config)
                     if self.begins and not done:
                         current = vocabularies.with_constants(self.phase.setup, current, self.phase.data.tokenizer)
                 if done == start:

@@ -221,19 +221,29 @@ class Rewinds:
     between a rewind and its next checkpoint meets the same spike again, and goes back again.
     """
 
-    def __init__(self, config: Config, meta: Mapping[str, Any] | None) -> None:
-        """Restores the state from a checkpoint's `meta`, if any."""
+    def __init__(
+        self, config: Config, meta: Mapping[str, Any] | None = None, origin: Mapping[str, Any] | None = None
+    ) -> None:
+        """Restores the state from what was saved beside a checkpoint.
+
+        Args:
+          config: the run's configuration.
+          meta: of the run's own checkpoint, None without one.
+          origin: of the one that the run branches from. The branch leaves out the same batches, and counts its own
+            rewinds.
+        """
         saved = (meta or {}).get("spikes", {})
+        omitted = (meta or origin or {}).get("spikes", {}).get("omitted", {})
         self._config = config
         self.count = int(saved.get("rewinds", 0))
-        self.omitted = {int(start): set(numbers) for start, numbers in saved.get("omitted", {}).items()}
+        self.omitted = {int(start): set(numbers) for start, numbers in omitted.items()}
         """{step at which a phase's data start: numbers of batches of its stream}."""
         self.history = [Spike(*entry) for entry in saved.get("history", ())]
         """The spikes that the run went back for."""
 
     def saved(self) -> dict[str, Any]:
         """What is kept beside a checkpoint."""
-        if not self.count:
+        if not self.count and not self.omitted:
             return {}
         omitted = {str(start): sorted(numbers) for start, numbers in self.omitted.items()}
         return {"spikes": {"rewinds": self.count, "omitted": omitted, "history": [[*spike] for spike in self.history]}}

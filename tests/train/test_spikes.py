@@ -13,6 +13,7 @@ import yaml
 from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.data import preparing
+from jaxpt.errors import DivergedError
 from jaxpt.report import replay
 from jaxpt.train import spikes
 from tests import families
@@ -84,6 +85,19 @@ def test_batches_that_are_left_out_are_a_gap_in_the_stream():
         assert [spikes.batch_number(place, omitted) for place in range(40)] == rest[:40]
 
 
+def test_a_branch_leaves_out_the_same_batches_and_counts_its_own_rewinds():
+    config = families.config("gpt2", train={"on_spike": "rewind", "max_rewinds": 1})
+    spike, source = spikes.Spike(18, 17, 0, 1e-3, {"loss": 9.0}), spikes.Rewinds(config)
+    source.go_back(spike, 0, "source")
+    branch = spikes.Rewinds(config, None, source.saved())
+    assert branch.omitted == source.omitted and (branch.count, branch.history) == (0, [])
+    branch = spikes.Rewinds(config, branch.saved())  # resumed
+    assert branch.omitted == source.omitted and (branch.count, branch.history) == (0, [])
+    branch.go_back(spike, 0, "branch")
+    with pytest.raises(DivergedError, match="spikes at steps 18, 18, after 1 rewinds"):
+        branch.go_back(spike, 0, "branch")
+
+
 # ---- runs -----------------------------------------------------------------------------------------------------------
 
 WORDS = ("the", "of", "and", "to", "in", "a", "is", "was", "for", "on", "with", "as", "by", "at", "from", "that", "it")
@@ -142,7 +156,8 @@ def test_a_run_says_skips_or_goes_back(recipe, capsys):
     branch = (f"init_from.path={recipe.parent / 'rewind'}", "init_from.step=20", "init_from.state=true")
     assert train(recipe, capsys, "branch", *branch, "train.on_spike=rewind")[0] == 0  # leaves out the same batches
     assert_bit_equal(final(recipe.parent / "branch", 24), ends["rewind"])
-    assert json.loads((recipe.parent / "branch/run.json").read_text())["omitted"] == {"0": [14, 15, 16, 17]}
+    receipt = json.loads((recipe.parent / "branch/run.json").read_text())
+    assert (receipt["rewinds"], receipt["omitted"]) == (0, {"0": [14, 15, 16, 17]})
     (recipe.parent / "other.txt").write_text((recipe.parent / "text.txt").read_text() + "one more\n")
     other = f"data.path={recipe.parent / 'other.txt'}"
     assert train(recipe, capsys, "other_data", *branch, "train.on_spike=rewind", other)[0] == 0
