@@ -18,7 +18,9 @@ import optax
 from flax import traverse_util
 from jax.sharding import Mesh, NamedSharding
 
+from jaxpt import config as configs
 from jaxpt.config import Config, LoraConfig
+from jaxpt.errors import UserError, listed
 from jaxpt.models import parts
 from jaxpt.models.network import Network
 from jaxpt.parallel import compiler, rules
@@ -136,15 +138,42 @@ class Setup:
         Args:
           config: the run's configuration in that phase.
           index: its number.
+
+        Raises:
+          UserError: a parameter has another shape there.
         """
         setup = self if self.trained == self.layout.since[index] else self._training(index)
-        if config.model != self.config.model:  # other rotary positions
-            setup = dataclasses.replace(setup, network=config.objective.network(config.model))
-        carry = config.objective.carry_shapes(self.network, config.data.batch_size)
+        if (config.model, config.objective) != (self.config.model, self.config.objective):
+            setup = dataclasses.replace(setup, network=self._network_of(config))
+        carry = config.objective.carry_shapes(setup.network, config.data.batch_size)
         axes = jax.tree.map(lambda x: ("batch", *[None] * (len(x.shape) - 1)), carry)
         placed = rules.shardings({"carry": axes}, {"carry": carry}, self.mesh, self.table)["carry"]
         shapes, shardings = setup.shapes.replace(carry=carry), setup.shardings.replace(carry=placed)
         return dataclasses.replace(setup, config=config, shapes=shapes, shardings=shardings)
+
+    def _network_of(self, config: Config) -> Network:
+        """The network in a phase, with its rotary positions and heads; a head that its objective has not stays.
+
+        Args:
+          config: the run's configuration in that phase.
+
+        Raises:
+          UserError: a parameter has another shape there.
+        """
+        config.objective.check_family(config.model)  # before heads are declared for it
+        theirs, ours = config.objective.network(config.model), self.network
+        heads = {name: theirs.heads.get(name, head) for name, head in ours.heads.items()}
+        network = dataclasses.replace(ours, model=theirs.model, heads=heads)
+        was, now = (traverse_util.flatten_dict(x.shapes(), sep="/") for x in (ours, network))
+        others = [path for path in sorted({*was, *now}) if was.get(path) != now.get(path)]
+        if others:
+            pairs = configs.differences(self.config, config)
+            keys = [f"{key}: {value}" for key, _, value in pairs if key.startswith(("objective.", "model."))]
+            raise UserError(
+                f"train.phases: all phases have the same parameters; {', '.join(keys)} would change "
+                f"{listed(others, 2)}: set that for the whole run"
+            )
+        return ours if network == ours else network
 
     def _training(self, index: int) -> Setup:
         """With the optimizer of what a phase trains, and its state."""
