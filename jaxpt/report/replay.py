@@ -23,6 +23,7 @@ from jaxpt.report.facts import facts
 from jaxpt.report.inspect import show
 from jaxpt.runtime.progress import counted
 from jaxpt.train import checkpoint, initial, spikes, state, step, teachers
+from jaxpt.train import run_dir as run_dirs
 
 KINDS = ("gradient", "update", "parameter")
 _MOST_LAYERS = 30
@@ -87,7 +88,8 @@ def run(config: Config, run_dir: Path, at: int, batch_number: int | None = None)
             raise UserError(f"{run_dir}: no whole checkpoint is from before step {at}; those there are: {steps}")
         start = starts[-1]
         meta, current = saved.meta(start), saved.restore(initial.setup_at(setup, start), start)
-    stages, known = configs.train_stages(config), spikes.Rewinds(config, meta)
+        known = _rewinds(config, run_dir, saved, start)
+    stages = configs.train_stages(config)
     first, last = (configs.phase_of(config, n) for n in (start + 1, at))
     for index in range(first, last + 1):
         end = min(at, stages[index + 1].start) if index < last else at
@@ -102,6 +104,15 @@ def run(config: Config, run_dir: Path, at: int, batch_number: int | None = None)
                 number = known.batch_number(at, data_start) if batch_number is None else batch_number
                 return _last(phase_setup, data, current, at, number, start)
     raise AssertionError("the last phase has the step")
+
+
+def _rewinds(config: Config, run_dir: Path, saved: checkpoint.Checkpoints, start: int) -> spikes.Rewinds:
+    """What the run left out in the steps after a checkpoint; one that it went back to was saved before that."""
+    later = next((n for n in saved.steps() if n > start and saved.damage(n) is None), None)
+    ended = run_dirs.receipt(run_dir) if later is None else {}
+    if ended.get("step", 0) > start:
+        return spikes.Rewinds(config, {"spikes": ended})
+    return spikes.Rewinds(config, saved.meta(start if later is None else later))
 
 
 def _steps(

@@ -251,7 +251,7 @@ class Run:
                 metrics.close()
         return ending.finish(self, current)
 
-    def _rewind_target(self, spike: spikes.Spike) -> int | None:
+    def _rewind_target(self, spike: spikes.Spike, current: State) -> int | None:
         """The step to go back to after a spike; None where nothing was saved before it: then it is as with `skip`.
 
         Raises:
@@ -263,8 +263,12 @@ class Run:
         if target is None:
             say(f"step {spike.step}: no checkpoint is from before: the run goes on")
             return None
-        self.rewinds.go_back(spike, self.phase.data_start, str(self.run_dir))
-        omitted = listed([str(number) for number in spikes.left_out(spike)], 4)
+        try:
+            new = self.rewinds.go_back(spike, target, self.phase.data_start, str(self.run_dir))
+        except DivergedError:
+            ending.write_receipt(self, current, finished=False)  # `jaxpt replay` needs to know what was left out
+            raise
+        omitted = listed([str(number) for number in new], 4)
         back = f"going back to step {target} (train.on_spike: rewind)"
         say(f"step {spike.step}: {back} without the batches {omitted}")
         return target
@@ -426,7 +430,7 @@ class Run:
                 problem = f"loss or gradient was not finite in {MAX_NONFINITE_STEPS} steps in a row"
                 raise DivergedError(self._nonfinite_message(problem))
         if first is not None and action == "rewind":
-            self.rewind_to = self._rewind_target(first)
+            self.rewind_to = self._rewind_target(first, current)
 
     def _newest(self) -> str:
         """Where the run would resume from."""

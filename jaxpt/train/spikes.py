@@ -41,7 +41,8 @@ MARGINS = {"loss": 1.25, "gradient_norm": 3.0}
 """{figure: how far above all of its window a spike is}."""
 MAX_RECENT = 4
 REACH = 3
-"""A rewind leaves out so many batches before the spike's own: the moments are still full of them."""
+"""A rewind leaves out so many batches before the spike's own, as far as they come after the checkpoint: the moments are
+still full of them."""
 
 Scale = dict[str, jax.Array]
 """{"window": f32 [2, WINDOW] logarithms, the newest last, "count": i32 [] values in it, "recent": f32 [] spikes, of
@@ -171,14 +172,19 @@ class Watch:
         return True
 
 
-def left_out(spike: Spike) -> range:
+def left_out(spike: Spike, first: int = 0) -> range:
     """The batches that a rewind leaves out: the spike's own and the `REACH` before it.
 
+    Args:
+      spike: why the run goes back.
+      first: the first batch after the checkpoint that it goes back to: the run has trained on those before.
+
     Example:
-      >>> list(left_out(Spike(step=2, batch=1, phase=0, learning_rate=1e-3, ratios={})))
-      [0, 1]
+      >>> spike = Spike(step=6, batch=5, phase=0, learning_rate=1e-3, ratios={})
+      >>> list(left_out(spike)), list(left_out(spike, first=4))
+      ([2, 3, 4, 5], [4, 5])
     """
-    return range(max(spike.batch - REACH, 0), spike.batch + 1)
+    return range(max(spike.batch - REACH, first), spike.batch + 1)
 
 
 def batch_number(place: int, omitted: Sequence[int]) -> int:
@@ -242,19 +248,23 @@ class Rewinds:
         """The spikes that the run went back for."""
 
     def saved(self) -> dict[str, Any]:
-        """What is kept beside a checkpoint."""
-        if not self.count and not self.omitted:
+        """What is kept beside a checkpoint, and in run.json."""
+        if not self.history and not self.omitted:
             return {}
         omitted = {str(start): sorted(numbers) for start, numbers in self.omitted.items()}
         return {"spikes": {"rewinds": self.count, "omitted": omitted, "history": [[*spike] for spike in self.history]}}
 
-    def go_back(self, spike: Spike, data_start: int, run_dir: str) -> None:
+    def go_back(self, spike: Spike, target: int, data_start: int, run_dir: str) -> list[int]:
         """Leaves out the batches of a spike from now on.
 
         Args:
           spike: why the run goes back.
+          target: the step of the checkpoint that it goes back to.
           data_start: the step at which its phase's data start.
           run_dir: for the message.
+
+        Returns:
+          The numbers of the batches that are left out for it.
 
         Raises:
           DivergedError: the run went back `train.max_rewinds` times before; it says what the spikes have in common.
@@ -268,7 +278,11 @@ class Rewinds:
                 f"`jaxpt replay {run_dir} --step {spike.step} --batch {spike.batch}` runs the last one again"
             )
         self.count += 1
-        self.omitted.setdefault(data_start, set()).update(left_out(spike))
+        first = self.batch_number(max(target, data_start) + 1, data_start)
+        omitted = self.omitted.setdefault(data_start, set())
+        new = [number for number in left_out(spike, first) if number not in omitted]
+        omitted.update(new)
+        return new
 
     def batch_number(self, step: int, data_start: int) -> int:
         """The number, in its phase's stream, of the batch of a step, which is counted from 1."""

@@ -16,6 +16,7 @@ from jaxpt.data import preparing
 from jaxpt.errors import DivergedError
 from jaxpt.report import replay
 from jaxpt.train import spikes
+from jaxpt.train.run_dir import records
 from tests import families
 from tests.runs import assert_bit_equal, final
 from tests.train.spiking import checksum
@@ -85,17 +86,25 @@ def test_batches_that_are_left_out_are_a_gap_in_the_stream():
         assert [spikes.batch_number(place, omitted) for place in range(40)] == rest[:40]
 
 
+def test_a_rewind_leaves_out_none_that_the_checkpoint_has_seen():
+    rewinds = spikes.Rewinds(families.config("gpt2", train={"on_spike": "rewind"}))
+    for step, target, wanted in ((8, 5, [5, 6, 7]), (12, 3, [11, 12, 13, 14]), (9, 8, [15])):
+        spike = spikes.Spike(step, rewinds.batch_number(step, 0), 0, 1e-3, {})
+        assert rewinds.go_back(spike, target, 0, "run") == wanted
+    assert [rewinds.batch_number(step, 0) for step in range(1, 10)] == [0, 1, 2, 3, 4, 8, 9, 10, 16]
+
+
 def test_a_branch_leaves_out_the_same_batches_and_counts_its_own_rewinds():
     config = families.config("gpt2", train={"on_spike": "rewind", "max_rewinds": 1})
     spike, source = spikes.Spike(18, 17, 0, 1e-3, {"loss": 9.0}), spikes.Rewinds(config)
-    source.go_back(spike, 0, "source")
+    source.go_back(spike, 15, 0, "source")
     branch = spikes.Rewinds(config, None, source.saved())
     assert branch.omitted == source.omitted and (branch.count, branch.history) == (0, [])
     branch = spikes.Rewinds(config, branch.saved())  # resumed
     assert branch.omitted == source.omitted and (branch.count, branch.history) == (0, [])
-    branch.go_back(spike, 0, "branch")
+    branch.go_back(spike, 15, 0, "branch")
     with pytest.raises(DivergedError, match="spikes at steps 18, 18, after 1 rewinds"):
-        branch.go_back(spike, 0, "branch")
+        branch.go_back(spike, 15, 0, "branch")
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
@@ -145,19 +154,19 @@ def test_a_run_says_skips_or_goes_back(recipe, capsys):
     assert (ends["keep"].scale, ends["keep"].skipped_total) == (None, 0)
     assert (ends["skip"].skipped_total, ends["skip"].skipped) == (1, 0)
     assert ends["rewind"].skipped_total == 0  # from before the spike, without its batch
-    assert (receipts["rewind"]["rewinds"], receipts["rewind"]["omitted"]) == (1, {"0": [14, 15, 16, 17]})
+    assert (receipts["rewind"]["rewinds"], receipts["rewind"]["omitted"]) == (1, {"0": [15, 16, 17]})
     for action, receipt in receipts.items():
         seconds = receipt["time"]["seconds"]
         assert sum(seconds.values()) == pytest.approx(receipt["wall_seconds"], abs=0.1)
         assert receipt["time"]["goodput"] == pytest.approx(seconds["steps"] / sum(seconds.values()), abs=1e-3)
         assert ("lost" in seconds) == (action == "rewind")
     assert not (recipe.parent / "rewind" / "heartbeat.json").exists()
-    assert "going back to step 15 (train.on_spike: rewind) without the batches 14, 15, 16, 17" in said
+    assert "going back to step 15 (train.on_spike: rewind) without the batches 15, 16, 17" in said
     branch = (f"init_from.path={recipe.parent / 'rewind'}", "init_from.step=20", "init_from.state=true")
     assert train(recipe, capsys, "branch", *branch, "train.on_spike=rewind")[0] == 0  # leaves out the same batches
     assert_bit_equal(final(recipe.parent / "branch", 24), ends["rewind"])
     receipt = json.loads((recipe.parent / "branch/run.json").read_text())
-    assert (receipt["rewinds"], receipt["omitted"]) == (0, {"0": [14, 15, 16, 17]})
+    assert (receipt["rewinds"], receipt["omitted"]) == (0, {"0": [15, 16, 17]})
     (recipe.parent / "other.txt").write_text((recipe.parent / "text.txt").read_text() + "one more\n")
     other = f"data.path={recipe.parent / 'other.txt'}"
     assert train(recipe, capsys, "other_data", *branch, "train.on_spike=rewind", other)[0] == 0
@@ -185,11 +194,27 @@ def test_a_step_is_run_again(recipe, capsys):
 
 
 @pytest.mark.slow
+def test_a_step_after_a_rewind_is_run_again_with_its_own_batches(recipe, capsys):
+    run_dir = recipe.parent / "replayed"
+    assert train(recipe, capsys, "replayed", "train.on_spike=rewind", "train.log_every=1")[0] == 0
+    losses = {entry["step"]: entry["train/loss"] for entry in records(run_dir)[0] if "train/loss" in entry}
+    config = configs.load(run_dir)
+    for known_from in ("the next checkpoint", "run.json"):
+        replayed = replay.run(config, run_dir, 17)
+        assert (replayed.start, replayed.batch_number) == (15, 19), known_from
+        assert replayed.figures["loss"] == pytest.approx(losses[17], rel=1e-5), known_from
+        for step in (20, 24):
+            shutil.rmtree(run_dir / "checkpoints" / str(step), ignore_errors=True)
+
+
+@pytest.mark.slow
 def test_a_run_that_went_back_often_enough_ends(recipe, capsys):
     code, said = train(recipe, capsys, "often", "train.on_spike=rewind", "train.max_rewinds=0")
     assert code == 65
     words = f"spikes at steps {SPIKE}, after 0 rewinds (train.max_rewinds): batches 17 of the stream; of gradient norm"
     assert words in said and f"jaxpt replay {recipe.parent / 'often'} --step {SPIKE} --batch 17`" in said, said
+    receipt = json.loads((recipe.parent / "often/run.json").read_text())
+    assert not receipt["finished"] and [spike[:2] for spike in receipt["history"]] == [[SPIKE, SPIKE - 1]]
     code, said = train(recipe, capsys, "none", "train.on_spike=rewind", "checkpoint.every=100")
     assert code == 0 and "its update is left out" in said and "no checkpoint is from before: the run goes on" in said
     # … and saves what is due, also where the spike is in the last steps that are judged
