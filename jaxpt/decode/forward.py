@@ -109,7 +109,7 @@ def forward(
         check_layer(layer)
     which = tuple(layer) if isinstance(layer, Sequence) and not isinstance(layer, str) else layer
     limit, vocab_size = network.config.position_limit, network.config.vocab_size
-    if has_capacity := network.config.has_capacity:  # of experts: other texts of a batch, and its length, take their places
+    if has_capacity := network.config.has_capacity:  # other texts of a batch, and its length, take places of experts
         network = network.with_model(group_rows=1)
     batching.check_ids("decoder input", decoder_rows, vocab_size)
     decodes = len(decoder_rows) > 0

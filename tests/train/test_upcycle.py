@@ -68,3 +68,9 @@ def test_decoders_of_other_depths_are_refused():
     )
     with pytest.raises(UserError, match=r"has decoder_layers 3, the mixture 4, .* set model\.decoder_layers=3"):
         upcycle.check("dense", families.network(dense), mixture.model)
+
+
+def test_a_dense_model_of_other_layers_is_refused():
+    mixture = families.config("mixture", model=MIXTURE)
+    with pytest.raises(UserError, match="dense is a gpt2 whose layers are none of a "):
+        upcycle.check("dense", families.network(families.config("gpt2")), mixture.model)
