@@ -33,8 +33,8 @@ def check(path: str, theirs: Network, config: Any) -> None:
         raise UserError(f"init_from.upcycle: {path} is a mixture of experts itself; leave upcycle out")
     if not hasattr(theirs.config, "numbers") or getattr(theirs.config, "share_layers", False):
         raise UserError(
-            f"init_from.upcycle: {path} is a {theirs.config.kind} whose layers are none of a {config.kind}; name a dense "
-            f"{config.kind}"
+            f"init_from.upcycle: {path} is a {theirs.config.kind} whose layers are none of a {config.kind}; name a "
+            f"dense {config.kind}"
         )
     if not config.router_normalized or config.router_scale != 1:
         raise UserError(
