@@ -269,7 +269,7 @@ def test_the_text_model_of_gemma3(tmp_path):
     model.save_pretrained(tmp_path / "theirs")
     assert verify.verify(tmp_path / "theirs")["logits"].relative < FORWARD
     opened = directory.open_directory(tmp_path / "theirs")
-    lines = [*imported.report_lines(tmp_path / "theirs", opened, ())]
+    lines = [*imported.report_lines(tmp_path / "theirs", opened, {})]
     images = sum("vision" in name or "projector" in name for name in model.state_dict())
     assert f"skipped, not of the text model: {images} tensors that read images" in lines
     network, params = load(tmp_path / "theirs")
