@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxpt.errors import UserError
 from jaxpt.models.logits import CHUNK_BYTES
+from jaxpt.models.network import Network
 from jaxpt.parallel import compiler, rules
 from jaxpt.parallel.distributed import to_host
 
@@ -78,6 +79,15 @@ def row_multiple() -> int:
     """Number of shards of a batch's rows on the mesh in use, 1 without a mesh."""
     shape = jax.sharding.get_abstract_mesh().shape
     return math.prod(shape.get(axis, 1) for axis in rules.BATCH)
+
+
+def independent(network: Network) -> tuple[Network, bool]:
+    """The network with which no text depends on the others of its batch, and whether a batch may join sizes then.
+
+    With a capacity of experts it may not: the places are those of a row, and may go by its padded length.
+    """
+    has_capacity = network.config.has_capacity
+    return (network.with_model(group_rows=1) if has_capacity else network), not has_capacity
 
 
 def batches(

@@ -278,8 +278,7 @@ def embed(
     rows = lay(network, objective, vocabulary, texts, **reading)
     if pooling == "cls" and (config.family != "encoder" or rows.cls is None):
         raise UserError(f"pooling: cls needs an encoder with [CLS], and model.kind: {config.kind} has none; use mean")
-    if config.has_capacity:  # of experts: other texts of a batch, and its length, take their places
-        network = network.with_model(group_rows=1)
+    network, joins_sizes = batching.independent(network)
     # A list is no key of a compiled program.
     which = tuple(layer) if isinstance(layer, Sequence) and not isinstance(layer, str) else layer
     static = (network, "words" if rows.spans else pooling, rows.cls, which, normalize)
@@ -289,8 +288,7 @@ def embed(
         for row, words in zip(rows.tokens, spans)
     ]
     vectors: list[Any] = [None] * len(sizes)
-    joins = not config.has_capacity
-    batches = batching.batches(sizes, lambda x: x[0], config.vocab_size, joins_sizes=joins)
+    batches = batching.batches(sizes, lambda x: x[0], config.vocab_size, joins_sizes=joins_sizes)
     for (length, words), chosen, places in batches:
         tokens, lengths = batching.padded_with_lengths([rows.tokens[i] for i in chosen], places, length)
         types, _ = batching.padded_with_lengths([rows.types[i] for i in chosen], places, length)

@@ -109,8 +109,7 @@ def forward(
         check_layer(layer)
     which = tuple(layer) if isinstance(layer, Sequence) and not isinstance(layer, str) else layer
     limit, vocab_size = network.config.position_limit, network.config.vocab_size
-    if has_capacity := network.config.has_capacity:  # other texts of a batch, and its length, take places of experts
-        network = network.with_model(group_rows=1)
+    network, joins_sizes = batching.independent(network)
     batching.check_ids("decoder input", decoder_rows, vocab_size)
     decodes = len(decoder_rows) > 0
     decoded = list(decoder_rows) if decodes else [()] * len(rows.tokens)
@@ -120,7 +119,7 @@ def forward(
     ]
     results: list[Any] = [None] * len(sizes)
     max_tokens = 1 if attentions else MAX_TOKENS  # weights are quadratic in the length: a text at a time
-    for size, chosen, places in batching.batches(sizes, sum, vocab_size, max_tokens, not has_capacity):
+    for size, chosen, places in batching.batches(sizes, sum, vocab_size, max_tokens, joins_sizes):
         tokens, lengths = batching.padded_with_lengths([rows.tokens[i] for i in chosen], places, size[0])
         types, _ = batching.padded_with_lengths([rows.types[i] for i in chosen], places, size[0])
         decoder = batching.padded_with_lengths([decoded[i] for i in chosen], places, size[1]) if decodes else ()

@@ -83,10 +83,8 @@ def score_rows(
     numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
     distinct = list(numbers)
     items = items_of(network, layout, distinct)
-    has_capacity = network.config.has_capacity
-    if has_capacity:
-        network = network.with_model(group_rows=1)
-    packed = [[i] for i in range(len(items))] if has_capacity else batching.pack([item.size for item in items])
+    network, joins_sizes = batching.independent(network)
+    packed = batching.pack([item.size for item in items]) if joins_sizes else [[i] for i in range(len(items))]
 
     def size(row: list[int]) -> batching.Size:
         lengths = zip(*(items[i].size for i in row))
@@ -95,7 +93,7 @@ def score_rows(
     scores: list[Found] = [(np.zeros(0, np.float32), np.zeros(0, bool))] * len(distinct)
     scored = 0
     sizes, vocab_size = [size(row) for row in packed], network.config.vocab_size
-    batches = batching.batches(sizes, lambda size: sum(size[:-1]), vocab_size, joins_sizes=not has_capacity)
+    batches = batching.batches(sizes, lambda size: sum(size[:-1]), vocab_size, joins_sizes=joins_sizes)
     for of_size, chosen, places in batches:
         filled = [[items[i] for i in packed[row]] for row in chosen]
         arrays = _arrays(distinct, filled, of_size, places)

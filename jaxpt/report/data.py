@@ -249,8 +249,7 @@ def _epochs(statistics: Result) -> Iterator[str]:
         prefix = f"phase {index}: " if len(statistics["phases"]) > 1 else ""
         size = f"{phase['steps']:,} steps of {phase['batch_size']:,} × {phase['length']:,} tokens"
         if phase["epochs"] is None:
-            is_packed = all(part["unit"] == "rows" for part in statistics["parts"].values())
-            why = "there is a vocabulary" if not is_packed else "a run packs its rows"
+            why = "there is a vocabulary" if is_text else "a run packs its rows"
             why = "all is read" if statistics["first"] is not None else why
             yield f"{prefix}{size}: epochs are known once {why}"
             continue
