@@ -353,14 +353,16 @@ def _of_task(config: Config, name: str | None) -> tuple[Config, Callable[[str], 
     """The recipe of one task of a mixture, and from the path of a parameter to its path in the run.
 
     Raises:
-      UserError: the run has several tasks and none is named, or not this one.
+      UserError: the run has several heads and none is named, or not this one; or one is named, and it has not several.
     """
     if config.task is None or config.task.kind != "mixture":
         if name is not None:
             raise UserError(f"--task {name}: the run has no tasks with names; leave it out")
         return config, lambda path: path
-    if not config.objective.heads(config.model):
-        return config, lambda path: path  # text to text: one model for all
+    if not config.objective.heads(config.model):  # text to text
+        if name is not None:
+            raise UserError(f"--task {name}: one model answers all tasks of the run; leave it out")
+        return config, lambda path: path
     if name not in config.task.task_names:
         raise UserError(f"--task NAME chooses one of {', '.join(config.task.task_names)}"
                         + (" and is missing" if name is None else f", not {name}"))  # fmt: skip

@@ -21,7 +21,8 @@ from jaxpt.hf.verify import Difference
 from jaxpt.models.heads import masked_lm
 from jaxpt.models.network import Network
 from jaxpt.train import checkpoint, initial, run_dir, state, weights
-from tests import families
+from tests import families, fine_tuning
+from tests.hf.states import as_run
 from tests.hf.test_directory import fresh
 from tests.hf.test_llama2c import write as llama2c
 from tests.models.helpers import EVERY
@@ -347,6 +348,101 @@ def run_of(path, family, texts):
     kept.save(begun, {"phase": 0, "data": {}})
     kept.close()
     return begun.ema
+
+
+SPAN = {"kind": "span_boundary", "max_span": 3, "position_dim": 6}
+
+
+def test_a_head_that_their_class_has_not_is_left_out_and_named(tmp_path, capsys):
+    """Of the whole model, and of its adapter."""
+    query = "model/encoder/segment_0/block_0/attention/query/kernel"
+    lora = {"targets": [query.removesuffix("/kernel")], "rank": 2, "alpha": 2.0}
+    config = families.config(
+        "bert", run_dir=str(tmp_path / "run"), model={"layers": 1}, objective=SPAN, train={"lora": lora}
+    )
+    rng = np.random.default_rng(1)
+    a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((1, 32, 2), (1, 2, 32)))
+    params = as_run(config, {f"adapter/{query}/a": a, f"adapter/{query}/b": b})
+    for out, options in (("hf", []), ("peft", ["--adapter"])):
+        assert main(["export", str(tmp_path / "run"), str(tmp_path / out), *options]) == 0
+        assert capsys.readouterr().out.endswith("skipped, not in Hugging Face's class: span_boundary\n")
+    theirs = files.Tensors(tmp_path / "hf")
+    name = "bert.encoder.layer.0.attention.self.query"
+    np.testing.assert_allclose(theirs[f"{name}.weight"], (params[query][0] + a[0] @ b[0]).T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(theirs["cls.predictions.bias"], params["heads/masked_lm/bias"][:200])
+    factors = files.Tensors(tmp_path / "peft", ("adapter_model.safetensors",))
+    assert set(factors) == {f"base_model.model.{name}.lora_{x}.weight" for x in "AB"}
+    np.testing.assert_array_equal(factors[f"base_model.model.{name}.lora_A.weight"], a[0].T)
+
+
+def test_an_adapter_of_a_head_that_is_left_out_is_none_of_theirs(tmp_path, capsys):
+    dense = "heads/span_boundary/dense_1/kernel"
+    lora = {"targets": [dense.removesuffix("/kernel")], "rank": 2, "alpha": 2.0}
+    config = families.config(
+        "bert", run_dir=str(tmp_path / "run"), model={"layers": 1}, objective=SPAN, train={"lora": lora}
+    )
+    as_run(
+        config, {f"adapter/{dense}/{x}": np.ones(shape, np.float32) for x, shape in (("a", (70, 2)), ("b", (2, 32)))}
+    )
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--adapter"]) == 2
+    assert "train.lora.targets: none of them is in Hugging Face's class" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_thresholds_of_the_labels_are_left_to_predict(tmp_path, capsys):
+    task = {"kind": "multi_label", "label": "topics", "labels": ["film", "plot", "cast"], "thresholds": [0.5, 0.25, 1]}
+    as_run(fine_tuning.recipe(tmp_path, task=task, model={"layers": 1}))
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    assert "not in Hugging Face's class: thresholds of the labels, 0.25 to 1, as in pred" in capsys.readouterr().out
+    keys = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert keys["problem_type"] == "multi_label_classification" and [*keys["label2id"]] == task["labels"]
+
+
+def test_adapters_in_the_layers_are_in_no_class_of_theirs(tmp_path, capsys):
+    config = families.config(
+        "bert", run_dir=str(tmp_path / "run"), model={"layers": 1, "adapter": {"kind": "bottleneck", "dim": 4}}
+    )
+    as_run(config)
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 2
+    said = "model.adapter: Hugging Face's classes do not support adapters in their layers"
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_table_and_its_difference_are_exported_as_their_sum():
+    """ELECTRA's tables of which the discriminator learns a difference alone."""
+    objective = {"kind": "replaced_token", "generator": {"mlp_dim": 16}, "sharing": "disentangled"}
+    config = families.config("bert", model={"kind": "electra", "layers": 1}, objective=objective)
+    network, summands, left_out = convert.exported(config.objective.network(config.model))
+    paths = {path for paths in summands.values() for path in paths}
+    saved = {path: np.full(2, i, np.float32) for i, path in enumerate(sorted(paths))}
+    sums = convert._Sums(saved, summands)
+    assert left_out == ["generator"] and set(network.heads) == {"replaced_token"}
+    assert len(sums) == len(summands) == len(dict(sums)) and any(len(of_path) == 2 for of_path in summands.values())
+    for path, x in sums.items():
+        difference = f"heads/generator/{path}"
+        np.testing.assert_array_equal(x, saved[path] + (saved[difference] if difference in paths else 0))
+
+
+def test_a_task_is_named_where_each_has_a_head_of_its_own(imported_bert, tmp_path, capsys):
+    """Not of a run without names, nor of one that answers all tasks with text."""
+    tasks = [{"kind": "classification", "name": name} for name in ("mood", "style")]
+    objective = {"kind": "text_to_text"}
+    config = fine_tuning.mixture(
+        tmp_path, of="t5", tasks=tasks, counts=(4, 4), model={"layers": 1}, objective=objective
+    )
+    assert not config.objective.heads(config.model)
+    params = as_run(config)
+    out = str(tmp_path / "out")
+    for run, said in (
+        (imported_bert, "--task mood: the run has no tasks with names; leave it out"),
+        (tmp_path / "run", "--task mood: one model answers all tasks of the run; leave it out"),
+    ):
+        assert main(["export", str(run), out, "--task", "mood"]) == 2
+        assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert main(["export", str(tmp_path / "run"), out]) == 0
+    tensors = files.Tensors(tmp_path / "out")
+    np.testing.assert_array_equal(tensors["shared.weight"], params["model/token_embed/table"][:64])
 
 
 @pytest.mark.slow
