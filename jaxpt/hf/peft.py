@@ -268,7 +268,7 @@ def read(source: str | Path, network: Network) -> Adapter:
         if name not in entries or not _is_linear(entry := entries[name]):
             raise UserError(f"{source}: {module} is no linear layer of this {network.config.kind}; {_MERGE}")
         a, b = (stored.finite(f"{module}.lora_{x}", np.asarray(tensors[adapted[module][x]], np.float32)) for x in "AB")
-        if a.shape[1:] != entry.joined_shape[:1] or b.shape != (sum(entry.widths), len(a)):
+        if not len(a) or a.shape[1:] != entry.joined_shape[:1] or b.shape != (sum(entry.widths), len(a)):
             raise UserError(f"{source}: {module}: lora_A {a.shape} and lora_B {b.shape} do not fit the model")
         if (rank := _of_module(settings, "rank_pattern", "r", module)) != len(a):
             raise UserError(f"{source}: {module}: lora_A has rank {len(a)}, but {CONFIG} says {shown(rank)}")

@@ -218,6 +218,13 @@ def test_what_peft_has_not_is_refused(family, path, said, tmp_path):
         written(tmp_path / "out", network, LoraConfig(), {path: peft.Factors(np.array(True), np.ones((200, 3)), 0)})
 
 
+def test_no_adapter_at_all_is_none_to_write(tmp_path):
+    network, _, _ = made("bert", tmp_path)
+    with pytest.raises(UserError, match=r"^train\.lora\.targets: none of them is in Hugging Face's class$"):
+        written(tmp_path / "out", network, LoraConfig(**SETTINGS), {})
+    assert not any((tmp_path / "out").iterdir())
+
+
 def test_what_peft_cannot_save_is_refused(tmp_path):
     network, params, adapter = made("bert", tmp_path)
     for number, (path, said) in enumerate([
@@ -253,6 +260,67 @@ def test_other_kinds_of_adapters_are_refused(keys, said, tmp_path):
     network, _, _ = made("bert", tmp_path)
     changed(tmp_path / "adapter", **keys)
     with pytest.raises(UserError, match=said):
+        peft.read(tmp_path / "adapter", network)
+
+
+QUERY = "bert.encoder.layer.1.attention.self.query"
+TABLE = "bert.embeddings.word_embeddings"
+
+
+def alone(name, *shape):
+    return lambda tensors: {f"{peft.PREFIX}{name}": np.ones(shape, np.float32)}
+
+
+def beside(name, *shape):
+    return lambda tensors: tensors | alone(name, *shape)(tensors)
+
+
+def without(name):
+    return lambda tensors: {key: x for key, x in tensors.items() if key != f"{peft.PREFIX}{name}"}
+
+
+def rewritten(directory, change):
+    """The adapter with other tensors."""
+    tensors = change({name: np.array(x) for name, x in files.Tensors(directory, (peft.WEIGHTS,)).items()})
+    announced = {name: (x.shape, x.dtype) for name, x in tensors.items()}
+    files.write(directory, announced, tensors.items(), stem="adapter_model")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (beside(f"{QUERY}.lora_A.weight", 3, 31), f"{QUERY}: lora_A (3, 31) and lora_B (32, 3) do not fit the model"),
+        (beside(f"{QUERY}.lora_B.weight", 32, 2), f"{QUERY}: lora_A (3, 32) and lora_B (32, 2) do not fit the model"),
+        (alone("cls.predictions.transform.dense.bias", 32), "has no low-rank adapter"),
+        (without(f"{QUERY}.lora_B.weight"), f"{QUERY} has only one of lora_A and lora_B"),
+        (
+            beside(f"{TABLE}.lora_embedding_A", 3, 200),
+            f"{TABLE}.lora_embedding_A is no factor of a linear layer; merge",
+        ),
+        (beside(f"{TABLE}.base_layer.weight", 200, 32), f"{TABLE}.base_layer.weight: a weight of the base, which the "),
+        (
+            beside("cls.predictions.transform.dense.bias", 31),
+            "modules_to_save: cls.predictions.transform.dense.bias has shape (31,), this configuration expects (32,)",
+        ),
+    ],
+)
+def test_tensors_that_are_no_adapter_of_the_model_are_named(change, said, tmp_path, capsys):
+    """In one line, with the directory; nothing is imported."""
+    made("bert", tmp_path)
+    rewritten(tmp_path / "adapter", change)
+    assert cli.main(["import", str(tmp_path / "adapter"), str(tmp_path / "run")]) == 2
+    message = capsys.readouterr().err
+    assert f"{tmp_path / 'adapter'}: {said}" in message and len(message.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base"]
+
+
+def test_a_rank_of_0_is_refused(tmp_path):
+    network, _, _ = made("bert", tmp_path)
+    changed(tmp_path / "adapter", r=0)
+    rewritten(tmp_path / "adapter", lambda tensors: {
+        name: x[:0] if "lora_A" in name else x[:, :0] for name, x in tensors.items()
+    })  # fmt: skip
+    with pytest.raises(UserError, match=r"query: lora_A \(0, 32\) and lora_B \(32, 0\) do not fit the model"):
         peft.read(tmp_path / "adapter", network)
 
 
