@@ -206,6 +206,12 @@ REFUSED = {
         "deberta", keys(pos_att_type="c2p|p2x"), "pos_att_type: 'p2x' is not supported, only c2p or p2c",
     ),
     "deberta: pos_att_type numbers": ("deberta", keys(pos_att_type=[1]), "pos_att_type: 1 is not supported"),
+    "deberta: other relative positions": (
+        "deberta", keys(max_relative_positions=5), "max_relative_positions: 5 is not supported, only 32, as max_posit",
+    ),
+    "deberta: wider heads": (
+        "deberta", keys(attention_head_size=9), "attention_head_size: only hidden_size / num_attention_heads is suppo",
+    ),
     "modernbert: layer_types 5": ("modernbert", keys(layer_types=5), "layer_types: wants "),
     "modernbert: layer_types []": ("modernbert", keys(layer_types=[]), "global_attn_every_n_layers: wants"),
     "modernbert: window text": ("modernbert", keys(sliding_window="4"), "sliding_window: wants "),
@@ -266,6 +272,9 @@ ACCEPTED = {
     "config: the map of an unknown key": ("bert", keys(flavour={"a": {"b": 1, "c": 2}}), ("--ignore", "flavour")),
     "config: an unknown key with a dot": ("bert", keys(**{"a.b": 1}), ("--ignore", "a.b")),
     "config: null of an unknown key": ("bert", keys(flavour=None), ()),
+    "deberta: sizes that follow from others": (
+        "deberta", keys(max_relative_positions=32, attention_head_size=8), (),
+    ),
 }  # fmt: skip
 
 

@@ -63,8 +63,11 @@ def _read(keys: dict[str, Any]) -> dict[str, Any]:
             raise UserError(f"config.json: {key}: {shown(wrong[0])} is not supported, only {' or '.join(known)}")
     relative = keys.pop("relative_attention", False)
     limit = keys.get("max_position_embeddings", 512)
-    if keys.pop("max_relative_positions", -1) not in (-1, 0, limit):
-        keys["max_relative_positions"] = "another number than max_position_embeddings"
+    if (number := keys.pop("max_relative_positions", -1)) not in (-1, 0, limit):
+        raise UserError(
+            f"config.json: max_relative_positions: {shown(number)} is not supported, only {shown(limit)}, as "
+            "max_position_embeddings, or -1"
+        )
     width, heads = keys.get("hidden_size") or 1536, keys.get("num_attention_heads") or 24
     if (size := keys.pop("attention_head_size", None)) is not None and size * heads != width:
         raise UserError("config.json: attention_head_size: only hidden_size / num_attention_heads is supported")
