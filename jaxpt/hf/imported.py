@@ -77,9 +77,6 @@ def task_of(source: hf.Source) -> dict[str, Any] | None:
     Returns:
       Plain values; None for a class that is not fine-tuned.
 
-    Raises:
-      UserError: two labels have one name, or a `problem_type` that transformers does not have.
-
     Example:
       >>> task_of(open_directory("downloads/finbert"))
       {'kind': 'classification', 'labels': ['positive', 'negative', 'neutral']}
@@ -96,12 +93,7 @@ def task_of(source: hf.Source) -> dict[str, Any] | None:
             return {"kind": "multiple_choice", "most_choices": MOST_CHOICES}
         case "tags":
             return {"kind": "tagging", "labels": labels}
-    kind = next((kind for kind, problem in PROBLEMS.items() if problem == source.problem), None)
-    if kind is None:
-        raise UserError(
-            f"{source.directory}: config.json: problem_type: {source.problem!r} is not supported, only "
-            f"{', '.join(PROBLEMS.values())}"
-        )
+    kind = next(kind for kind, problem in PROBLEMS.items() if problem == source.problem)
     return {"kind": kind} if kind == "regression" else {"kind": kind, "labels": labels}
 
 

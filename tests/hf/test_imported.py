@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -18,9 +19,9 @@ from jaxpt.train.loop import train
 from tests import fine_tuning, grids
 from tests.data.tokenizers.test_tokenizers import by_spm, roberta
 from tests.hf.parity import randomise
-from tests.hf.test_directory import edit, fresh
+from tests.hf.test_directory import AS_READ, edit, fresh
 from tests.hf.test_tasks_parity import CASES
-from tests.models.helpers import bert
+from tests.models.helpers import EVERY, bert
 
 
 def quiet(line):
@@ -64,6 +65,57 @@ def test_a_problem_that_transformers_has_not(tmp_path):
         UserError, match=r"problem_type: 'ranking' is not supported, only single_label_classification, "
     ):
         imported.task_of(directory.open_directory(tmp_path))
+
+
+def test_two_labels_of_one_name_are_told(tmp_path, capsys):
+    edit(saved(tmp_path / "hf", "classes", 2), id2label={"0": "same", "1": "same"})
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 2
+    message = capsys.readouterr().err
+    assert "same" in message and "labels" in message and len(message.splitlines()) == 1, message
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_a_model_without_a_head_gets_the_one_of_its_objective_when_told_so(tmp_path, capsys):
+    """`BertModel` says nothing about masked words: that head is new."""
+    config = bert(vocab_size=64, layers=1, dtype="auto")
+    network, params = fresh(Network(config.build(), {}))
+    hf.save(tmp_path / "hf", network, params)
+    command = ["import", str(tmp_path / "hf"), str(tmp_path / "run")]
+    assert main(command) == 2
+    message = capsys.readouterr().err
+    assert "weights: cls.predictions." in message and "are missing" in message and len(message.splitlines()) == 1
+    assert main([*command, "--partial"]) == 0
+    assert "initialised at random: heads/masked_lm/" in capsys.readouterr().out
+    assert configs.load(tmp_path / "run").objective.kind == "masked_lm"
+    taken = weights.read(tmp_path / "run", 0)
+    assert set(taken["heads"]) == {"masked_lm"}
+    jax.tree.map(np.testing.assert_array_equal, params["model"], taken["model"])
+
+
+def test_tensors_that_read_images_are_counted(tmp_path, capsys):
+    """Of a Gemma 3 of texts and images the text model is read: the same run as of that model alone."""
+    network, params = fresh(EVERY["decoder_only"](**AS_READ))
+    hf.save(tmp_path / "text", network, params)
+    keys = json.loads((tmp_path / "text" / "config.json").read_text())
+    assert keys["model_type"] == "gemma3_text"
+    (tmp_path / "hf").mkdir()
+    whole = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "text_config": keys}
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(whole))
+    tensors = {f"language_model.{name}": x for name, x in files.Tensors(tmp_path / "text").items()}
+    images = ("vision_tower.a.weight", "vision_tower.b.bias", "multi_modal_projector.c.weight")
+    tensors |= dict.fromkeys(images, np.ones((2, 3), np.float32))
+    files.write(tmp_path / "hf", {name: (x.shape, x.dtype) for name, x in tensors.items()}, tensors.items())
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 0
+    assert "skipped, not of the text model: 3 tensors that read images" in capsys.readouterr().out
+    jax.tree.map(np.testing.assert_array_equal, params, weights.read(tmp_path / "run", 0))
+
+
+def test_an_adapter_says_its_base_or_is_told_it(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(UserError, match=rf"^{tmp_path}: does not say its base model; name it with --base DIR$"):
+        imported.base_of(tmp_path, None)
+    (tmp_path / "base").mkdir()
+    assert imported.base_of(tmp_path, tmp_path / "base") == tmp_path / "base"
 
 
 def test_there_and_back(tmp_path):
