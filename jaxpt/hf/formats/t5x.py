@@ -51,7 +51,7 @@ def open(path: Path) -> Checkpoint:
         keys = _keys(shapes)
         routers = [name for name in shapes if name.endswith(_ROUTER)]
         if routers:
-            switch_keys, change = _switch(keys, shapes, routers)
+            switch_keys, change = _switch(path, keys, shapes, routers)
             return Checkpoint(Tensors(tensors), switch_keys, change)
     except (KeyError, ValueError, IndexError, ZeroDivisionError):
         have = ", ".join(list(arrays)[:3]) or "no parameters"
@@ -157,7 +157,7 @@ def _keys(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def _switch(
-    keys: dict[str, Any], shapes: Mapping[str, tuple[int, ...]], routers: list[str]
+    path: Path, keys: dict[str, Any], shapes: Mapping[str, tuple[int, ...]], routers: list[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(the keys of config.json of a Switch Transformer, what no key of it says): the released capacity."""
     sparse = {side: sorted(int(x.split(".")[2]) for x in routers if x.startswith(side)) for side in SIDES}
@@ -165,8 +165,8 @@ def _switch(
     step = counts["encoder"] // len(sparse["encoder"])
     first = sparse["encoder"][0]
     for side, numbers in sparse.items():
-        if numbers != [*range(first, counts[side], step)]:
-            raise UserError(f"{side}: the layers {numbers} are sparse, not every {step}. one from {first}")
+        if numbers != (expected := [*range(first, counts[side], step)]):
+            raise UserError(f"{path}: {side}: the layers {numbers} are sparse, expected one in {step}: {expected}")
     switch = {
         "model_type": "switch_transformers", "architectures": ["SwitchTransformersForConditionalGeneration"],
         "num_experts": shapes[routers[0]][0], "num_decoder_layers": counts["decoder"],

@@ -79,6 +79,21 @@ def test_switch_of_t5x(step, tmp_path):
     check_same(tmp_path / "checkpoint_7", network, params)
 
 
+def test_sparse_layers_of_t5x_that_are_no_period_are_named(tmp_path):
+    """Of six layers the second and the last: neither every second nor every third."""
+    options = {"layers": 6, "experts": 2, "sparse_every": 3, "decoder_layers": 6}
+    network, params = fresh(T5Config(**SIZES | T5["t5"] | options, **AS_READ))
+    table = directory.families()["switch_transformers"].table_of(network)
+    arrays = layouts.t5x(to_hf(params, table, network, tied=False))
+    moved = {path: path.replace("encoder/layers_2/mlp", "encoder/layers_1/mlp") for path in arrays}
+    back = {path: path.replace("encoder/layers_1/mlp", "encoder/layers_2/mlp") for path in arrays}
+    arrays = {moved[path] if moved[path] != path else back[path]: x for path, x in arrays.items()}
+    layouts.write_t5x(tmp_path / "checkpoint_7", arrays, "msgpack", 3)
+    said = rf"^{tmp_path}/checkpoint_7: encoder: the layers \[1, 5\] are sparse, expected one in 3: \[1, 4\]$"
+    with pytest.raises(UserError, match=said):
+        hf.load(tmp_path / "checkpoint_7")
+
+
 @pytest.mark.parametrize(("scan", "ocdbt", "zarr3"), [(True, True, False), (False, False, False), (True, True, True)])
 def test_maxtext(scan, ocdbt, zarr3, tmp_path):
     network, params, state = twin(tmp_path / "twin", llama_config())
@@ -176,6 +191,12 @@ def outside(path):
     (path / "checkpoint").write_bytes(serialization.msgpack_serialize(content))
 
 
+def without_parameters(path):
+    content = serialization.msgpack_restore((path / "checkpoint").read_bytes())
+    del content["optimizer"]["target"]
+    (path / "checkpoint").write_bytes(serialization.msgpack_serialize(content))
+
+
 def mistral(path):
     (path / "config.json").write_text(json.dumps({"model_type": "mistral"}))
 
@@ -186,6 +207,11 @@ BAD = [
     ("t5x", without("target.token_embedder.embedding/1.0"), "has 1 of its 2 chunks; the checkpoint is half-written"),
     ("t5x", another_model, "is not T5X's T5, of which encoder and decoder are read"),
     ("t5x", outside, "token_embedder/embedding is neither an array nor a directory beside it"),
+    (
+        "t5x",
+        without_parameters,
+        "copy/checkpoint: has no parameters under optimizer/target; expected a checkpoint of T5X",
+    ),
     ("maxtext", without("items/d"), "is missing; the checkpoint is half-written or half-copied"),
     ("maxtext", without("items/manifest.ocdbt"), "is missing; the checkpoint is half-written or half-copied"),
     (
@@ -222,6 +248,62 @@ def test_missing_layers_are_named(whole, tmp_path):
     layouts.write_t5x(tmp_path / "step", content, "msgpack")
     with pytest.raises(UserError, match=r"decoder\.block\.1\.layer\.2\.DenseReluDense\.wi_1\.weight is missing"):
         hf.load(tmp_path / "step")
+
+
+@pytest.mark.parametrize(
+    ("form", "path"),
+    [
+        ("t5x", "decoder/layers_1/mlp/wi_2/kernel"), ("t5x", "encoder/layers_0/attention/sinks/kernel"),
+        ("maxtext", "decoder/layers_1/self_attention/sinks/kernel"), ("maxtext", "decoder/layers_1/gate/kernel"),
+    ],
+)  # fmt: skip
+def test_an_array_that_the_model_has_not_is_named_as_it_is_there(form, path, whole, tmp_path):
+    """It is not left out in silence."""
+    if form == "t5x":
+        arrays = layouts.t5x(dict(files.Tensors(whole / "t5")))
+        layouts.write_t5x(tmp_path / "step", arrays | {path: np.ones((2, 3), np.float32)}, "msgpack")
+    else:
+        arrays = layouts.maxtext(dict(files.Tensors(whole / "llama")), 3, 1, scan=False)
+        layouts.write_maxtext(tmp_path / "step", arrays | {path: np.ones((2, 3), np.float32)})
+    with pytest.raises(UserError, match=rf"^{tmp_path}/step: weights: {path} not in a "):
+        hf.load(tmp_path / "step")
+
+
+def test_the_config_json_of_the_twin_says_what_no_shape_tells(whole, tmp_path):
+    shutil.copytree(whole / "t5x", tmp_path / "step")
+    keys = json.loads((whole / "t5" / "config.json").read_text())
+    told = {"layer_norm_epsilon": 1e-5, "relative_attention_max_distance": 64}
+    (tmp_path / "step" / "config.json").write_text(json.dumps(keys | told))
+    (network, params), (alone, same) = (hf.load(path) for path in (tmp_path / "step", whole / "t5x"))
+    assert (alone.config.epsilon, alone.config.max_distance) == (1e-6, 128)
+    assert network.config == alone.config.model_copy(update={"epsilon": 1e-5, "max_distance": 64})
+    jax.tree.map(np.testing.assert_array_equal, params, same)
+
+
+@pytest.mark.parametrize(
+    "lost", ["token_embedder/embedding", "decoder/layers/mlp/wi_0/kernel", "decoder/layers/self_attention/key/kernel"]
+)
+def test_what_is_no_llama_of_maxtext_is_told(lost, whole, tmp_path):
+    arrays = layouts.maxtext(dict(files.Tensors(whole / "llama")), 3, 1)
+    del arrays[lost]
+    layouts.write_maxtext(tmp_path / "0", arrays)
+    with pytest.raises(UserError, match=rf"^{tmp_path}/0: is not MaxText's Llama; has (.*, ){{3}}…$"):
+        hf.load(tmp_path / "0")
+
+
+def test_a_llama_without_a_projection_wants_the_config_json_of_its_twin(whole, tmp_path):
+    """Whose embeddings are tied: then it is read."""
+    tied = json.loads((whole / "llama" / "config.json").read_text()) | {"tie_word_embeddings": True}
+    arrays = layouts.maxtext(dict(files.Tensors(whole / "llama")), 3, 1)
+    del arrays["decoder/logits_dense/kernel"]
+    layouts.write_maxtext(tmp_path / "0", arrays)
+    with pytest.raises(UserError, match=r"/0: decoder/logits_dense/kernel is missing; .*\(tie_word_embeddings: true, "):
+        hf.load(tmp_path / "0")
+    (tmp_path / "0" / "config.json").write_text(json.dumps(tied))
+    network, params = hf.load(tmp_path / "0")
+    assert network.config.tie_embeddings
+    table = params["model"]["token_embed"]["table"][: SIZES["vocab_size"]]
+    np.testing.assert_array_equal(table, arrays["token_embedder/embedding"])
 
 
 def test_a_llama_3_wants_the_config_json_of_its_twin(whole, tmp_path, monkeypatch):
