@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.data import tokenizers
 from jaxpt.train import weights
+from tests.hf.states import as_run
 
 h5py = pytest.importorskip("h5py")
 
@@ -142,6 +144,65 @@ def test_an_export_has_the_same_files(imported, tmp_path, capsys):
     with h5py.File(tmp_path / "out" / "weights.hdf5") as file:
         for name, x in arrays().items():
             np.testing.assert_array_equal(file[name], x, err_msg=name)
+
+
+def test_the_softmax_of_a_run_is_in_no_such_file(imported, tmp_path, capsys):
+    _, run = imported
+    config = configs.load(run)
+    objective = config.objective.model_copy(update={"has_softmax": True})
+    trained = config.model_copy(update={"run_dir": str(tmp_path / "run"), "objective": objective})
+    params = as_run(trained)
+    shutil.copytree(run / "tokenizer", tmp_path / "run" / "tokenizer")
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.endswith("skipped, in no such file: softmax\n")
+    assert cli.main(["import", str(tmp_path / "out"), str(tmp_path / "again")]) == 0
+    again = dict(weights.Saved(tmp_path / "again", 0))
+    assert set(params) - set(again) == {path for path in params if path.startswith("heads/softmax/")}
+    for path in set(again) - {"model/words/spelling"}:
+        rows = slice(path == "model/words/characters", None)  # the first one is that of "no word"
+        np.testing.assert_array_equal(again[path][rows], params[path][rows], err_msg=path)
+
+
+def test_without_a_vocabulary_all_words_are_spelled(imported, tmp_path):
+    """By their bytes; the parameters are the same."""
+    source, run = imported
+    shutil.copytree(source, tmp_path / "published")
+    (tmp_path / "published" / "vocab-tiny.txt").unlink()
+    assert cli.main(["import", str(tmp_path / "published"), str(tmp_path / "run")]) == 0
+    tokenizer = tokenizers.load(tmp_path / "run" / "tokenizer")
+    assert tokenizer.words == VOCABULARY[:3] and configs.load(tmp_path / "run").model.vocab_size == 3 + 512
+    (ids,) = tokenizer.encode_words([["cat", "ü"]])
+    assert ids == [[3 + byte + 256 * (n > 0) for n, byte in enumerate(word.encode())] for word in ("cat", "ü")]
+    with_words, alone = (dict(weights.Saved(path, 0)) for path in (run, tmp_path / "run"))
+    assert set(with_words) == set(alone)
+    spelling = [of.pop("model/words/spelling") for of in (with_words, alone)]
+    np.testing.assert_array_equal(spelling[1][:3], spelling[0][:3])
+    np.testing.assert_array_equal(spelling[1][3:515], spelling[0][6:518])
+    for path, x in alone.items():
+        np.testing.assert_array_equal(x, with_words[path], err_msg=path)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda content: b"", lambda content: b"garbage" * 99, lambda content: content[:-100]]
+)
+def test_a_damaged_file_of_weights_is_told_in_one_line(change, imported, tmp_path, capsys):
+    shutil.copytree(imported[0], tmp_path / "published")
+    file = tmp_path / "published" / "elmo_tiny_weights.hdf5"
+    file.write_bytes(change(file.read_bytes()))
+    assert cli.main(["import", str(tmp_path / "published"), str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert f"{file}: damaged, or no HDF5 file (" in said and len(said.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["published"]
+
+
+def test_without_h5py_the_command_that_installs_it_is_named(imported, tmp_path, capsys, monkeypatch):
+    source, run = imported
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    for words in (["import", str(source)], ["export", str(run)]):
+        assert cli.main([*words, str(tmp_path / "out")]) == 2
+        said = capsys.readouterr().err
+        assert "ELMo's weights need h5py: pip install " in said and "[elmo]" in said and len(said.splitlines()) == 1
+        assert not [*tmp_path.iterdir()]
 
 
 def test_folding_of_case_is_named_at_the_import_alone(imported, tmp_path, capsys):
