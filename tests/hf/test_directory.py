@@ -141,6 +141,29 @@ def test_the_safetensors_package_reads_what_is_written(bert, tmp_path):
     assert set(theirs) == set(ours)
     for name, x in theirs.items():
         np.testing.assert_array_equal(x, ours[name])
+    assert len(files.Tensors(tmp_path)) == len(theirs)
+
+
+def test_experts_in_one_tensor_are_those_of_their_own(tmp_path):
+    """As Mixtral's class in transformers 5 has them: gate over up, of all experts of a layer."""
+    sizes = {"vocab_size": V, "layers": 2, "embed_dim": 24, "heads": 3, "head_dim": 8, "mlp_dim": 10}
+    experts = {"experts": 3, "experts_per_token": 2, "router_normalized": True}
+    network, params = fresh(DecoderOnlyConfig(**sizes, **experts, **AS_READ))
+    hf.save(tmp_path, network, params)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "mixtral"
+    before = {name.replace("block_sparse_moe", "mlp"): x for name, x in files.Tensors(tmp_path).items()}
+    gates = [name for name in before if name.endswith(".experts.0.w1.weight")]
+    fused = {name: x for name, x in before.items() if ".experts." not in name}
+    for prefix in (name.removesuffix(".0.w1.weight") for name in gates):
+        w1, w2, w3 = (np.stack([before[f"{prefix}.{e}.w{i}.weight"] for e in range(3)]) for i in (1, 2, 3))
+        fused |= {f"{prefix}.gate_up_proj": np.concatenate([w1, w3], axis=1), f"{prefix}.down_proj": w2}
+    assert len(gates) == 2 and len(before) - len(fused) == 2 * (3 * 3 - 2)
+    files.write(tmp_path, {name: (x.shape, x.dtype) for name, x in fused.items()}, fused.items())
+    tensors = directory.open_directory(tmp_path).tensors
+    assert len(tensors) == len(before) and set(tensors) == set(before)
+    for name, x in tensors.items():
+        np.testing.assert_array_equal(x, before[name], err_msg=name)
+    jax.tree.map(np.testing.assert_array_equal, params, hf.load(tmp_path)[1])
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])

@@ -1,8 +1,13 @@
 """Files and directories of other programs: `jaxpt import` says what they are."""
 
+import sys
+
+import numpy as np
 import pytest
 
+from jaxpt import errors
 from jaxpt.cli import main
+from jaxpt.hf import files
 
 FOREIGN = {
     "flax_model.msgpack": "is a part of a Hugging Face directory; name the directory that contains it",
@@ -41,3 +46,53 @@ def test_what_it_is_is_said(name, tmp_path, capsys):
     said = capsys.readouterr().err
     assert FOREIGN[name] in said and len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+# ---- checksums ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """A directory with a tensor, as an export leaves it."""
+    files.write(tmp_path, {"a": ((2,), np.dtype(np.float32))}, [("a", np.ones(2, np.float32))])
+    (tmp_path / "config.json").write_text("{}")
+    files.write_checksums(tmp_path)
+    return tmp_path
+
+
+def test_the_file_that_was_changed_is_named(exported, monkeypatch):
+    said = []
+    monkeypatch.setattr(errors, "note", said.append)
+    assert files.damage(exported) is None
+    for name in ("config.json", "model.safetensors"):
+        before = (exported / name).read_bytes()
+        (exported / name).write_bytes(before + b" ")
+        assert files.damage(exported) == f"{exported / name}: is missing or was changed"
+        for weights in (True, False):
+            files.note_changes(exported, weights=weights)
+        assert said == [f"{exported / name}: was changed since it was exported; it is read as it is"]
+        (exported / name).write_bytes(before)
+        said.clear()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"5", b"null", b"\xff", b"[" * 10**5])
+def test_damaged_checksums_are_told_and_what_they_are_of_is_read(content, exported, monkeypatch):
+    said = []
+    monkeypatch.setattr(errors, "note", said.append)
+    (exported / files.CHECKSUMS).write_bytes(content)
+    assert files.damage(exported) == f"{exported / files.CHECKSUMS}: is missing or damaged"
+    files.note_changes(exported, weights=True)
+    assert said == [f"{exported / files.CHECKSUMS}: is damaged; the files beside it are read as they are"]
+    np.testing.assert_array_equal(files.Tensors(exported)["a"], np.ones(2))
+
+
+def test_a_pickle_wants_torch(tmp_path, capsys, monkeypatch):
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "hf" / "pytorch_model.bin").write_bytes(b"PK")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    wanted = "pytorch_model.bin: reading it requires torch: pip install torch, or use .safetensors files"
+    assert f"{tmp_path / 'hf'}/{wanted}" in said and len(said.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]

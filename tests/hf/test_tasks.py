@@ -107,6 +107,15 @@ def test_labels_of_another_number_than_the_weights(tmp_path):
     assert labels_from_json("tags", 2, {}) is None
 
 
+def test_a_class_whose_logits_are_not_in_the_weights(tmp_path):
+    hf.save(tmp_path, *tuned("bert", "tags"))
+    tensors = {name: x for name, x in files.Tensors(tmp_path).items() if name != "classifier.weight"}
+    files.write(tmp_path, {name: (x.shape, x.dtype) for name, x in tensors.items()}, tensors.items())
+    for partial in (False, True):
+        with pytest.raises(UserError, match=rf"^{tmp_path}: weights: classifier\.weight is missing$"):
+            directory.open_directory(tmp_path, partial=partial)
+
+
 @pytest.mark.parametrize(
     "name, head",
     [("gpt2", "choice"), ("gpt", "tags"), ("opt", "choice"), ("bart", "tags"), ("t5", "choice"), ("llama", "choice")],
