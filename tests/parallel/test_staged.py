@@ -3,12 +3,11 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, PartitionSpec
 
-from jaxpt.parallel import staged
+from jaxpt.parallel import compiler, staged
 
 
 @pytest.mark.parametrize("of_slice", [8, 16, 24, 64, 256, 1024, 2048])
@@ -43,44 +42,85 @@ def test_neighbours_of_the_mesh_lie_side_by_side(sizes, axis):
     np.testing.assert_array_equal(staged.arranged(sizes, axis, 1, lie), lie(sizes))
 
 
-@pytest.fixture
-def mesh(monkeypatch):
-    """Eight devices in one axis, of which two are far from each other."""
-    monkeypatch.setattr(staged, "stages", lambda axes: 2)
-    return Mesh(np.array(jax.devices()[:8]), ("fsdp",), axis_types=(AxisType.Auto,))
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [  # of fsdp, of expert, of both
+        ((8, 1), (1, 1, 1)),
+        ((16, 1), (2, 1, 2)),
+        ((256, 1), (2, 1, 2)),
+        ((512, 1), (4, 1, 2)),
+        ((4, 4), (1, 1, 2)),
+        ((32, 8), (1, 1, 2)),
+        ((2, 256), (1, 2, 2)),
+    ],
+)
+def test_stages_are_those_of_the_mesh_in_use(sizes, counts):
+    """Of TPUs that nobody has here. Two axes that need stages are one each."""
+    for platform, expected in (("tpu", counts), ("gpu", (1, 1, 1))):
+        device = AbstractDevice(f"a {platform}", None, platform)
+        types = (AxisType.Auto,) * 2
+        with jax.sharding.use_abstract_mesh(AbstractMesh(sizes, ("fsdp", "expert"), types, abstract_device=device)):
+            assert tuple(map(staged.stages, (("fsdp",), ("expert",), ("fsdp", "expert")))) == expected
+            assert staged.stages(()) == 1
 
 
-def over(mesh, function, given, to):
+MESHES = {  # sizes of fsdp and expert, what `staged` takes for its smallest and largest number of devices, stages
+    "one stage": ((8, 1), 16, 128, 1),
+    "one axis": ((8, 1), 8, 4, 2),
+    "two axes": ((4, 2), 8, 8, 2),
+    "two axes, one of them in two stages": ((4, 2), 4, 2, 3),
+}
+
+
+@pytest.fixture(params=MESHES)
+def mesh(request, monkeypatch):
+    """Eight devices that count as TPUs, and the number of stages that all of them together take."""
+    sizes, smallest, largest, stages = MESHES[request.param]
+    monkeypatch.setattr(compiler, "platform", lambda: "tpu")
+    monkeypatch.setattr(staged, "SMALLEST", smallest)
+    monkeypatch.setattr(staged, "LARGEST", largest)
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(sizes), ("fsdp", "expert"), axis_types=(AxisType.Auto,) * 2)
+    return mesh, stages
+
+
+def over(mesh, function, x, given, to):
+    """(what the function makes of the devices' parts of x, the program)."""
     mapped = jax.shard_map(function, mesh=mesh, in_specs=given, out_specs=to, check_vma=False)
-
-    def run(x):
-        with jax.set_mesh(mesh):
-            return jax.jit(mapped)(x)
-
-    return run
+    with jax.set_mesh(mesh):
+        lowered = jax.jit(mapped).lower(x)
+        return lowered.compile()(x), lowered.as_text()
 
 
-def axes(dimension):
-    return PartitionSpec(*[None] * dimension, "fsdp")
+def used(mesh):
+    """The axes that have more than one device."""
+    return tuple(axis for axis, size in mesh.shape.items() if size > 1)
+
+
+def along(mesh, dimension):
+    return PartitionSpec(*[None] * dimension, used(mesh))
 
 
 @pytest.mark.parametrize("dimension", [0, 1])
 def test_a_gather_gives_the_parts_in_their_order(mesh, dimension):
+    mesh, stages = mesh
     x = np.arange(48 * 16, dtype=np.float32).reshape(48, 16)
-    gather = functools.partial(staged.all_gather, axes=("fsdp",), dimension=dimension)
-    run = over(mesh, gather, axes(dimension), PartitionSpec())
-    np.testing.assert_array_equal(run(x), x)
+    gather = functools.partial(staged.all_gather, axes=used(mesh), dimension=dimension)
+    whole, program = over(mesh, gather, x, along(mesh, dimension), PartitionSpec())
+    np.testing.assert_array_equal(whole, x)
+    assert program.count("stablehlo.all_gather") == stages
 
 
-@pytest.mark.parametrize("piece", [4, 16, 8192])
-@pytest.mark.parametrize("dimension", [0, 1])
-def test_a_scatter_gives_each_device_its_part_of_the_sum(mesh, dimension, piece, monkeypatch):
+@pytest.mark.parametrize(("dimension", "piece", "pieces"), [(0, 7, 4), (1, 7, 8), (0, 8192, 1), (1, 8192, 1)])
+def test_a_scatter_gives_each_device_its_part_of_the_sum(mesh, dimension, piece, pieces, monkeypatch):
+    """Of 16 or 48 columns, 4 or 8 pieces are the fewest of equal size that have at most 7."""
     monkeypatch.setattr(staged, "LARGEST_PIECE", piece)
+    mesh, stages = mesh
     terms = np.random.default_rng(0).integers(-9, 9, (8, 48, 16)).astype(np.float32)
-    run = over(
-        mesh, lambda x: staged.reduce_scatter(x[0], ("fsdp",), dimension), PartitionSpec("fsdp"), axes(dimension)
-    )  # fmt: skip
-    np.testing.assert_array_equal(run(terms), terms.sum(0))
+    scatter = lambda x: staged.reduce_scatter(x[0], used(mesh), dimension)  # noqa: E731
+    parts, program = over(mesh, scatter, terms, PartitionSpec(used(mesh)), along(mesh, dimension))
+    np.testing.assert_array_equal(parts, terms.sum(0))
+    assert parts.sharding.shard_shape(parts.shape)[dimension] == terms.shape[1 + dimension] // 8
+    assert program.count("stablehlo.reduce_scatter") == (stages * pieces if stages > 1 else 1)
 
 
 def test_one_stage_where_devices_are_no_tpus():
@@ -89,4 +129,10 @@ def test_one_stage_where_devices_are_no_tpus():
         assert staged.stages(("fsdp",)) == staged.stages(()) == 1
     assert staged.stages(("fsdp",)) == 1
     gather = functools.partial(staged.all_gather, axes=("fsdp",), dimension=0)
-    np.testing.assert_array_equal(over(mesh, gather, PartitionSpec("fsdp"), PartitionSpec())(jnp.arange(8)), range(8))
+    whole, program = over(mesh, gather, np.arange(8), PartitionSpec("fsdp"), PartitionSpec())
+    np.testing.assert_array_equal(whole, range(8))
+    scatter = lambda x: staged.reduce_scatter(x[0], ("fsdp",), 0)  # noqa: E731
+    terms = np.arange(64).reshape(8, 8, 1)
+    parts, other = over(mesh, scatter, terms, PartitionSpec("fsdp"), PartitionSpec("fsdp"))
+    np.testing.assert_array_equal(parts, terms.sum(0))
+    assert program.count("stablehlo.all_gather") == other.count("stablehlo.reduce_scatter") == 1
