@@ -108,10 +108,18 @@ def _whole(name: str, text: str, minimum: int) -> int:
 
 
 def _address(name: str, text: str) -> str:
-    port = re.fullmatch(r"\S+:([0-9]{1,5})", text)
-    if port is None or not 0 < int(port[1]) < 65536:
+    port = re.fullmatch(r"(\S+):([0-9]{1,5})", text)
+    if port is None or not 0 < int(port[2]) < 65536 or not _is_host(port[1]):
         raise UserError(f"{name}: wants host:port, a port below 65536, such as 10.0.0.1:1234, got {text!r}")
     return text
+
+
+def _is_host(text: str) -> bool:
+    """False of what no name can be, such as "10.0.0..1": looking it up would raise no OSError."""
+    try:
+        return bool(text.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:

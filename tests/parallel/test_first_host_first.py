@@ -22,18 +22,23 @@ for point in ("one", "two", "two"):  # the last as a second run in these process
         begun = time.time()
         time.sleep(1)
         ended = time.time()
+with processes.first_host_first(Path(sys.argv[3]), "three", 60.0, said.append) as nobody:
+    apart = apart + nobody
 left = [path.name for path in directory.parent.rglob("*") if path.name != "deep"]
 print(json.dumps([begun, ended, apart, said, left]))
 """
-"""Works for a second in a directory, as on a host of its own; notes when, and what it was told."""
+"""Works for a second in a directory, as on a host of its own; notes when, and what it was told. At last works in a
+directory that cannot be made."""
 
 
 @pytest.mark.slow
 def test_who_shares_a_directory_waits(tmp_path):
     shared = {"JAXPT_COORDINATOR": f"localhost:{free_port()}", "JAXPT_PROCESSES": "4"}
     places = [(tmp_path / f"cache_{name}" / "deep", host) for name, host in zip(["shared"] * 3 + ["own"], "aabc")]
+    (tmp_path / "file").touch()
+    no_directory = str(tmp_path / "file" / "cache")
     group = [
-        (PROGRAM, [str(directory), host], {**shared, "JAXPT_PROCESS": str(number)})
+        (PROGRAM, [str(directory), host, no_directory], {**shared, "JAXPT_PROCESS": str(number)})
         for number, (directory, host) in enumerate(places)
     ]
     imported = "jaxpt.config", "jaxpt.parallel.processes"
@@ -43,6 +48,6 @@ def test_who_shares_a_directory_waits(tmp_path):
     begun, ended, apart, said, left = zip(*found)
     assert begun[2] >= ended[0], "another host, the same directory"
     assert begun[1] < ended[0] and begun[3] < ended[0], "the same host has locks; and a directory of its own"
-    assert apart == ([3],) * 4 and not any(left)
+    assert apart == ([3],) * 4 and not any(left), "and nobody is apart where process 0 can prepare nothing"
     line = f"waiting for process 0, which prepares {tmp_path}/cache_shared/deep for all hosts that share it"
-    assert said == ([], [], [line] * 3, [])
+    assert said == ([], [], [line] * 3, []), "nobody waits for what cannot be made"

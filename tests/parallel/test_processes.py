@@ -1,13 +1,16 @@
 """How the processes of a run find each other, and what is said when they do not. Real ones on loopback."""
 
 import collections
+import concurrent.futures
+import re
 
 import jax
 import pytest
 
+from jaxpt import errors
 from jaxpt.config import DistributedConfig
 from jaxpt.errors import UserError
-from jaxpt.parallel import private, processes
+from jaxpt.parallel import private, processes, roll_call
 from tests.parallel import forks
 from tests.processes import free_port
 
@@ -44,7 +47,7 @@ def test_alone_there_is_nothing_to_join():
         ("c n=2 JAXPT_PROCESS=-1", r"JAXPT_PROCESS: wants a whole number not below 0, got '-1'"),
         *(
             (f"n=2 i=0 JAXPT_COORDINATOR={address}", r"JAXPT_COORDINATOR: wants host:port, .* got '.*'")
-            for address in ("localhost", "localhost:99999", "localhost:0", ":1", "localhost:x", "")
+            for address in ("localhost", "localhost:99999", "localhost:0", ":1", "localhost:x", "", "10.0.0..1:1")
         ),
     ],
 )
@@ -68,6 +71,61 @@ def test_one_process_is_alone(monkeypatch, others):
         monkeypatch.setenv(name, value)
     processes.start(DistributedConfig())
     assert not jax.distributed.is_initialized()
+
+
+def test_the_recipe_says_that_a_process_is_alone(monkeypatch):
+    """Whatever the environment says, even if that is wrong."""
+    monkeypatch.setenv("JAXPT_PROCESSES", "two")
+    assert processes.start(DistributedConfig(processes=1)) is None
+    assert not jax.distributed.is_initialized()
+
+
+def test_alone_nobody_is_waited_for(tmp_path):
+    """There is no coordinator to ask."""
+    assert private.coordination().client is None
+    processes.barrier("x", 0.0, pytest.fail)
+    processes.assert_same_settings({"seed": 1}, 0.0)
+    with processes.first_host_first(tmp_path / "cache", "x", 0.0, pytest.fail) as apart:
+        assert apart == [] and not (tmp_path / "cache").exists()
+
+
+@pytest.fixture
+def numbers(monkeypatch):
+    """The numbers that `start` gives to what the process prints. What else it leaves in the process is undone."""
+    given = []
+    monkeypatch.setattr(processes.stamp, "set_process", given.append)
+    monkeypatch.setattr(processes.atexit, "register", lambda function: None)
+    service = jax.config.jax_enable_preemption_service
+    yield given
+    jax.config.update("jax_enable_preemption_service", service)
+    assert not jax.distributed.is_initialized()
+
+
+def test_one_to_whom_nobody_comes_goes_on_alone(numbers, monkeypatch):
+    """It knows how many were asked for, and joins nobody."""
+    notes = []
+    monkeypatch.setattr(errors, "note", notes.append)
+    config = DistributedConfig(
+        coordinator=f"localhost:{free_port()}", processes=2, process=0, min_processes=1, timeout=1
+    )
+    assert processes.start(config) == 2
+    assert numbers == [0]
+    words = "of 2 processes 1 go on (distributed.min_processes): 0; some did not come in time"
+    assert notes == [f"distributed.coordinator: {config.coordinator}: {words}"]
+
+
+def test_what_jax_refuses_is_a_line_about_the_coordinator(numbers):
+    """The roll is called; then JAX does not join processes that have computed."""
+    jax.devices()
+    place = roll_call.ProcessInfo(f"localhost:{free_port()}", 2, 1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        other = pool.submit(roll_call.call_roll, place, 20.0)
+        with pytest.raises(UserError) as caught:
+            processes.start(DistributedConfig(coordinator=place.coordinator, processes=2, process=0, timeout=20))
+        assert other.result() == place
+    where = f"distributed.coordinator: {place.coordinator}: "
+    assert str(caught.value).startswith(f"{where}jax.distributed.initialize() must be called before any JAX calls")
+    assert "\n" not in str(caught.value) and numbers == [0]
 
 
 def test_who_is_missing_at_a_point_of_the_run_is_named(monkeypatch):
@@ -130,36 +188,69 @@ from jaxpt import config
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.parallel import processes
+from jaxpt.runtime import stamp
 
 recipe = config.load("configs/smoke/gpt2_tiny.yaml", sys.argv[1:])
-processes.start(recipe.distributed)
 try:
+    processes.start(recipe.distributed)
     settings = leaves(config.dump(recipe) | {"distributed": None})
     processes.assert_same_settings(dict(settings), recipe.distributed.timeout)
-    print("agreed", jax.process_count())
+    print(stamp.stamped("agreed"), jax.process_count())
 except UserError as error:
     print(error)
 """
+ON_TPU = "from jaxpt.parallel import processes; processes._on_tpu = lambda: True" + PROGRAM
+"""Of a host that has TPUs."""
 
 
-@pytest.mark.slow
-def test_another_configuration_at_one_process_is_named(tmp_path):
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """What is left of processes that look for each other, by the name of the case."""
     shared = [f"distributed.coordinator=localhost:{free_port()}", "distributed.processes=2"]
     own = [["distributed.process=0"], ["distributed.process=1", "data.batch_size=64"]]
-    group = [(PROGRAM, [*shared, *words], {}) for words in own]
+
+    def by_open_mpi(count, **changed):
+        job = 4096 * ((free_port() - 61440) % 4096)  # JAX takes the port from the job's number
+        uri = {"OMPI_MCA_orte_hnp_uri": f"{job}.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_SIZE": str(count)}
+        ranks = [{"OMPI_COMM_WORLD_RANK": str(n), "OMPI_COMM_WORLD_LOCAL_RANK": str(n)} for n in range(count)]
+        return [(PROGRAM, [], uri | rank | changed) for rank in ranks]
+
+    groups = {
+        "other settings": [(PROGRAM, [*shared, *words], {}) for words in own],
+        "open mpi": by_open_mpi(2),
+        "open mpi, one": by_open_mpi(1),
+        "open mpi, no address": by_open_mpi(1, OMPI_MCA_orte_hnp_uri="4096.0;"),
+        "a TPU without metadata": [(ON_TPU, [], {})],
+    }
     imported = "jaxpt.study.recipes", "jaxpt.parallel.processes", "jaxpt.models.gpt2", "jaxpt.evals.samples"
-    ((one, two),) = forks.run(imported, [group], tmp_path)
-    heard = [ended.out.splitlines()[-1] for ended in (one, two)]
-    assert heard == ["data.batch_size: 64 at process 1, 32 at process 0"] * 2, (one, two)
+    return dict(zip(groups, forks.run(imported, [*groups.values()], tmp_path_factory.mktemp("processes"))))
+
+
+def heard(ended):
+    """The last line that each process has printed."""
+    assert [one.code for one in ended] == [0] * len(ended), ended
+    return [one.out.splitlines()[-1] for one in ended]
 
 
 @pytest.mark.slow
-def test_open_mpi_says_who_the_processes_are(tmp_path):
-    """As JAX reads it."""
-    job = 4096 * ((free_port() - 61440) % 4096)  # JAX takes the port from the job's number
-    shared = {"OMPI_MCA_orte_hnp_uri": f"{job}.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_SIZE": "2"}
-    own = [{"OMPI_COMM_WORLD_RANK": str(n), "OMPI_COMM_WORLD_LOCAL_RANK": str(n)} for n in range(2)]
-    group = [(PROGRAM, [], shared | variables) for variables in own]
-    imported = "jaxpt.study.recipes", "jaxpt.parallel.processes", "jaxpt.models.gpt2", "jaxpt.evals.samples"
-    ((one, two),) = forks.run(imported, [group], tmp_path)
-    assert [ended.out.splitlines()[-1:] for ended in (one, two)] == [["agreed 2"]] * 2, (one, two)
+def test_another_configuration_at_one_process_is_named(ended):
+    assert heard(ended["other settings"]) == ["data.batch_size: 64 at process 1, 32 at process 0"] * 2
+
+
+@pytest.mark.slow
+def test_open_mpi_says_who_the_processes_are(ended):
+    """As JAX reads it. Each of several has its number before its lines, one that is alone has none."""
+    said = heard(ended["open mpi"])
+    assert [re.sub(r"\S+ \S+ (?=\[)", "", line) for line in said] == ["[0] agreed 2", "[1] agreed 2"]
+    assert heard(ended["open mpi, one"]) == ["agreed 1"]
+
+
+@pytest.mark.slow
+def test_what_jax_does_not_understand_of_open_mpi_is_said(ended):
+    (line,) = heard(ended["open mpi, no address"])
+    assert line == "distributed.coordinator: Could not parse coordinator IP address from Open MPI environment."
+
+
+@pytest.mark.slow
+def test_a_host_with_tpus_that_no_metadata_tell_of_others_is_alone(ended):
+    assert heard(ended["a TPU without metadata"]) == ["agreed 1"]
