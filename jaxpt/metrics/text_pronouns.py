@@ -119,7 +119,8 @@ def wnli_referent(row: Row) -> str:
     words = words[max((words.index(article) for article in ("a", "an", "the") if article in words), default=0) :]
     match = re.search(" ".join(rf"{re.escape(word)}(?:\.|,|\?|\!)?" for word in words), hypothesis, re.IGNORECASE)
     if not match:
-        raise UserError(f"wnli: {candidate!r} is not in the hypothesis {hypothesis!r}")
+        how = "there must be one space between words, and none before punctuation"
+        raise UserError(f"wnli: {candidate!r} is not in the hypothesis {hypothesis!r}; {how}")
     referent = re.sub(r"[.,!?]$", "", match[0])
     return re.sub(r"('|'s)$", "", referent)
 
@@ -164,7 +165,7 @@ def _common(words: Sequence[str], hypothesis: Sequence[str]) -> int:
 
 def _between(before: list[str], after: list[str], hypothesis: Sequence[str]) -> str:
     """What the hypothesis has between two contexts; where it begins or ends there, before or after one of them."""
-    text = " ".join(hypothesis)
+    text, before, after = " ".join(hypothesis), [*map(re.escape, before)], [*map(re.escape, after)]
     for pattern in ([*before, "(.+)", *after], ["^(.+)", *after], [*before, "(.+)$"]):
         if match := re.search(" ".join(pattern), text):
             return match[1]

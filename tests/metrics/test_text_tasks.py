@@ -74,6 +74,7 @@ def test_label_words_come_back_as_ids_and_other_text_as_none_of_them(name):
 def test_labels_of_files():
     assert label_word("1", ["negative", "positive"]) == "positive"  # GLUE's files have numbers
     assert label_word(True, ["False", "True"]) == "True"  # SuperGLUE's true and false
+    assert label_word(None, ["negative", "positive"]) == label_word(-1, ["negative", "positive"]) == "<unk>"
     for wrong in (2, "2", "neutral", 0.5, "-2"):
         with pytest.raises(UserError, match="is none of: negative, positive"):
             label_word(wrong, ["negative", "positive"])
@@ -105,6 +106,30 @@ def test_pronouns_are_scored_by_the_rows_label():
     wnli = text_task("wnli_simple")
     row = {"sentence1": "The fish ate the worm. It was tasty.", "sentence2": "The worm was tasty.", "label": 0}
     assert (wnli.targets(row), wnli.parse("worm", row), wnli.gold(row)) == (("The worm",), 1, 0)
+
+
+def test_a_word_between_hypothesis_and_pronoun_may_have_any_signs():
+    """They are no part of a pattern."""
+    wnli = text_task("wnli_simple")
+    for sign in ("(quietly", "c++", "[sic]", "what?!", "\\", "a|b", "$1"):
+        told = f"He told Bob {sign} that"
+        row = {"sentence1": f"{told} it rained.", "sentence2": f"{told} snow rained."}
+        assert wnli.inputs(row) == f"wsc: {told} *it* rained."
+        assert wnli.targets(row) == ("snow",)
+
+
+@pytest.mark.parametrize(
+    ("premise", "hypothesis", "inputs"),
+    [
+        ("Bob ate. It rained.", "Cats sleep.", "wsc: Bob ate. *It* rained."),  # no word in common
+        ("Rain it snow.", "Snow rain.", "wsc: Rain *it* snow."),  # the other way round, nothing between them
+    ],
+)
+def test_a_hypothesis_that_names_no_referent(premise, hypothesis, inputs):
+    """The released code gives an empty target, too; no answer names it."""
+    row, wnli = {"sentence1": premise, "sentence2": hypothesis}, text_task("wnli_simple")
+    assert (wnli.inputs(row), wnli.targets(row)) == (inputs, ("",))
+    assert [wnli.parse(text, row) for text in ("Bob", "cats", "")] == [0, 0, -1]
 
 
 def test_answers_of_squad_are_spaced_as_its_texts():
@@ -141,6 +166,10 @@ def test_bad_rows():
         text_task("wsc_simple").inputs(WSC | {"span2_index": 3})
     with pytest.raises(UserError, match=r"wnli: the premise 'No one\.' has no pronoun"):
         text_task("wnli_simple").inputs({"sentence1": "No one.", "sentence2": "x"})
+    row = {"sentence1": "The fish ate the worm. It was tasty.", "sentence2": "The small , old worm was tasty."}
+    words = r"wnli: 'the small old worm' is not in the hypothesis 'The small , old .*; there must be one space between"
+    with pytest.raises(UserError, match=words):
+        text_task("wnli_simple").targets(row)
     with pytest.raises(UserError, match="no text format for the task 'sst-2'; one of: sst2"):
         text_task("sst-2")
     with pytest.raises(UserError, match="translate: no language 'xx'; one of: ar, "):
