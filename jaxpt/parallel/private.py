@@ -7,7 +7,9 @@ exception is `jaxpt.plan.gpus`, which lets cuDNN's attention be traced without a
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,6 +85,7 @@ class Coordinator:
         Raises:
           RuntimeError: it cannot listen there.
         """
+        _listen(address)
         arguments = [sys.executable, "-P", "-c", _PROGRAM, json.dumps([address, nodes, options])]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(arguments, stdin=pipe, stdout=pipe, start_new_session=True)
@@ -94,3 +97,20 @@ class Coordinator:
         """Ends it."""
         with contextlib.suppress(OSError):
             self._process.communicate(b"\n", timeout=10)
+
+
+def _listen(address: str) -> None:
+    """Listens at an address for a moment, since jaxlib 0.10 may crash without a word where it cannot.
+
+    Raises:
+      RuntimeError: says why it cannot.
+    """
+    host, _, port = address.rpartition(":")
+    hosts = ("::", "0.0.0.0") if host == "[::]" else (host.strip("[]"),)
+    for one in hosts:
+        try:
+            family = socket.AF_INET6 if ":" in one else socket.AF_INET
+            socket.create_server((one, int(port)), family=family).close()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE or len(hosts) == 1:  # else it listens at the other one
+                raise RuntimeError(f"process 0 cannot listen there: {error.strerror}") from None

@@ -2,11 +2,15 @@
 
 import importlib
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from jaxpt.parallel import private
+from tests.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 EXEMPT = {"jaxpt/parallel/private.py", "jaxpt/plan/gpus.py"}
@@ -33,6 +37,7 @@ CALLED = """
 import importlib
 import jax
 from jaxpt.parallel import private
+from tests.processes import free_port
 
 module, made = importlib.import_module(private.SERVICE_MODULE), []
 own = getattr(module, private.SERVICE)
@@ -55,3 +60,31 @@ def test_the_service_is_where_jax_looks_for_it():
     """Otherwise the coordinator would end with process 0, and all others with a stack trace."""
     done = subprocess.run([sys.executable, "-c", CALLED], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "[(3, 7)] True\n", done.stderr
+
+
+def test_a_coordinator_that_cannot_listen_says_why():
+    """JAX's own crashes at some of these times."""
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        for address in (f"[::]:{port}", f"127.0.0.1:{port}"):  # the first as JAX gives it
+            with pytest.raises(RuntimeError, match=r"^process 0 cannot listen there: Address already in use\b[^\n]*$"):
+                private.Coordinator(address, 2, heartbeat_timeout=100)
+    with pytest.raises(RuntimeError, match=r"^process 0 cannot listen there: Cannot assign requested address\b[^\n]*$"):
+        private.Coordinator(f"192.0.2.1:{port}", 2, heartbeat_timeout=100)  # of another machine
+
+
+def test_a_coordinator_that_ends_without_a_word_is_said(monkeypatch):
+    monkeypatch.setattr(private, "_PROGRAM", "raise SystemExit(3)")
+    with pytest.raises(RuntimeError, match=r"^the coordinator's process ended$"):
+        private.Coordinator(f"[::]:{free_port()}", 2, heartbeat_timeout=100)
+
+
+def test_a_coordinator_ends_when_it_is_told(monkeypatch):
+    """Its port is free then; until then it is taken."""
+    address = f"[::]:{free_port()}"
+    coordinator = private.Coordinator(address, 2, heartbeat_timeout=100)
+    with pytest.raises(RuntimeError, match="Address already in use"):
+        private.Coordinator(address, 2, heartbeat_timeout=100)
+    coordinator.shutdown()
+    assert coordinator._process.returncode == 0
+    private._listen(address)
