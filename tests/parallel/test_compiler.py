@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from jaxpt.parallel import compiler
 from tests import grids
@@ -71,6 +72,35 @@ def test_each_platform_has_its_options_and_a_recipe_changes_them(monkeypatch):
         **ours, "xla_dump_max_hlo_modules": 3, "xla_embed_ir_in_executable": False,
     }  # fmt: skip
     assert compiler.options([f"!{name}" for name in ours]) == {}
+
+
+def test_the_device_is_that_of_the_mesh_in_use():
+    """It need not be here."""
+    assert (compiler.platform(), compiler.device_kind()) == (jax.default_backend(), jax.devices()[0].device_kind)
+    device = AbstractDevice("TPU v5 lite", None, "tpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((4,), ("data",), (AxisType.Auto,), abstract_device=device)):
+        assert (compiler.platform(), compiler.device_kind()) == ("tpu", "TPU v5 lite")
+        assert compiler.options() == compiler.TPU
+
+
+@pytest.fixture
+def no_cache():
+    """JAX's settings of a process that keeps no programs yet; afterwards they are those of the tests."""
+    names = "jax_compilation_cache_dir", "jax_compilation_cache_max_size", "jax_persistent_cache_min_compile_time_secs"
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_without_a_home_that_can_be_written_programs_are_not_kept(no_cache, monkeypatch, tmp_path):
+    """It is no error: they are compiled at every start."""
+    (tmp_path / "file").touch()
+    for home in (tmp_path / "file", tmp_path / "file" / "deep"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+        assert compiler.enable_compilation_cache() is None
+        assert jax.config.jax_compilation_cache_dir is None
 
 
 PROGRAM = """

@@ -1,5 +1,6 @@
 """Who the processes are, and what is said when they are not all there or one has failed. Real ones on loopback."""
 
+import asyncio
 import concurrent.futures
 import doctest
 import os
@@ -10,8 +11,8 @@ import pytest
 
 from jaxpt import errors
 from jaxpt.config import DistributedConfig
-from jaxpt.errors import UserError
-from jaxpt.parallel import roll_call
+from jaxpt.errors import RetryableError, UserError
+from jaxpt.parallel import roll_call, signed_calls
 from tests.parallel import forks
 from tests.processes import free_port
 
@@ -123,6 +124,94 @@ def test_a_place_that_is_taken_is_said():
 def test_who_has_failed_is_said_to_all():
     assert rolls([0, 1, 2], 3, failed={0: "no file"}) == ["process 0 failed: no file"] * 3
     assert rolls([0, 1, 2], 3, failed={2: "no file"}) == ["process 2 failed: no file"] * 3
+
+
+def test_a_host_that_nobody_knows_is_said_at_once():
+    """No other try finds it."""
+    place = roll_call.ProcessInfo("no such host:1", 2, 1)
+    words = "distributed.coordinator: no such host:1: process 1 does not know the host no such host"
+    with pytest.raises(UserError) as caught:
+        roll_call.call_roll(place, 60.0)
+    assert str(caught.value) == words and not isinstance(caught.value, RetryableError)
+
+
+def test_a_process_0_that_ends_before_all_are_there_is_said():
+    """It has taken the call, and is gone when it should answer. Another try may go on."""
+    place = roll_call.ProcessInfo(f"localhost:{free_port()}", 3, 0)
+    roll = roll_call._Roll(place)
+
+    async def end_once_called():
+        calling = asyncio.create_task(roll.call(20.0, ""))
+        while not roll._calls:
+            assert not calling.done()
+            await asyncio.sleep(0.01)
+        calling.cancel()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = pool.submit(asyncio.run, end_once_called())
+        with pytest.raises(RetryableError) as caught:
+            roll_call.call_roll(place._replace(process=1), 20.0)
+        first.result()
+    assert str(caught.value) == f"distributed.coordinator: {place.coordinator}: process 0 has ended"
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Ends a process that has failed; returns how often its error was printed, and the number before its lines."""
+
+    def fail(**settings):
+        printed, numbers = [], [None]
+        monkeypatch.setattr(roll_call.stamp, "set_process", numbers.append)
+        roll_call.fail("no file", DistributedConfig(**settings), lambda: printed.append(numbers[-1]))
+        return printed
+
+    return fail
+
+
+def test_a_process_that_fails_and_knows_no_others_prints_its_error(failing):
+    """What is wrong about its place is not said: the error came first."""
+    assert failing() == failing(processes=1) == [None]
+    assert failing(processes=2, process=7) == failing(processes=2, process=0) == [None]
+
+
+@pytest.mark.parametrize(
+    ("answer", "printed"),
+    [
+        ("process 1 failed: no file", [1]),  # as process 0 tells all
+        ("process 0 failed: no file", []),  # it has printed that
+        ("process 0 failed: another file", [1]),
+        ("", [1]),  # all were there already, as one with the number of another one hears it
+    ],
+)
+def test_an_error_is_printed_unless_another_process_prints_the_same(failing, monkeypatch, answer, printed):
+    monkeypatch.setattr(roll_call, "_LATE_SECONDS", 20.0)
+    coordinator, callers = f"localhost:{free_port()}", []
+    place = roll_call.ProcessInfo(coordinator, 2, 0)
+    token = roll_call._token(place, os.environ)
+
+    async def serve():
+        called = asyncio.Event()
+
+        async def hear(reader, writer):
+            callers.append(await signed_calls.accept(reader, writer, token))
+            signed_calls.answer(writer, token, callers[-1], answer)
+            writer.close()
+            called.set()
+
+        async with await asyncio.start_server(hear, sock=roll_call._server(place)):
+            await asyncio.wait_for(called.wait(), 20.0)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        served = pool.submit(asyncio.run, serve())
+        assert failing(coordinator=coordinator, processes=2, process=1) == printed
+        served.result()
+    (caller,) = callers
+    assert (caller.process, caller.processes, caller.failure) == (1, 2, "no file")
+
+
+def test_a_process_0_that_fails_prints_its_error_before_the_others_come(failing, monkeypatch):
+    monkeypatch.setattr(roll_call, "_LATE_SECONDS", 0.1)
+    assert failing(coordinator=f"localhost:{free_port()}", processes=2, process=0) == [0]
 
 
 STAMP = r"\d\d-\d\d \d\d:\d\d:\d\d "

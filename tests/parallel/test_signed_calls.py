@@ -101,6 +101,19 @@ def test_one_that_sends_a_byte_at_a_time_has_no_more_time_than_others(notes, mon
     )
 
 
+def test_one_that_hangs_up_is_said(notes):
+    port = free_port()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(heard, f"localhost:{port}", 0, 0.5)
+        connection = connected(port)
+        assert len(connection.recv(64)) == signed_calls._DIGITS + 1  # the challenge: it is heard
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()  # a reset, no end of what it sends
+    assert first.result() == (
+        "of 2 processes 1 did not come in time (distributed.timeout); the last that was dropped: 127.0.0.1 hung up"
+    )
+
+
 def test_another_token_is_named_at_both_ends(notes, monkeypatch):
     port = free_port()
     monkeypatch.setattr(roll_call, "_token", lambda info, environment: b"own" if info.process else b"another")
@@ -157,3 +170,5 @@ def test_it_listens_where_the_others_are_told_to_call():
         assert server.getsockname()[0] == "127.0.0.1"
     with roll_call._server(roll_call.ProcessInfo(f"192.0.2.1:{free_port()}", 2, 0)) as server:  # behind a NAT
         assert server.getsockname()[0] == "0.0.0.0"
+    with roll_call._server(roll_call.ProcessInfo(f"{socket.gethostname()}:{free_port()}", 2, 0)) as server:
+        assert server.getsockname()[0] == "0.0.0.0"  # the name may stand for loopback here
