@@ -68,3 +68,25 @@ def test_labels_by_value_word_and_class_id(name):
     assert glue_labels(name, task.words) == task.labels
     assert glue_labels(name, ids) == glue_labels(name, task.labels) == task.labels
     assert glue_labels(name, task.labels[::-1]) == task.labels[::-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "said"),
+    [
+        ("rte", ["entailment", "maybe"], "'maybe' is none of RTE.tsv's labels: entailment, not_entailment"),
+        ("cola", ["0", "1", "2"], "'2' is none of CoLA.tsv's labels: 0, 1, unacceptable, acceptable"),
+        # one is missing, or there twice
+        ("rte", ["entailment"], "entailment are not the labels of RTE.tsv: entailment, not_entailment"),
+        ("rte", ["entailment", "0"], "entailment, 0 are not the labels of RTE.tsv: entailment, not_entailment"),
+        ("wnli", ["0", "1", "1"], "0, 1, 1 are not the labels of WNLI.tsv: 0, 1"),
+    ],
+)
+def test_labels_that_are_not_the_leaderboards_are_named(name, labels, said):
+    with pytest.raises(UserError) as caught:
+        glue_labels(name, labels)
+    assert str(caught.value) == f"task.labels: {said}"
+
+
+def test_a_model_without_a_name_of_a_task_is_asked_for_it():
+    with pytest.raises(UserError, match=r"^task\.name is missing; --glue wants one of: cola, sst2, .*, ax$"):
+        glue_test(None, "test.tsv")

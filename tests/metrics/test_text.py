@@ -7,6 +7,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from jaxpt.errors import UserError
 from jaxpt.metrics import find, score
+from jaxpt.metrics.text import language_of
 
 PREDICTIONS = ["the cat is on the mat .", "there is a cat here", ""]
 TARGETS = ["the cat sat on the mat .", "there is a cat on the mat", "nothing"]
@@ -87,6 +88,10 @@ def test_signatures():
     assert find("ter").signature(1).startswith("nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:")
     assert find("bleu").signature(1, max_ngram_order=2).endswith("|max_ngram_order:2")
     assert find("accuracy").signature(1) is None
+    assert find("squad").signature(1) == "normalization:squad"
+    assert find("squad").signature(1, normalization="de") == "normalization:de"
+    options = find("exact_match").signature
+    assert options(1) is None and options(1, ignore_case=True, ignore_numbers=False) == "ignore_case:yes"
 
 
 CHINESE = ["我们今天去了北京的公园。"], ["我们昨天去了北京的公园。"]
@@ -101,6 +106,18 @@ def test_chinese_is_split_into_words():
     assert score("rouge", *CHINESE)["rouge1"] == pytest.approx(100 * 10 / 11)
     assert score("rouge", *CHINESE, tokenize="ascii")["rouge1"] == 0
     assert score("squad", *CHINESE)["f1"] == pytest.approx(100 * 10 / 11)
+
+
+def test_the_first_letters_say_the_language():
+    """No more is read of long targets."""
+
+    def texts():
+        yield from ["今天" * 5000] * 2
+        pytest.fail("20,000 letters are enough")
+
+    assert language_of(["Es regnet " * 10, *["今天"] * 100]) == "zh"  # 80 letters and 200
+    assert language_of(["1,2", "..."]) == "en"
+    assert language_of(texts()) == "zh"
 
 
 def test_japanese_wants_mecab_or_another_tokenizer(monkeypatch):
