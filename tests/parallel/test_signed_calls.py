@@ -1,7 +1,9 @@
 """Who calls process 0 and is no process of the run: dropped with one note, and the start goes on. Real sockets."""
 
+import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import socket
 import struct
 import threading
@@ -104,7 +106,7 @@ def test_one_that_sends_a_byte_at_a_time_has_no_more_time_than_others(notes, mon
 def test_one_that_hangs_up_is_said(notes):
     port = free_port()
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(heard, f"localhost:{port}", 0, 0.5)
+        first = pool.submit(heard, f"localhost:{port}", 0, 1.0)
         connection = connected(port)
         assert len(connection.recv(64)) == signed_calls._DIGITS + 1  # the challenge: it is heard
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -112,6 +114,39 @@ def test_one_that_hangs_up_is_said(notes):
     assert first.result() == (
         "of 2 processes 1 did not come in time (distributed.timeout); the last that was dropped: 127.0.0.1 hung up"
     )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        '{"process": 1, "processes": 2}',
+        '{"process": 1, "processes": 2, "host": "h", "kind": "x"}',
+        '{"process": "1", "processes": 2, "host": "h"}',
+        '{"process": 0, "processes": 2, "host": "h"}',
+        "[]",
+    ],
+)
+def test_one_of_another_version_is_said(notes, message):
+    """It knows the token, and says something else than process 0 takes."""
+
+    async def hear(ended, reader, writer):
+        with contextlib.closing(writer):
+            try:
+                ended.set_result(await signed_calls.accept(reader, writer, b"token"))
+            except signed_calls.StrangerError as error:
+                ended.set_result(str(error))
+
+    async def call():
+        ended = asyncio.get_running_loop().create_future()
+        async with await asyncio.start_server(functools.partial(hear, ended), "localhost", 0) as server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+            with contextlib.closing(writer):
+                challenge = (await reader.readline()).decode().strip()
+                writer.write(signed_calls._signed(b"token", challenge, message))
+                assert await reader.read() == b"", "it is told nothing"
+                return await ended
+
+    assert asyncio.run(call()) == "is of another version of jaxpt"
 
 
 def test_another_token_is_named_at_both_ends(notes, monkeypatch):
