@@ -107,10 +107,10 @@ def _listen(address: str) -> None:
     """
     host, _, port = address.rpartition(":")
     hosts = ("::", "0.0.0.0") if host == "[::]" else (host.strip("[]"),)
-    for one in hosts:
+    for name in hosts:
         try:
-            family = socket.AF_INET6 if ":" in one else socket.AF_INET
-            socket.create_server((one, int(port)), family=family).close()
+            family = socket.AF_INET6 if ":" in name else socket.AF_INET
+            socket.create_server((name, int(port)), family=family).close()
         except OSError as error:
             if error.errno == errno.EADDRINUSE or len(hosts) == 1:  # else it listens at the other one
                 raise RuntimeError(f"process 0 cannot listen there: {error.strerror}") from None
