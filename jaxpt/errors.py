@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import reprlib
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 COLUMNS = 100
@@ -17,7 +18,36 @@ def _say_nothing(line: str) -> None:
 
 
 note: Callable[[str], None] = _say_nothing
-"""Called with a line that a user should see, though nothing failed; the command line prints it."""
+"""Called with a line that a user should see, though nothing failed; said within `noting` alone."""
+
+
+@contextlib.contextmanager
+def noting(say: Callable[[str], None]) -> Iterator[None]:
+    """Gives, within it, the lines of `note` to a function, each once; within another one they are that one's. It is a
+    decorator as well.
+
+    Example:
+      >>> with noting(print):
+      ...     for _ in range(2):
+      ...         note("is shorter")
+      is shorter
+    """
+    global note
+    if note is not _say_nothing:
+        yield
+        return
+    notes: set[str] = set()  # a run's config.yaml is read several times
+
+    def say_once(line: str) -> None:
+        if line not in notes:
+            notes.add(line)
+            say(line)
+
+    note = say_once
+    try:
+        yield
+    finally:
+        note = _say_nothing
 
 
 class UserError(Exception):

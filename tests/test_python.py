@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import jaxpt
+from jaxpt import config as configs
+from jaxpt import errors
 from jaxpt.errors import UserError
-from jaxpt.train import loop
+from jaxpt.train import loop, preflight
 from tests import fine_tuning
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +38,24 @@ def test_a_configuration_with_overrides():
 def test_a_wrong_override_is_an_exception(overrides, words):
     with pytest.raises(UserError, match=words):
         jaxpt.fit(RECIPE, **overrides)
+
+
+def test_notes_are_said_once(monkeypatch, tmp_path, capsys):
+    """By `fit`, which reads a run's config.yaml several times, as by `Config.load`."""
+    settings = {"run_dir": str(tmp_path), "optimizer.schedule.warmup_steps": 99999, "log.tensorboard": False}
+    text = configs.to_yaml(jaxpt.Config.load(RECIPE, **settings))
+    (tmp_path / "config.yaml").write_text(configs.with_checksum(text) + "# by hand\n")
+    assert "note: " not in capsys.readouterr().out
+    changed = "note: {}: was changed since the run wrote it"
+    jaxpt.Config.load(tmp_path)
+    assert changed.format(tmp_path / "config.yaml") in (said := " ".join(capsys.readouterr().out.split()))
+    assert said.count("note: ") == 1
+    monkeypatch.setattr(loop, "train", preflight.check)  # which looks again
+    jaxpt.fit(tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "note: optimizer.schedule.warmup_steps: 99999 is longer than the run" in said and said.count("note: ") == 2
+    errors.note("of nobody")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_wrong_name_gets_the_nearest():

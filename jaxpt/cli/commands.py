@@ -63,12 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # recipes may name modules in the current directory
     progress.display.quiet = arguments.quiet
-    notes: set[str] = set()  # a run's config.yaml is read several times
-    errors.note = lambda line: line in notes or notes.add(line) or _note(line)
     # From here on, as a launcher may ask a run to save before its first step.
     saves = signals.save_requests() if arguments.command == "train" else contextlib.nullcontext()
     try:
-        with signals.watch(), saves, plugins.explained():
+        with errors.noting(_note), signals.watch(), saves, plugins.explained():
             return _run(arguments) or 0
     except (UserError, OSError, ModuleNotFoundError, MemoryError) as error:
         if arguments.debug or _internal(error):

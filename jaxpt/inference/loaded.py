@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxpt import errors
 from jaxpt.config import MeshConfig
 from jaxpt.config.kinds import nearest
 from jaxpt.data.calls import Vocabulary
@@ -35,6 +36,7 @@ from jaxpt.inference.predictor import RunPredictor
 from jaxpt.inference.text import Completion, OnText, TextStreams
 from jaxpt.inference.words import Spans, Words
 from jaxpt.parallel import mesh as meshes
+from jaxpt.train.display import note
 
 DTYPES = ("auto", "float32", "bfloat16")
 
@@ -411,6 +413,7 @@ def _warn_of_truncated(count: int, message: str) -> None:
         warnings.warn(f"{count} {message} to the model's positions", stacklevel=3)
 
 
+@errors.noting(note)
 def load(
     path: str | Path,
     *,

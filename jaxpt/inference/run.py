@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxpt import config as configs
+from jaxpt import errors
 from jaxpt.config import CheckpointConfig, Config
 from jaxpt.config.kinds import nearest
 from jaxpt.config.plain import leaves
@@ -16,7 +17,7 @@ from jaxpt.inference.loaded import Loaded, load
 from jaxpt.runtime import packages
 from jaxpt.study import recipes
 from jaxpt.train import checkpoint, loop, preflight
-from jaxpt.train.display import say
+from jaxpt.train.display import note
 from jaxpt.train.run_dir import receipt, records
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@errors.noting(note)
 def read_config(path: str | Path, overrides: Mapping[str, Any]) -> Config:
     """Reads a recipe with overrides that are Python values.
 
@@ -38,7 +40,7 @@ def read_config(path: str | Path, overrides: Mapping[str, Any]) -> Config:
       UserError: names the file or the key, what was given and what is wanted.
     """
     assignments = [f"{key}={_as_yaml(key, value)}" for key, value in leaves(dict(overrides))]
-    return recipes.load(path, assignments, where="overrides", report=lambda line: say(f"note: {line}"))
+    return recipes.load(path, assignments, where="overrides", report=errors.note)
 
 
 def _as_yaml(key: str, value: Any) -> str:
@@ -54,6 +56,7 @@ def _as_yaml(key: str, value: Any) -> str:
     return json.dumps(value, default=plain, ensure_ascii=False)
 
 
+@errors.noting(note)
 def fit(recipe: str | Path | Config, overrides: Mapping[str, Any]) -> Run:
     """Trains a recipe, or continues its run, as `jaxpt train` does; see `jaxpt.fit`."""
     config = recipe if isinstance(recipe, Config) else read_config(recipe, overrides)

@@ -9,7 +9,7 @@ import time
 
 from rich.console import Console
 
-from jaxpt.errors import fitted
+from jaxpt.errors import fitted, printable
 from jaxpt.runtime import progress
 from jaxpt.runtime.stamp import stamped
 
@@ -35,6 +35,11 @@ console = _Console(highlight=False, soft_wrap=True)
 def say(text: str) -> None:
     """Lines of the run, by the first process, above a bar where there is one; square brackets are not markup."""
     console.print(stamped(fitted(text)), markup=False)
+
+
+def note(text: str) -> None:
+    """A line that a user should see, though nothing failed."""
+    say(f"note: {printable(text)}")
 
 
 def warn(text: str) -> None:
