@@ -2,13 +2,15 @@
 
 model, data.tokenizer         of `init_from.path`, where the recipe names no kind
 model.vocab_size              grows to what data.tokenizer.add_tokens, or a vocabulary that extends the model's, need
-task.labels                   of the training set, in a stable order; a run of the same files and columns keeps its own
+task.labels                   of the training set, in a stable order; a run of the same files and columns that has a
+                              checkpoint keeps its own
 task.most_choices             of the training set; likewise
 objective.class_weights       `balanced`: from the counts of the training set
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from jaxpt.data.parts import each_task, named
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError, shown
 from jaxpt.runtime import hub
+from jaxpt.train.run_dir import has_checkpoint
 
 Tree = dict[str, Any]
 
@@ -190,7 +193,7 @@ def with_task_values(config: Config) -> Config:
 
     New runs with groups hold out whole groups (`task.split_by`).
 
-    A run that exists keeps its values, and prepared batches have theirs.
+    A run with a checkpoint keeps its values, and prepared batches have theirs; before it files may still change.
 
     Args:
       config: the configuration of a run.
@@ -203,21 +206,22 @@ def with_task_values(config: Config) -> Config:
     tree, old = configs.dump(config), _saved(config)
     for name, task_config in each_task(config).items():
         task, settings = task_config.task, _task_in(tree, name)
-        same = old is not None and _has_same_labels(old, tree, name)
+        same = old is not None and is_kept and _has_same_labels(old, tree, name)
         old_settings = _task_in(old, name) if same else {}
         if getattr(task, "group", None) is not None and task.split_by is None:
             settings["split_by"] = "group" if old is None else _task_in(old, name).get("split_by")
         if getattr(task, "most_choices", 0) is None:
             settings["most_choices"] = old_settings.get("most_choices") or _max_choices(task_config, name)
+    is_kept = config.data.source == "batches" or has_checkpoint(Path(config.run_dir))
         wants_labels = getattr(task, "labels", ()) is None
         weights, key = _weights_in(tree, name)
         wants_weights = getattr(task_config.objective, "class_weights", None) == "balanced"
-        if same:
-            if wants_labels:
-                settings["labels"] = old_settings.get("labels")
-            if wants_weights:
-                weights[key] = _weights_in(old, name)[0].get(key, weights[key])
-        elif wants_labels or wants_weights:
+        if same and wants_labels:
+            settings["labels"], wants_labels = old_settings.get("labels"), False
+        old_weights = _weights_in(old, name)[0].get(key) if same else None
+        if wants_weights and _may_be_balanced(task, old_weights):
+            weights[key], wants_weights = old_weights, False
+        if wants_labels or wants_weights:
             with named(name):
                 counts = label_counts(task, files(task_config.data, "train"))
                 if wants_labels:
@@ -235,6 +239,13 @@ def _balanced_weights(config: Config, counts: Mapping[str, int], labels: Sequenc
     if config.task.kind != "multi_label":
         return class_losses.balanced_class_weights(in_order, labels).tolist()
     rows = sum(1 for file in files(config.data, "train") for _ in file.rows(config.task))
+def _may_be_balanced(task: Task, weights: Any) -> bool:
+    """True if class weights of a run can be those that `balanced` was: of classes Σ 1/w_k = K; of multi_label any."""
+    if not isinstance(weights, list) or task.kind == "multi_label":
+        return isinstance(weights, list)
+    return all(weights) and math.isclose(sum(1 / weight for weight in weights), len(weights), rel_tol=1e-4)
+
+
     return class_losses.balanced_label_weights(in_order, rows, labels).tolist()
 
 

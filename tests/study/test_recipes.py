@@ -1,11 +1,14 @@
 """What a recipe of fine-tuning takes from its data: labels."""
 
 import csv
+import re
+from pathlib import Path
 
 import pytest
 
 from jaxpt import config as configs
 from jaxpt import errors
+from jaxpt.train import preflight
 from tests import fine_tuning
 
 
@@ -23,14 +26,48 @@ def notes(monkeypatch):
     return lines
 
 
+def begin(config, checkpoint=True):
+    """A run with these settings."""
+    run_dir = Path(config.run_dir)
+    (run_dir / "checkpoints" / "1" if checkpoint else run_dir).mkdir(parents=True)
+    (run_dir / "config.yaml").write_text(configs.to_yaml(config), encoding="utf-8")
+
+
 def test_an_existing_run_keeps_the_labels_of_its_files_and_gives_them_to_no_other_task(tmp_path):
-    config = fine_tuning.recipe(tmp_path, task={"labels": ["good", "bad"]})
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text(configs.to_yaml(config), encoding="utf-8")
+    begin(fine_tuning.recipe(tmp_path, task={"labels": ["good", "bad"]}))
     assert fine_tuning.recipe(tmp_path).task.labels == ("good", "bad")
     path = table(tmp_path / "tickets.csv", [("Tür klemmt", "böse"), ("fährt", "gut")])
     assert fine_tuning.recipe(tmp_path, data={"path": path}).task.labels == ("böse", "gut")
     assert fine_tuning.recipe(tmp_path, task={"label": "other"}).task.labels[:2] != ("good", "bad")
+
+
+@pytest.mark.parametrize("kind", ["classification", "multi_label"])
+def test_a_run_keeps_what_it_took_from_its_files_from_its_first_checkpoint_on(tmp_path, kind):
+    settings = {"task": {"kind": kind}, "objective": {"class_weights": "balanced"}}
+    rows = fine_tuning.rows(64)
+    config = fine_tuning.recipe(tmp_path, made=rows, **settings)
+    begin(config, checkpoint=False)
+    assert fine_tuning.recipe(tmp_path, **settings) == config
+    edited = fine_tuning.recipe(tmp_path, made=[*rows, {**rows[0], "label": "eggs"}], **settings)
+    assert edited.task.labels == ("bad", "eggs", "good") and len(edited.objective.class_weights) == 3
+    with pytest.raises(errors.UserError, match=r"belongs to another run: task\.labels is .*'eggs'.* was asked for"):
+        preflight.check(edited)
+    (tmp_path / "run" / "checkpoints" / "1").mkdir(parents=True)
+    resumed = fine_tuning.recipe(tmp_path, **settings)
+    assert resumed == config
+    words = r"line 65: label 'eggs' is none of task\.labels; .*: bad, good; these are in .*/run/config\.yaml: restore"
+    with pytest.raises(errors.UserError, match=words):
+        preflight.check(resumed)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 5.0], [0.0, 2.0]])
+def test_weights_that_were_not_balanced_are_not_kept_as_such(tmp_path, weights):
+    begin(fine_tuning.recipe(tmp_path, objective={"class_weights": weights}))
+    asked = fine_tuning.recipe(tmp_path, objective={"class_weights": "balanced"})
+    assert sum(1 / weight for weight in asked.objective.class_weights) == pytest.approx(2)
+    words = rf"another run: objective\.class_weights is {re.escape(errors.shown(weights))} there, \[[\d., ]*\] was"
+    with pytest.raises(errors.UserError, match=words):
+        preflight.check(asked)
 
 
 def test_new_runs_hold_out_whole_groups_and_an_existing_run_keeps_its_splits(tmp_path):

@@ -6,6 +6,7 @@ import itertools
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import files
 from jaxpt.data.parts import each_task, named
 from jaxpt.data.tables import Row
+from jaxpt.data.tables.rows import UnknownLabelError
 from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.errors import UserError
 from jaxpt.metrics import METRICS, describe
@@ -77,10 +79,19 @@ def _check_rows(config: Config) -> None:
                 if len(first) < BEGINNING:
                     task.content(row, where)
                     first.append(LocatedRow(row, where, (0, row.number)))
-                _check_target(task, split, row, where)
+                try:
+                    _check_target(task, split, row, where)
+                except UnknownLabelError as error:
+                    raise UserError(f"{error}{_source_of_labels(config)}") from None
                 left -= 1
             _check_own_metrics(task, first)
         _checked.add(key)
+
+
+def _source_of_labels(config: Config) -> str:
+    """The end of a message about a label: a run has those of its config.yaml, whatever is in the files now."""
+    saved = Path(config.run_dir) / "config.yaml"
+    return f"; these are in {saved}: restore the run's data, or choose another run_dir" if saved.is_file() else ""
 
 
 def _check_target(task: Task, split: str, row: Row, where: str) -> None:

@@ -117,8 +117,12 @@ def label(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+class UnknownLabelError(UserError):
+    """A label of a row is none of its task's."""
+
+
 def check_label(name: str, labels: Sequence[str], where: str, what: str = "label") -> None:
-    """Raises UserError if a label is none of a task's; the nearest right one is given.
+    """Raises UnknownLabelError if a label is none of a task's; the nearest right one is given.
 
     Args:
       name: of a row.
@@ -127,7 +131,7 @@ def check_label(name: str, labels: Sequence[str], where: str, what: str = "label
       what: how the message calls it.
     """
     if name not in labels:
-        raise UserError(f"{where}: {what} {name!r} is none of task.labels{nearest(name, list(labels))}")
+        raise UnknownLabelError(f"{where}: {what} {name!r} is none of task.labels{nearest(name, list(labels))}")
 
 
 def check_labels(labels: Sequence[str] | None) -> None:
