@@ -6,7 +6,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,8 +15,9 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, mo
 from jaxpt.config import sweeps
 from jaxpt.config.explain import explain
 from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveFloat, PositiveInt
-from jaxpt.config.files import override, parsed, read
+from jaxpt.config.files import origin_of, override, parsed, read
 from jaxpt.config.kinds import nearest, strictly
+from jaxpt.config.plain import leaves
 from jaxpt.config.sweeps import Grid, Point
 from jaxpt.errors import UserError
 
@@ -30,7 +31,26 @@ def _overrides(value: Any) -> Any:
     return value
 
 
+def _leaves(items: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of what `_overrides` made; of the command line's words that are no JSON the text.
+
+    Example:
+      >>> list(_leaves(['model={"layers": 3, "heads": 2}', "data.path=*.txt"]))
+      [('model.layers', 3), ('model.heads', 2), ('data.path', '*.txt')]
+    """
+    for key, _, text in (item.partition("=") for item in items):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        yield from leaves({key: value})
+
+
 NAME = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$"
+ORIGIN = r"\{study\}/([\w.=+-]+)"
+"""The path of another row in the settings of a row."""
+WRITTEN = ("checkpoint.copy_to", "checkpoint.local_dir", "data.cache_dir", "data.mirror")
+"""Keys of directories that a run writes itself."""
 Overrides = Annotated[tuple[str, ...], BeforeValidator(_overrides), WithJsonSchema({"type": "object"})]
 Start = Literal["pretrained", "random"]
 SimpleModelName = Literal[
@@ -159,6 +179,16 @@ class StudyRow(Frozen):
         return self.model is None and self.simple_model is None
 
 
+def paths_in_study(row: StudyRow) -> list[tuple[str, str]]:
+    """(key, name) of each path `{study}/NAME` in the settings of a row.
+
+    Example:
+      >>> paths_in_study(StudyRow(name="b", set={"init_from": {"path": "{study}/a/checkpoints/3"}, "seed": 1}))
+      [('init_from.path', 'a')]
+    """
+    return [(key, name) for key, value in _leaves(row.set) for name in re.findall(ORIGIN, json.dumps(value))]
+
+
 class SweptRow(StudyRow):
     """A run of a row in a study with a grid or seeds; no file has it."""
 
@@ -232,7 +262,7 @@ class Study(Frozen):
           ['b', 'a']
         """
         rows, names = {row.name: row for row in self.rows}, []
-        matches = [re.findall(r"\{study\}/([\w.=+-]+)(/tokenizer)?", text) for text in row.set]
+        matches = [re.findall(rf"{ORIGIN}(/tokenizer)?", text) for text in row.set]
         for name in dict.fromkeys(name for match in matches for name, vocabulary in match if not vocabulary):
             if name in rows and name != row.name:
                 names += [name, *self.ancestors(rows[name])]
@@ -284,14 +314,18 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
         tasks = (task.model_copy(update={"recipe": _beside(path, task.recipe)}) for task in tuned.tasks)
         tuned = tuned.model_copy(update={"tasks": tuple(tasks)})
     row_overrides = tuple(item for item in overrides if item not in study_overrides)
-    _check_sweep(study, path, row_overrides)
+    _check_sweep(study, path, row_overrides, origin)
     _check_tasks(study, path)
+    run_dir = study.run_dir or f"runs/studies/{path.stem}"
+    rows = _rows(study, path)
+    _check_origins(rows, study.is_swept, Path(run_dir), path)
+    rows = [row.model_copy(update={"set": (*row.set, *row_overrides)}) if row.is_trained else row for row in rows]
     return study.model_copy(
         update={
             "evaluate": study.evaluate.model_copy(update={"finetune": tuned}),
             "name": study.name or path.stem,
-            "run_dir": study.run_dir or f"runs/studies/{path.stem}",
-            "rows": _swept(study, path, _rows(study, path, row_overrides)),
+            "run_dir": run_dir,
+            "rows": _swept(study, path, rows),
         }
     )
 
@@ -334,8 +368,8 @@ def _beside(path: Path, name: str) -> str:
     return str(plain if is_same else joined)
 
 
-def _rows(study: Study, path: Path, overrides: Overrides) -> tuple[StudyRow, ...]:
-    """All rows, each with a recipe, and what is given for all of them over its own settings."""
+def _rows(study: Study, path: Path) -> list[StudyRow]:
+    """All rows, each with a recipe."""
     rows = []
     for row in study.rows:
         _check_row(row, study, path)
@@ -345,7 +379,7 @@ def _rows(study: Study, path: Path, overrides: Overrides) -> tuple[StudyRow, ...
         rows += _matching_rows(study.recipes, path, {row.name for row in rows})
     if not rows:
         raise UserError(f"{path}: wants rows, each with a name and a recipe")
-    return tuple(row.model_copy(update={"set": (*row.set, *overrides)}) if row.is_trained else row for row in rows)
+    return rows
 
 
 def _check_row(row: StudyRow, study: Study, path: Path) -> None:
@@ -376,13 +410,34 @@ def _matching_rows(pattern: str, path: Path, taken: set[str]) -> list[StudyRow]:
     return list(rows.values())
 
 
-def _check_sweep(study: Study, path: Path, row_overrides: Sequence[str]) -> None:
-    """Raises UserError where a key is both swept and set on the command line."""
-    swept = {key for key, _ in study.grid} | ({"seed"} if study.seeds else set())
+def _check_origins(rows: Sequence[StudyRow], is_swept: bool, run_dir: Path, path: Path) -> None:
+    """Raises UserError where a row is to begin from one that is not trained before it."""
+    before: list[str] = []
+    for row in rows:
+        for key, name in paths_in_study(row):
+            is_before = name in before or (is_swept and any(name.startswith(f"{origin}-") for origin in before))
+            is_later = name in [other.name for other in rows] and name not in before
+            if is_before or key in WRITTEN or (not is_later and (run_dir / name).exists()):
+                continue
+            what = f"row {name!r} is not trained before this one" if is_later else f"there is no row {name!r}"
+            near = nearest(name, before) if before else "; rows that it may begin from stand above it"
+            raise UserError(f"{path}: rows: {row.name}: set: {key}: {what}{near}")
+        before += [row.name] * row.is_trained
+
+
+def _check_sweep(study: Study, path: Path, row_overrides: Sequence[str], origin: dict[str, str]) -> None:
+    """Raises UserError where a key is both swept and set; what the command line sweeps is over what a file sets."""
+    swept = {key: f"grid.{key}" for key, _ in study.grid} | ({"seed": "seeds"} if study.seeds else {})
     for item in row_overrides:
-        if (key := item.partition("=")[0]) in swept:
-            source = "seeds" if key == "seed" else f"grid: {key}"
+        if (source := swept.get(item.partition("=")[0])) is not None:
+            source = source.replace(".", ": ", 1)
             raise UserError(f"command line: {item}: {path} has {source}; override grid=… or seeds=… instead")
+    places = {"set": study.set} | {f"rows: {row.name}: set": row.set for row in study.rows}
+    for place, key in ((place, key) for place, items in places.items() for key, _ in _leaves(items)):
+        source = swept.get(key)
+        if source is not None and origin_of(source, origin, str(path)) != "command line":
+            which = "seeds have" if source == "seeds" else "grid has"
+            raise UserError(f"{path}: {place}: {key}: the study's {which} it; leave out one")
 
 
 def _check_tasks(study: Study, path: Path) -> None:

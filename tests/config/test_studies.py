@@ -85,6 +85,12 @@ def test_a_row_may_begin_from_another(path):
         assert load(study.rows[1].recipe, study.overrides(study.rows[1])).init_from.path == f"{run_dir}/a"
 
 
+def test_a_row_may_write_in_the_study_and_read_what_is_there(path, tmp_path):
+    text = path.read_text().replace("seed: 2", "data: {cache_dir: '{study}/cache'}, init_from.path: '{study}/gone'")
+    (tmp_path / "gone").mkdir()  # a row that the study had
+    assert len(load_study(write(path, text), [f"run_dir={tmp_path}"]).rows) == 2
+
+
 def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
     write(tmp_path / "other.yaml", recipe.read_text())
     text = "question: q\nrecipes: '[or]*e*.yaml'\nrows: [{name: other, recipe: other.yaml, paper: 3}]"
@@ -123,6 +129,33 @@ def test_a_glob_adds_the_recipes_that_are_no_rows(tmp_path, recipe):
         ),
         ("question: q\nevaluate: {prob: {}}", "unknown key evaluate.prob; did you mean evaluate.probe?"),
         ("question: q", "wants rows, each with a name and a recipe"),
+        (
+            "question: q\ngrid: {optimizer.learning_rate: [0.1]}\n"
+            "rows: [{name: a, recipe: x, set: {optimizer: {learning_rate: 0.5}}}]",
+            "rows: a: set: optimizer.learning_rate: the study's grid has it; leave out one",
+        ),
+        (
+            "question: q\ngrid: {optimizer: {learning_rate: [0.1]}}\nset: {optimizer.learning_rate: 0.5}",
+            "set: optimizer.learning_rate: the study's grid has it; leave out one",
+        ),
+        (
+            "question: q\nseeds: [0, 1]\nrows: [{name: a, recipe: x, set: {seed: 3}}]",
+            "rows: a: set: seed: the study's seeds have it; leave out one",
+        ),
+        (
+            "question: q\nrows: [{name: a, recipe: x}, {name: b, recipe: x, set: {init_from: {path: '{study}/aa'}}}]",
+            "rows: b: set: init_from.path: there is no row 'aa'; did you mean a?",
+        ),
+        (
+            "question: q\nrows: [{name: b, recipe: x, set: {init_from.path: '{study}/a/checkpoints/3'}},"
+            "{name: a, recipe: x}]",
+            "rows: b: set: init_from.path: row 'a' is not trained before this one; rows * stand above it",
+        ),
+        (
+            "question: q\nrows: [{name: a, model: x}, {name: b, recipe: x}, "
+            "{name: c, recipe: x, set: {init_from.path: '{study}/a'}}]",
+            "rows: c: set: init_from.path: row 'a' is not trained before this one; known here: b",
+        ),
     ],
 )
 def test_mistakes(tmp_path, text, answer):
@@ -187,6 +220,9 @@ def test_each_row_is_a_run_of_every_combination_and_seed(tmp_path):
 def test_grid_and_seeds_are_set_from_the_command_line(tmp_path):
     study = load_study(write_swept(tmp_path), ["seeds=[7]", "grid.train.steps=[1, 2]"])
     assert [row.name for row in study.rows[:2]] == ["a_1.5-steps=1-seed=7", "a_1.5-steps=2-seed=7"]
+    path = write_swept(tmp_path, seeds=[], set={"seed": 3, "train.steps": 9})
+    rows = load_study(path, ["seeds=[7]", "grid={train: {steps: [1]}}"]).rows
+    assert {row.set[-2:] for row in rows} == {("train.steps=1", "seed=7")}, "over what the file says"
 
 
 @pytest.mark.parametrize(
