@@ -13,15 +13,18 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from jaxpt import config as configs
 from jaxpt.config import Config
+from jaxpt.config.files import override
 from jaxpt.config.finetunings import SIMPLE, FineTuning, cells, fine_tuning, points
 from jaxpt.config.kinds import nearest
-from jaxpt.config.studies import Study, StudyRow, SweptRow, load_study
+from jaxpt.config.plain import get
+from jaxpt.config.studies import ORIGIN, WRITTEN, Study, StudyRow, SweptRow, load_study, paths_in_study
 from jaxpt.errors import RetryableError, StorageError, UserError
 from jaxpt.metrics import describe
 from jaxpt.runtime import disk, exit_codes, plugins, signals
@@ -106,22 +109,33 @@ def _written(directory: Path) -> str:
 
 
 def _check(plan: Study, row: StudyRow, where: str) -> None:
-    """Finds what is wrong with a row before the first one starts; what begins from another row has to wait for it.
+    """Finds what is wrong with a row before the first one starts.
 
     Raises:
       UserError: names the row.
     """
-    if not row.is_trained or any("{study}" in item for item in row.set):
+    if not row.is_trained:
         return
     if isinstance(row, SweptRow) and row.seed not in (None, *plan.seeds[:1]):  # as the first seed
         return
-    config = recipes.load(row.recipe, _overrides(plan, row), where)
+    names = {other.name for other in plan.rows}
+    waits = any(not receipt(Path(plan.run_dir) / name).get("finished") for name in names & {*origins(row)})
+    if waits and {key for key, _ in paths_in_study(row)} - {*_STANDING_IN, *WRITTEN}:  # files that are still to be made
+        return
+    load = functools.partial(_as_if_trained, plan) if waits else recipes.load
     try:
+        config = load(row.recipe, _overrides(plan, row), where)
         _check_phases(plan, config)
-        if finished(plan, config) is None:
+        if waits:
+            preflight.check_recipe(config)
+        elif finished(plan, config) is None:
             preflight.check(config)
     except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+        raise error if str(error).startswith(where) else UserError(f"{where}: {error}") from None
+
+
+_STANDING_IN = ("init_from.path", "data.tokenizer.path", "objective.teacher")
+"""Keys that may name a run that is not there yet: `_as_if_trained` takes the first two from its recipe."""
 
 
 def _check_phases(plan: Study, config: Config) -> None:
@@ -161,8 +175,8 @@ def _checked(plan: Study, tuning: FineTuning) -> Config:
     row = tuning.cell.row
     if row.simple_model is not None:
         return recipes.load_data(tuning.recipe, tuning.overrides)[0]
-    overrides = tuning.overrides if row.model is not None else _as_if_trained(plan, tuning)
-    config = recipes.load(tuning.recipe, overrides, "its settings")
+    load = recipes.load if row.model is not None else functools.partial(_as_if_trained, plan)
+    config = load(tuning.recipe, tuning.overrides, "its settings")
     preflight.check_recipe(config)
     return config
 
@@ -176,22 +190,31 @@ def _check_metric(metric: str | None, config: Config) -> None:
         raise UserError(f"metric: {metric!r} is not measured{nearest(metric, known)}")
 
 
-def _as_if_trained(plan: Study, tuning: FineTuning) -> list[str]:
-    """The overrides of a fine-tuning with its model and vocabulary as the row's recipe says them."""
-    row = recipes.load(tuning.cell.row.recipe, plan.overrides(tuning.cell.row))
-    tokenizer = row.data.tokenizer.model_dump(mode="json", exclude_none=True)
-    if Path(plan.run_dir) in Path(tokenizer.get("path", "")).parents:  # another row's, which is trained first
-        del tokenizer["path"]
-    row_settings = {"model": configs.dump(row)["model"], "data.tokenizer": tokenizer}
-    return [
-        *(f"{key}={json.dumps(value)}" for key, value in row_settings.items()),
-        *(item for item in tuning.overrides if not item.startswith("init_from.")),
-    ]
+def _as_if_trained(plan: Study, recipe: str, overrides: Sequence[str], where: str) -> Config:
+    """A recipe's configuration before the rows that it begins from are trained: their recipes say its model and
+    vocabulary."""
+    rows = {Path(plan.run_dir) / row.name: row for row in plan.rows if row.is_trained}
+
+    def origin(path: Path) -> tuple[recipes.Tree, recipes.Tree]:
+        if (row := rows.get(recipes.run_dir_of(path))) is None:
+            return recipes.origin_of(path)
+        config = _as_if_trained(plan, row.recipe, plan.overrides(row), where)
+        return configs.dump(config)["model"], config.data.tokenizer.model_dump(mode="json", exclude_none=True)
+
+    tree: recipes.Tree = {}
+    for item in overrides:
+        override(tree, {}, item, where)
+    if Path(plan.run_dir) in Path(str(get(tree, ("data", "tokenizer", "path")))).parents:
+        overrides = [*overrides, "data.tokenizer.path=null"]
+    config = recipes.load(recipe, overrides, where, origin=origin)
+    is_of_row = config.init_from is not None and recipes.run_dir_of(Path(config.init_from.path)) in rows
+    return config.model_copy(update={"init_from": None}) if is_of_row else config
 
 
 def _rows(plan: Study, path: str, child: Children, stop: bool, slots: Sequence[str | None]) -> dict[str, Failure]:
     """Trains each unfinished row; returns {row: reason of failure}."""
     failed: dict[str, Failure] = {}
+    untrained: dict[str, Failure] = {}  # of another one the probe may have failed
     rows = {row.name: row for row in plan.rows if row.is_trained}
     places, writing = {name: place for place, name in enumerate(rows, 1)}, threading.Lock()
 
@@ -200,24 +223,38 @@ def _rows(plan: Study, path: str, child: Children, stop: bool, slots: Sequence[s
             raise Stopped
         row, environment = rows[name], children.environment(device)
         say(f"row {places[name]} of {len(rows)}: {name}" + (f" on device {device}" if device else ""))
-        try:
-            failure = _train(plan, row, f"{path}: row {name}", child, environment)
-            failure = failure or _probe(plan, row, child, environment)
-        except UserError as error:
-            failure = failures.of_error(error)
+        prevented = _of_origin(plan, row, untrained)
+        failure = prevented or _attempted(_train, plan, row, f"{path}: row {name}", child, environment)
+        if failure:
+            untrained[name] = failure
+        failure = failure or _attempted(_probe, plan, row, child, environment)
         with writing:
             if failure:
                 failed[name] = failure
-                say(f"[{name}] failed: {failure}")
+                say(f"[{name}] {failure}" if prevented else f"[{name}] failed: {failure}")
             tables.write(plan, failed | {name: failure})
         return not (failure and stop)
 
-    jobs = [(name, [origin for origin in origins(row) if places.get(origin, 0) < places[name]])
-            for name, row in rows.items()]  # fmt: skip
-    children.in_parallel(jobs, run, slots[: len(rows)])
+    children.in_parallel([(name, origins(row)) for name, row in rows.items()], run, slots[: len(rows)])
     if not rows:  # each row's weights are there: no row has written the table
         tables.write(plan)
     return failed
+
+
+def _attempted(part: Callable[..., Failure | None], *arguments: Any) -> Failure | None:
+    """The reason of failure of a part of a row's training, if it fails."""
+    try:
+        return part(*arguments)
+    except UserError as error:
+        return failures.of_error(error)
+
+
+def _of_origin(plan: Study, row: StudyRow, untrained: Mapping[str, Failure]) -> Failure | None:
+    """Why a row cannot be started, if one that it begins from has failed, and it is not trained already."""
+    origin = next((name for name in origins(row) if name in untrained), None)
+    if origin is None or receipt(Path(plan.run_dir) / row.name).get("finished"):
+        return None
+    return Failure(f"not started: it begins from {origin}, which failed", untrained[origin].code)
 
 
 def _train(plan: Study, row: StudyRow, where: str, child: Children, environment: Mapping[str, str]) -> Failure | None:
@@ -268,7 +305,7 @@ def origins(row: StudyRow) -> list[str]:
       >>> origins(StudyRow(name="b", set={"init_from.path": "{study}/a"}))
       ['a']
     """
-    return sorted({name for text in row.set for name in re.findall(r"\{study\}/([\w.=+-]+)", text)})
+    return sorted({name for text in row.set for name in re.findall(ORIGIN, text)})
 
 
 def _origins(plan: Study, row: StudyRow) -> dict[str, str | int | None]:

@@ -36,6 +36,7 @@ def load(
     overrides: Sequence[str] = (),
     where: str = "command line",
     report: Callable[[str], None] = lambda line: None,
+    origin: Callable[[Path], tuple[Tree, Tree]] | None = None,
 ) -> Config:
     """`jaxpt.config.load` for recipes that may leave out model, tokenizer and labels.
 
@@ -44,6 +45,7 @@ def load(
       overrides: `key=value`.
       where: where the overrides stand, for messages.
       report: is given lines for the user.
+      origin: gives model and tokenizer of `init_from.path`; by default `origin_of`.
 
     Returns:
       The frozen configuration, complete: the run saves it, and needs neither `init_from.path` nor the training set
@@ -54,7 +56,7 @@ def load(
 
     Example: `load("configs/finetune/sst2.yaml", ["init_from.path=runs/bert_base", "data.path=train.tsv"])`
     """
-    config = configs.load(path, overrides, where, report, complete=lambda tree: with_room(inherit(tree)))
+    config = configs.load(path, overrides, where, report, complete=lambda tree: with_room(inherit(tree, origin)))
     return with_task_values(config)
 
 
@@ -93,11 +95,12 @@ def load_data(
 _STAND_IN = {"kind": "bert", "vocab_size": 30522, "layers": 12, "embed_dim": 768, "heads": 12, "mlp_dim": 3072}
 
 
-def inherit(tree: Tree) -> Tree:
+def inherit(tree: Tree, origin: Callable[[Path], tuple[Tree, Tree]] | None = None) -> Tree:
     """Model and tokenizer of `init_from.path`, under what the recipe says of them.
 
     Args:
       tree: plain values of a recipe.
+      origin: as in `load`.
 
     Returns:
       A changed copy; the tree itself where it names its model, or has no task and starts from nothing.
@@ -113,7 +116,7 @@ def inherit(tree: Tree) -> Tree:
         )
     if not isinstance(source, str):
         raise UserError(f"init_from.path: wants a path, got {shown(source)}")
-    source_model, tokenizer = _origin(Path(source))
+    source_model, tokenizer = (origin or origin_of)(Path(source))
     section = tree.get("data") or {}
     settings = section.get("tokenizer") or {}
     tokenizer = tokenizer if "kind" not in settings else {}
@@ -130,9 +133,14 @@ def _check_mappings(tree: Tree) -> None:
             raise UserError(f"{key}: wants a mapping of keys to values, got {shown(section)}")
 
 
-def _origin(path: Path) -> tuple[Tree, Tree]:
+def run_dir_of(path: Path) -> Path:
+    """The directory of a run, or of one of its checkpoints."""
+    return path.parent.parent if path.parent.name == "checkpoints" else path
+
+
+def origin_of(path: Path) -> tuple[Tree, Tree]:
     """`model` and `data.tokenizer` of a run or a directory in Hugging Face's form."""
-    run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
+    run_dir = run_dir_of(path)
     if (run_dir / "config.yaml").is_file():
         tree, _, _ = read(run_dir / "config.yaml")
         if (tree.get("train") or {}).get("phases"):  # the last one may have other positions
@@ -204,6 +212,7 @@ def with_task_values(config: Config) -> Config:
     if config.task is None:
         return config
     tree, old = configs.dump(config), _saved(config)
+    is_kept = config.data.source == "batches" or has_checkpoint(Path(config.run_dir))
     for name, task_config in each_task(config).items():
         task, settings = task_config.task, _task_in(tree, name)
         same = old is not None and is_kept and _has_same_labels(old, tree, name)
@@ -212,7 +221,6 @@ def with_task_values(config: Config) -> Config:
             settings["split_by"] = "group" if old is None else _task_in(old, name).get("split_by")
         if getattr(task, "most_choices", 0) is None:
             settings["most_choices"] = old_settings.get("most_choices") or _max_choices(task_config, name)
-    is_kept = config.data.source == "batches" or has_checkpoint(Path(config.run_dir))
         wants_labels = getattr(task, "labels", ()) is None
         weights, key = _weights_in(tree, name)
         wants_weights = getattr(task_config.objective, "class_weights", None) == "balanced"
@@ -231,6 +239,13 @@ def with_task_values(config: Config) -> Config:
     return config if tree == configs.dump(config) else configs.build(tree)
 
 
+def _may_be_balanced(task: Task, weights: Any) -> bool:
+    """True if class weights of a run can be those that `balanced` was: of classes Σ 1/w_k = K; of multi_label any."""
+    if not isinstance(weights, list) or task.kind == "multi_label":
+        return isinstance(weights, list)
+    return all(weights) and math.isclose(sum(1 / weight for weight in weights), len(weights), rel_tol=1e-4)
+
+
 def _balanced_weights(config: Config, counts: Mapping[str, int], labels: Sequence[str]) -> list[float]:
     """Class weights from the counts of the training set."""
     from jaxpt.objectives import class_losses
@@ -239,13 +254,6 @@ def _balanced_weights(config: Config, counts: Mapping[str, int], labels: Sequenc
     if config.task.kind != "multi_label":
         return class_losses.balanced_class_weights(in_order, labels).tolist()
     rows = sum(1 for file in files(config.data, "train") for _ in file.rows(config.task))
-def _may_be_balanced(task: Task, weights: Any) -> bool:
-    """True if class weights of a run can be those that `balanced` was: of classes Σ 1/w_k = K; of multi_label any."""
-    if not isinstance(weights, list) or task.kind == "multi_label":
-        return isinstance(weights, list)
-    return all(weights) and math.isclose(sum(1 / weight for weight in weights), len(weights), rel_tol=1e-4)
-
-
     return class_losses.balanced_label_weights(in_order, rows, labels).tolist()
 
 

@@ -211,10 +211,7 @@ def test_patience_ends_a_row(tmp_path, stand_in):
     path = write_study(tmp_path, ["gpt2"])
     plan = load_study(path, ["train.patience=2", "train.steps=50"])
     config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
-    run_dir = Path(config.run_dir)
-    run_dir.mkdir(parents=True)
-    (run_dir / "config.yaml").write_text(configs.to_yaml(config))
-    (run_dir / "run.json").write_text(json.dumps({"finished": True, "step": 20, "text_tokens_per_step": 1.0}))
+    write_finished(config, 20)
     assert pretrainings.finished(plan, config) == 20
     for key, value in (("patience", 3), ("patience", None), ("steps", 60)):
         other = config.model_copy(update={"train": config.train.model_copy(update={key: value})})
@@ -263,8 +260,84 @@ def test_all_rows_are_checked_before_the_first_starts(tmp_path, stand_in, key):
     assert stand_in() == [] and not (tmp_path / "study").exists()
     tree["rows"][1]["set"]["init_from.path"] = "{study}/gpt2"  # which is there later
     path.write_text(yaml.safe_dump(tree))
-    pretrainings.study(str(path))
-    assert names(stand_in())[0] == "gpt2"
+    with pytest.raises(UserError, match=re.escape(f"{path}: row t5: {words}")):
+        pretrainings.study(str(path))
+    assert stand_in() == []
+
+
+def write_tuned(tmp_path, origin, **settings):
+    """A recipe of fine-tuning without a model."""
+    fine_tuning.write(tmp_path / "rows.jsonl", fine_tuning.rows(20))
+    tuned = {
+        "init_from": {"path": origin},
+        "data": {"path": str(tmp_path / "rows.jsonl"), "length": 16},
+        "task": {"kind": "classification", "text": "text", "label": "label"},
+        "train": {"steps": 2},
+        "optimizer": {"kind": "adamw", "learning_rate": 1e-3},
+    }
+    (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(tuned))
+    return {"name": "tuned", "recipe": "tuned.yaml", "set": settings}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("optimizr.learning_rate", 0.5, "unknown key optimizr; did you mean optimizer?"),
+        ("train.steps", "many", "train.steps: wants a whole number"),
+        ("model.layerz", 3, "unknown key model.layerz of kind bert; did you mean model.layers?"),
+        ("data.path", "gone.jsonl", "gone.jsonl: no such file"),
+        ("train.log_every", 1, None),
+    ],
+)
+def test_a_row_that_takes_its_model_from_one_before_it_is_checked_as_if_that_were_trained(
+    tmp_path, stand_in, key, value, words
+):
+    """Two rows before it: the second one's recipe has no model, either."""
+    path = write_study(tmp_path, ["bert"])
+    tree = yaml.safe_load(path.read_text())
+    second = write_tuned(tmp_path, "", **{"init_from.path": "{study}/bert"})
+    third = second | {"name": "third", "set": {"init_from": {"path": "{study}/tuned"}, key: value}}
+    third["set"]["data.tokenizer.path"] = "{study}/tuned/tokenizer"
+    path.write_text(yaml.safe_dump(tree | {"rows": [*tree["rows"], second, third]}))
+    if words is None:
+        pretrainings._check(plan := load_study(path), plan.rows[-1], "here")
+        return
+    with pytest.raises(UserError, match=f"row third: .*{re.escape(words)}"):
+        pretrainings.study(str(path))
+    assert stand_in() == []
+
+
+def test_a_row_is_not_started_where_one_that_it_begins_from_failed(tmp_path, stand_in, capsys):
+    path = write_study(tmp_path, ["gpt2"])
+    tree = yaml.safe_load(path.read_text())
+    sets = {"a": {}, "b": {"init_from.path": "{study}/a"}, "c": {"init_from.path": "{study}/b"}, "d": {}}
+    tree["rows"] = [{"name": name, "recipe": "gpt2.yaml", "set": settings} for name, settings in sets.items()]
+    path.write_text(yaml.safe_dump(tree))
+    killed = "import os; os.kill(os.getpid(), 9)"
+    stand_in(a=killed)
+    assert pretrainings.study(str(path), parallel=2) == 75
+    assert sorted(names(stand_in())) == ["a", "d"]
+    lines = capsys.readouterr().out.splitlines()
+    assert "[b] not started: it begins from a, which failed" in lines
+    assert "[c] not started: it begins from b, which failed" in lines
+    assert statuses(tmp_path)["b"] == "failed: not started: it begins from a, which failed"
+    assert statuses(tmp_path)["d"] == "not started", "its process did nothing"
+    config = configs.load(tmp_path / "gpt2.yaml", (plan := load_study(path)).overrides(plan.rows[1]))
+    write_finished(config, config.train.steps)
+    stand_in(a=killed, c="")
+    assert pretrainings.study(str(path)) == 75
+    assert "[b] is finished at step" in capsys.readouterr().out and names(stand_in()) == ["a", "c", "d"]
+
+
+def write_finished(config, step):
+    """What a finished row leaves."""
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "config.yaml").write_text(configs.to_yaml(config))
+    receipt = {"finished": True, "step": step, "text_tokens_per_step": 1.0, "parameters": 9, "wall_seconds": 1.0}
+    drawn = dict.fromkeys(("tokenizer", "transforms", "packing", "length", "phase"))
+    receipt["data"] = {"fingerprint": {"records": {}, **drawn}}
+    (run_dir / "run.json").write_text(json.dumps(receipt))
 
 
 def test_a_grid_needs_no_seeds(tmp_path, stand_in):
@@ -278,16 +351,7 @@ def test_a_grid_needs_no_seeds(tmp_path, stand_in):
 def test_a_recipe_may_leave_its_model_to_what_it_starts_from(tmp_path, stand_in):
     """As `jaxpt train` reads it: one of fine-tuning is a row as well."""
     path = write_study(tmp_path, ["gpt2"])
-    fine_tuning.write(tmp_path / "rows.jsonl", fine_tuning.rows(20))
-    tuned = {
-        "init_from": {"path": str(directory("bert"))},
-        "data": {"path": str(tmp_path / "rows.jsonl"), "length": 16},
-    }
-    tuned |= {"task": {"kind": "classification", "text": "text", "label": "label"}, "train": {"steps": 2}}
-    (tmp_path / "tuned.yaml").write_text(
-        yaml.safe_dump(tuned | {"optimizer": {"kind": "adamw", "learning_rate": 1e-3}})
-    )
-    tree = yaml.safe_load(path.read_text()) | {"rows": [{"name": "tuned", "recipe": "tuned.yaml"}]}
+    tree = yaml.safe_load(path.read_text()) | {"rows": [write_tuned(tmp_path, str(directory("bert")))]}
     path.write_text(yaml.safe_dump(tree))
     assert pretrainings.study(str(path)) == 0 and names(stand_in()) == ["tuned"]
 
