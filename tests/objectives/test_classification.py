@@ -81,7 +81,7 @@ def test_labels_are_in_a_stable_order_and_stay_the_runs(tmp_path):
     config = fine_tuning.recipe(tmp_path)
     assert config.task.labels == config.objective.task.labels == ("bad", "good")
     run = tmp_path / "run"
-    run.mkdir()
+    (run / "checkpoints" / "1").mkdir(parents=True)
     (run / "config.yaml").write_text(to_yaml(config))
     made = [{**row, "label": {"good": "a", "bad": "b"}[row["label"]]} for row in fine_tuning.rows(20)]
     again = fine_tuning.recipe(tmp_path, made=made)
