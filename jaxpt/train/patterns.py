@@ -2,12 +2,12 @@
 
 A pattern holds for every path that it matches and for all below it; `*` stands for any characters, slashes included:
 
-    *                              everything
-    encoder, token_embed           a part of the tree
-    */bias                         all biases
-    encoder[8:]                    layers 8 and above of a stack, counted from 0 over all its segments
-    encoder[-2:]/attention/*       of its last two layers what is under `attention`
-    encoder[0]/*/kernel            of its first layer all kernels
+    *                                everything
+    model/encoder, heads             a part of the tree
+    */bias                           all biases
+    model/encoder[8:]                layers 8 and above of a stack, counted from 0 over all its segments
+    model/encoder[-2:]/attention/*   of its last two layers what is under `attention`
+    model/encoder[0]/*/kernel        of its first layer all kernels
 
 A range counts as in Python. After it comes a path within a layer, without `segment_…/block_…`.
 """
@@ -117,9 +117,9 @@ def select(pattern: str, tree: Mapping[str, Leaf], key: str) -> Vectors:
       UserError: it is no pattern, or holds for nothing.
 
     Example:
-      >>> tree = leaves({"encoder": {"segment_0": {"block_0": {"bias": np.zeros((4, 8))}}}},
-      ...     {"encoder": {"segment_0": {"block_0": {"bias": ("layers", "norm")}}}})
-      >>> select("encoder[-1:]", tree, "train.trainable")["encoder/segment_0/block_0/bias"]
+      >>> tree = leaves({"model": {"encoder": {"segment_0": {"block_0": {"bias": np.zeros((4, 8))}}}}},
+      ...     {"model": {"encoder": {"segment_0": {"block_0": {"bias": ("layers", "norm")}}}}})
+      >>> select("model/encoder[-1:]", tree, "train.trainable")["model/encoder/segment_0/block_0/bias"]
       array([False, False, False,  True])
     """
     if "[" in pattern or "]" in pattern:
@@ -262,7 +262,7 @@ def _ranges(layers: set[int], depth: int) -> list[str]:
 def _of_layers(pattern: str, tree: Mapping[str, Leaf], key: str) -> Vectors:
     match = _RANGED.fullmatch(pattern)
     if match is None or (match["first"], match["colon"]) == (None, None):
-        raise UserError(f"{key}: {pattern!r} is no pattern; a range of layers is written as in encoder[8:]/*/kernel")
+        raise UserError(f"{key}: {pattern!r} is no pattern; layers are written as in model/encoder[8:]/*/kernel")
     stack, inner = glob(match["stack"], below=False), glob(match["inner"] or "*")
     first, last = (None if match[name] is None else int(match[name]) for name in ("first", "last"))
     masks = {path: leaf.empty_mask for path, leaf in tree.items()}

@@ -1,10 +1,12 @@
 """Patterns over paths: what they match, layers of stacks of several kinds of blocks, and messages about wrong ones."""
 
 import doctest
+import re
 
 import numpy as np
 import pytest
 
+from jaxpt.config.tree import TrainConfig
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.train import patterns
@@ -27,6 +29,16 @@ def held(found):
 
 def test_doctests():
     assert doctest.testmod(patterns).failed == 0
+
+
+def test_patterns_in_descriptions_hold_for_parameters_of_a_run():
+    network = (config := families.config("bert", model={"layers": 12})).objective.network(config.model)
+    tree = patterns.leaves(network.shapes(), network.logical_axes())
+    lines = re.findall(r"^    (\S.*?)  +", patterns.__doc__, re.M)
+    described = re.findall(r"'(.+?)'", TrainConfig.model_fields["trainable"].description)
+    assert len(lines) == 6 and len(described) == 5
+    for pattern in [*", ".join(lines).split(", "), *described]:
+        assert 0 < len(held(patterns.union([pattern], tree, "k"))) <= len(tree)
 
 
 def test_a_path_holds_for_all_below_it(bert):
@@ -83,7 +95,7 @@ def test_exclusion_and_products(bert):
         ("token_embd/table", "did you mean token_embed"),
         ("encoder[9:]", "matches no parameter"),
         ("encoder[9]", "encoder has the layers 0 to 3"),
-        ("encoder[a]", "'encoder[a]' is no pattern; a range of layers is written as in encoder[8:]/*/kernel"),
+        ("encoder[a]", "'encoder[a]' is no pattern; layers are written as in model/encoder[8:]/*/kernel"),
         ("encoder[]", "is no pattern"),
         ("decoder[1:]", "matches no parameter; did you mean encoder?"),
     ],
