@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from jaxpt.cli.parsing import Argument, Command, arg, count, flag, index, numbers, output, overrides, words
-from jaxpt.decode.options import Options
+from jaxpt.decode.options import ANSWER_TOKENS, Options
 
 _MODEL = arg("path", "RUN_DIR|HF_DIR", "a run, RUN_DIR/checkpoints/STEP, or a model")
 _MODEL_OR_VECTORS = arg("path", "RUN_DIR|HF_DIR|VECTORS", "a run, a model, or word vectors in text format")
 
 
-def _options(without: Sequence[str] = ()) -> list[Argument]:
-    """A flag for each field of `Options` that has one."""
+def _options(without: Sequence[str] = (), **defaults: Any) -> list[Argument]:
+    """A flag for each field of `Options` that has one; `defaults` are those of the command, where it has others."""
     arguments = []
     for field in dataclasses.fields(Options):
         known = field.metadata
         if known["help"] and field.name not in without:
             how = {"type": known["rule"].parse} if hasattr(known["rule"], "parse") else {"action": "append"}
-            arguments.append(arg(f"--{field.name.replace('_', '-')}", known["placeholder"], known["help"], **how))
+            text = known["help"].replace(f"({field.default})", f"({defaults.get(field.name, field.default)})")
+            arguments.append(arg(f"--{field.name.replace('_', '-')}", known["placeholder"], text, **how))
     return arguments
 
 
@@ -88,7 +90,7 @@ COMMANDS: dict[str, Command] = {
         _MODEL,
         arg("--system", "TEXT", "the system message"),
         arg("--template", "FILE", "a chat template (Jinja) instead of the tokenizer's"),
-        *_options(without=("beams", "length_penalty", "early_stopping", "samples")),
+        *_options(("beams", "length_penalty", "early_stopping", "samples"), max_new_tokens=ANSWER_TOKENS),
     ), (
         "runs/llama3_instruct",
         "runs/llama3_instruct --system 'Answer in one sentence.' --temperature 0.7",

@@ -144,6 +144,10 @@ def _option(default: Any, rule: Any, placeholder: str = "", text: str = "") -> A
     return dataclasses.field(default=default, metadata={"rule": rule, "placeholder": placeholder, "help": text})
 
 
+ANSWER_TOKENS = 512
+"""`max_new_tokens` of an answer in a dialogue, where it is not set."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Settings of search and sampling. Hashable: a static argument of compiled functions.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxpt.data.chat_template import ChatTemplate
-from jaxpt.decode.options import Options
+from jaxpt.decode.options import ANSWER_TOKENS, Options
 from jaxpt.errors import UserError
 from jaxpt.inference import dialogue, loaded, outside
 from jaxpt.inference.loaded import Loaded
@@ -35,10 +35,10 @@ def chat(path: str, *, system: str | None = None, template: str | None = None, *
     Raises:
       UserError: the model cannot be loaded, does not generate, or has no chat template.
     """
+    settings = {"max_new_tokens": ANSWER_TOKENS, **settings}
     Options(**settings)  # before a model is loaded
     outside.check_utf_8(system or "", "--system")
     model = loaded.load(path, batch_size=1)
-    settings = {"max_new_tokens": dialogue.MAX_NEW_TOKENS, **settings}
     session = Chat(model, dialogue.template_of(model, template), settings, system)
     for line in _lines():
         try:

@@ -11,15 +11,13 @@ from jaxpt import errors
 from jaxpt.data import chat_template
 from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.decode.engine import Prompt
-from jaxpt.decode.options import Options
+from jaxpt.decode.options import ANSWER_TOKENS, Options
 from jaxpt.errors import UserError
 from jaxpt.runtime import hub
 
 if TYPE_CHECKING:
     from jaxpt.inference.loaded import Loaded
 
-MAX_NEW_TOKENS = 512
-"""Of an answer."""
 _ANSWER, _NEXT = "8d1f answer", "8d1f next"  # texts that no template has
 
 
@@ -28,7 +26,7 @@ def answer(
 ) -> str:
     """The answer to a dialogue; see `Loaded.chat`."""
     chosen = template_of(model, template)
-    options = answer_options(model, chosen, {"max_new_tokens": MAX_NEW_TOKENS, **settings})
+    options = answer_options(model, chosen, {"max_new_tokens": ANSWER_TOKENS, **settings})
     ((_, completions),) = model.generate_iter([prompt(model, chosen, messages)], options)
     if not completions:
         raise UserError(f"beams: {options.beams} beams found no answer within these options; loosen them")

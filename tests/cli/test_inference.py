@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from jaxpt import cli
-from jaxpt.decode.options import Options
+from jaxpt.decode.options import ANSWER_TOKENS, Options
 
 OF_THE_MODEL = {"first_sentinel", "scores"}
 """What no flag sets: an id that the model's vocabulary has, and an output."""
@@ -31,6 +31,14 @@ def test_each_setting_has_a_flag_that_the_options_take():
     assert (options.eos, options.stop, options.early_stopping, options.typical_p) == ((2, 7), ("x", "y"), False, 0.8)
     text = cli.parser().parse(["generate", "run"])
     assert not vars(text).keys() & given.keys(), "what is not given is the options' default"
+
+
+@pytest.mark.parametrize(("command", "default"), [("generate", Options().max_new_tokens), ("chat", ANSWER_TOKENS)])
+def test_help_has_the_defaults_of_the_command(command, default, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"--max-new-tokens N tokens at most, as far as the model's positions go ({default})" in text
 
 
 @pytest.mark.parametrize(

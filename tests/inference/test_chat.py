@@ -18,6 +18,7 @@ from jaxpt.cli import main
 from jaxpt.data import chat_template
 from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.data.labelled.dialogue import encoded
+from jaxpt.decode.options import ANSWER_TOKENS
 from jaxpt.errors import UserError
 from jaxpt.inference import dialogue
 from jaxpt.inference.chat import Chat
@@ -80,6 +81,12 @@ def test_an_answer_in_python_is_that_of_the_command(model, folder, talk):
     assert talk("a\n", folder, "--max-new-tokens", 5) == (0, f"{answer}\n", "")
     with pytest.raises(UserError, match="temprature: is no option of generation"):
         model.chat([{"role": "user", "content": "a"}], temprature=1)
+
+
+def test_settings_are_compared_with_the_defaults_of_a_dialogue(talk, folder):
+    assert talk("", folder, "--min-new-tokens", ANSWER_TOKENS) == (0, "", "")
+    code, _, error = talk("", folder, "--min-new-tokens", ANSWER_TOKENS + 1)
+    assert code == 2 and f"at most max_new_tokens, {ANSWER_TOKENS}" in error
 
 
 @pytest.mark.parametrize("template", [PLAIN, "{{ bos_token }}" + PLAIN])
