@@ -27,6 +27,7 @@ from jaxpt.config import Config, Frozen, kinds, resolve
 from jaxpt.config.plain import leaves
 from jaxpt.config.schema import open_parts
 from jaxpt.config.studies import load_probe, load_study
+from jaxpt.data import tables
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot import task as harness
 from jaxpt.train import preflight
@@ -458,6 +459,29 @@ def test_commands_of_pretraining_headers_need_what_they_say(monkeypatch):
     assert len(needs) == len(list((ROOT / "configs/pretrain").glob("*.yaml")))
     for path in (ROOT / "configs/pretrain").glob("*.yaml"):
         assert configs.load(path).data.source != "tfds" or "pip install -e '.[beam]'" in header(path)["Needs"]
+
+
+def test_files_of_pretraining_commands_are_read():
+    """Their names say the format, or the recipe does."""
+    for path in (path for path in HEADERS if path.parent.name == "pretrain"):
+        for words in (words for words in header_commands(path) if words[1] == "train"):
+            data = configs.load(ROOT / words[2], words[3:]).data
+            for file in [data.path] if isinstance(data.path, str) else data.path or ():
+                assert tables.file_format(file, data.source)
+
+
+def test_a_branch_begins_at_a_step_that_is_kept():
+    """Of the first run of a header: its last step, or one of `checkpoint.keep_every`; and steps are left."""
+    branches = [(header_commands(path)[0], words) for path in HEADERS for words in header_commands(path)[1:]]
+    branches = [(first, words) for first, words in branches if "init_from.state=true" in words]
+    assert branches
+    for pair in branches:
+        source, branch = (configs.load(ROOT / words[2], words[3:]) for words in pair)
+        assert branch.init_from.path == source.run_dir != branch.run_dir
+        assert (branch.init_from.step or source.train.steps) < branch.train.steps, branch.run_dir
+        if (step := branch.init_from.step) is not None:
+            saved = source.checkpoint.every or source.train.eval_every
+            assert step % saved == step % (source.checkpoint.keep_every or step + 1) == 0, branch.run_dir
 
 
 @pytest.mark.parametrize("folder", ["smoke", "studies"])
