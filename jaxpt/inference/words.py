@@ -1,6 +1,6 @@
 """Vectors of texts, of their words and of their tokens, from a loaded model's hidden states.
 
-    word    the white-space words of a text, punctuation at their ends being words of its own; or those that are given
+    word    the white-space words of a text, signs at their ends, and — – … / inside, being words too; or given words
     token   the tokens of its vocabulary, without special ones
 
 A word's vector is the mean over the tokens that have a character of it.

@@ -16,7 +16,7 @@ RETRY = 75
 STORAGE = 74
 MEANINGS = {
     0: ("finished", "nothing"),
-    1: ("an error that jaxpt did not expect, with a traceback", "report it; launchers try once more"),
+    1: ("an error that jaxpt did not expect, with a traceback", "report it"),
     MISTAKE: ("a mistake in the command, the recipe or a file", "mend it"),
     65: ("diverged: loss, gradient or weights are not finite, or spikes came back", "change the recipe"),
     STORAGE: ("no room on the disk, or over the quota", "make room, then re-run the command"),

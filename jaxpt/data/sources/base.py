@@ -8,8 +8,8 @@ Without a `validation_path` a document is held out if the hash of its text falls
 choice depends on nothing but the text, and equal documents never stand on both sides. Finished examples of a SeqIO Task
 (`examples.py`) are held out by a hash of their place: equal ones may stand on both sides.
 
-A corpus is cut into shards, runs of documents of 8 MB of text or more: a function of the files alone, so that the same
-shards come out whatever the number of processes that work on them.
+A corpus is cut into shards, runs of documents of 8 MB of text or more, or of what the order of the run has: a function
+of the files alone, so that the same shards come out whatever the number of processes that work on them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Reader = Callable[[str, Offset], Iterator[tuple[int, Text]]]
 Cutter = Callable[[str, int], Iterable[tuple[Offset, int]]]
 
 SHARD_BYTES = 8 << 20
-"""Text in a shard, at least."""
+"""Text in a shard, at least, where the order of records does not say it."""
 _HASHED_BYTES = 1 << 30  # files up to this size in all are known by their content, larger ones by size and time
 
 

@@ -143,7 +143,7 @@ def grounds(estimates: Sequence[CostEstimate], assumed: Assumptions) -> dict[str
         each = ["on-demand list prices of about 2025, rough (--price changes them)"] * priced
         each += ["no price of a machine with CPUs is known: --price DOLLARS gives that of an hour"] * cpus
         price = "; ".join(each) or "the device is not known: --price and --watts tell of it"
-    seconds = "from start to end, all starts that no kill cut off: data, compiling and evaluating included"
+    seconds = "all starts together, a killed one to its last heartbeat: data, compiling and evaluating included"
     if not all(estimate.is_whole for estimate in estimates):
         seconds += "; of a run without run.json from the first to the last line of its metrics"
     return {
