@@ -41,7 +41,8 @@ def evaluate(path: str, overrides: Sequence[str] = ()) -> dict[str, float]:
     """Runs all evaluators, including those for the end of training; of a task it shows where the model is wrong.
 
     Args:
-      path: a run_dir or a recipe (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
+      path: a run_dir or a recipe (the newest checkpoint; of a finished run with a task the best), or
+        `RUN_DIR/checkpoints/STEP`.
       overrides: `key=value`; `data.validation_path=…` evaluates another file.
 
     Returns:

@@ -174,7 +174,7 @@ class InitConfig(Frozen):
     """A run_dir, one of its `checkpoints/STEP`, a directory in Hugging Face's form, or a model of its hub:
     `OWNER/NAME` or `OWNER/NAME@REVISION` (extra [hub])."""
     step: NonNegativeInt | None = None
-    """Which checkpoint; the newest by default."""
+    """Which checkpoint; by default the newest, of a finished run with a task the best."""
     random: bool = False
     """Take its model and vocabulary, but draw all weights: what pretraining is compared with."""
     state: bool = False
@@ -240,7 +240,7 @@ class Config(Frozen):
     """Where everything of the run goes; `runs/<name of the recipe>` by default."""
     seed: NonNegativeInt = 0
     model: AnyModel
-    """From `init_from.path` where a recipe with a task names none."""
+    """From `init_from.path` where the recipe names no kind."""
     task: AnyTask | None = None
     """Fine-tuning: columns, labels and metrics of labelled data."""
     objective: AnyObjective

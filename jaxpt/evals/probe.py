@@ -189,7 +189,7 @@ def probe(path: str, settings: Probe) -> dict[str, Any]:
     """`jaxpt probe`: trains the classifier on one labelled file and evaluates it on another.
 
     Args:
-      path: a run_dir (the newest checkpoint), or `RUN_DIR/checkpoints/STEP`.
+      path: a run_dir (the newest checkpoint; of a finished run with a task the best), or `RUN_DIR/checkpoints/STEP`.
       settings: the files, their text and label fields, and the layer.
 
     Returns:

@@ -145,7 +145,8 @@ def export(
     """Converts a run's weights (their average if there is one) and vocabulary to a Hugging Face directory.
 
     Args:
-      run: a run directory (its newest checkpoint), or RUN_DIR/checkpoints/STEP.
+      run: a run directory (its newest checkpoint; of a finished run with a task the best), or
+        RUN_DIR/checkpoints/STEP.
       out: the directory to create.
       check: compare the outputs with those of Hugging Face's class.
       dtype: "float32", "bfloat16" or "float16"; by default that of the checkpoint.
@@ -231,7 +232,8 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     """Writes a run's low-rank adapter in the layout of Hugging Face's peft, with the vocabulary.
 
     Args:
-      run: a run directory (its newest checkpoint), or RUN_DIR/checkpoints/STEP.
+      run: a run directory (its newest checkpoint; of a finished run with a task the best), or
+        RUN_DIR/checkpoints/STEP.
       out: the directory to create.
       report: called with lines for the user.
 

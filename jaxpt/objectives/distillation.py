@@ -37,9 +37,9 @@ class Distillation(Objective):
 
     kind: Literal["distillation"] = "distillation"
     teacher: str = execution(...)
-    """A run_dir (its newest checkpoint), RUN_DIR/checkpoints/STEP, a Hugging Face directory, or OWNER/NAME on
-    the hub. The path may change; a resume with other teacher weights is refused. The student must use the teacher's
-    vocabulary (the default)."""
+    """A run_dir (its newest checkpoint; of a finished run with a task the best), RUN_DIR/checkpoints/STEP, a Hugging
+    Face directory, or OWNER/NAME on the hub. The path may change; a resume with other teacher weights is refused. The
+    student must use the teacher's vocabulary (the default)."""
     of: AnyObjective = MaskedLM(next_sentence=False)
     """The task: an objective, with all its keys."""
     temperature: PositiveFloat = 2.0

@@ -247,7 +247,7 @@ def open_weights(
 
     Args:
       path: a run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form.
-      step: which checkpoint; the newest by default.
+      step: which checkpoint; by default the newest, of a finished run with a task the best.
       partial: a Hugging Face directory may lack tensors, or have others.
       settings: what of a checkpoint is compared before it is read; its run's own by default.
 
