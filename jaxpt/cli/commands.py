@@ -122,8 +122,11 @@ def _print_error(error: Exception) -> None:
 
 
 def _internal(error: Exception) -> bool:
-    """True if a missing module belongs to jaxpt: a bug, not a missing dependency."""
-    return isinstance(error, ModuleNotFoundError) and (error.name or "jaxpt").split(".")[0] == "jaxpt"
+    """True if a missing module belongs to jaxpt or to a package that is imported: a bug, not a missing dependency."""
+    if not isinstance(error, ModuleNotFoundError):
+        return False
+    package, _, part = (error.name or "jaxpt").partition(".")
+    return package == "jaxpt" or (bool(part) and package in sys.modules)
 
 
 def _line(error: Exception) -> str:

@@ -229,9 +229,10 @@ def test_errors_of_a_command(capsys, fake, error, expected, answer):
             cli.main(argv)
 
 
-def test_a_defect_is_not_hidden(fake):
+@pytest.mark.parametrize("name", ["jaxpt.gone", "json.gone"])  # json is imported: it is installed
+def test_a_defect_is_not_hidden(fake, name):
     def train(config, timings):
-        raise ModuleNotFoundError("No module named 'jaxpt.gone'", name="jaxpt.gone")
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     fake("jaxpt.train.loop", train=train)
     with pytest.raises(ModuleNotFoundError):
