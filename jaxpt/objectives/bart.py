@@ -48,7 +48,8 @@ class Bart(TextDenoising):
     poisson_lambda: Annotated[float, Field(ge=1, le=32)] = 3.0
     """Mean span length in words; a span of length 0 inserts a mask."""
     replace: Literal["span", "token", "nothing"] = "span"
-    """Replace a span by one mask, by a mask per token, or by nothing (deletion)."""
+    """Replace a span by one mask, by a mask per token, or by nothing (deletion; spans of length 0 insert masks there
+    too, as in the released code)."""
     random_probability: Fraction = 0.0
     """Fraction of the masks that become a random token."""
     insert_rate: Share = 0.0
@@ -71,6 +72,12 @@ class Bart(TextDenoising):
     def text_format(self, model: ModelConfig, vocabulary: Vocabulary, **options: Any) -> Format:
         return dataclasses.replace(super().text_format(model, vocabulary, **options), blank="mask")
 
+    @property
+    def _masks(self) -> bool:
+        """Inputs have masks."""
+        inserts = self.mask_length == "span"  # for spans of length 0
+        return self.insert_rate > 0 or (self.mask_rate > 0 and (self.replace != "nothing" or inserts))
+
     def _transforms(self, length: int, vocabulary: Vocabulary) -> Transforms:
         """From documents to windows, and their noise."""
         # If BOS and EOS are the same id (GPT-2), texts begin without BOS.
@@ -80,9 +87,8 @@ class Bart(TextDenoising):
             text -= 1
         names = ("permute_sentences", "mask_rate", "mask_length", "poisson_lambda", "replace", "random_probability",
                  "insert_rate", "rotate")  # fmt: skip
-        masks = self.insert_rate or (self.mask_rate and self.replace != "nothing")
         ids = {
-            "mask": mask_id(vocabulary, self.kind) if masks else vocabulary.pad,
+            "mask": mask_id(vocabulary, self.kind) if self._masks else vocabulary.pad,
             "vocab_size": vocabulary.size,
             "bos": bos,
             "eos": vocabulary.eos,
@@ -97,5 +103,5 @@ class Bart(TextDenoising):
             raise UserError(
                 f"objective: {self.kind} has no noise, so the inputs equal the targets; set objective.mask_rate: 0.3"
             )
-        if (self.mask_rate and self.replace != "nothing") or self.insert_rate:
+        if self._masks:
             mask_id(vocabulary, self.kind)

@@ -51,6 +51,7 @@ ENCODER_DECODERS = {
     "prefix_and_rest": Denoising(noise="prefix_lm"),
     "bart": Bart(mask_rate=0.3, insert_rate=0.1, rotate=0.5),
     "token_deletion": Bart(mask_rate=0.3, mask_length="subword", replace="nothing"),
+    "span_deletion": Bart(replace="nothing"),
     "mbart": MBart(),
     "mass": Mass(),
     "mass_without_eos": Mass(eos=False),
@@ -205,6 +206,7 @@ HIDES = (
     "ul2",
     "bart",
     "token_deletion",
+    "span_deletion",
 )
 
 
@@ -216,6 +218,7 @@ def test_what_is_asked_is_not_in_the_inputs(name):
     function, keys = resolve(call.name), tf.constant(fold_in(np.arange(200, dtype=np.uint64), 3))
     batch = {"tokens": tf.RaggedTensor.from_tensor(rows.astype(np.int32), row_splits_dtype=tf.int64)}
     made = function.batched(batch, keys=keys, **arguments(function, call, Words(SENTINELS)))
+    assert VOCABULARY.pad not in made["inputs"].values.numpy()
     sides = (np.split(made[side].values.numpy(), made[side].row_splits.numpy()[1:-1]) for side in ("inputs", "targets"))
     gone = 0
     for row, given, asked in zip(rows, *sides):
@@ -296,6 +299,7 @@ def test_settings_that_cannot_be_right_are_refused():
         ("EOS", Denoising(), 64, Vocabulary(size=9, sentinels=4)),
         ("EOS", Bart(), 64, Vocabulary(size=9, mask=4)),
         ("mask token or sentinels", Bart(), 64, Vocabulary(size=9, eos=1)),
+        ("mask token or sentinels", Bart(replace="nothing"), 64, Vocabulary(size=9, eos=1)),
         ("too short", Bart(), 7, VOCABULARY),
         ("has no noise", Bart(mask_rate=0.0, permute_sentences=0.0), 64, VOCABULARY),
         ("mask token or sentinels", Mass(), 64, Vocabulary(size=9, eos=1)),
@@ -323,7 +327,8 @@ def test_settings_that_cannot_be_right_are_refused():
     for settings in ({"mask_rate": 1.0}, {"insert_rate": 1.0}, {"poisson_lambda": 0.5}):
         with pytest.raises(ValueError, match=next(iter(settings))):
             Bart(**settings)
-    Bart(mask_rate=0.0).check(None, 64, Vocabulary(size=9, eos=1))  # sentences alone need no mask
+    for settings in ({"mask_rate": 0.0}, {"replace": "nothing", "mask_length": "word"}):  # these need no mask
+        Bart(**settings).check(None, 64, Vocabulary(size=9, eos=1))
     with pytest.raises(ValueError, match="density"):
         UL2(denoisers=(Denoiser(mode="S2S", density=1.0),))
     Denoising().check(None, 512, Vocabulary(size=32100, eos=1, sentinels=100))  # T5's own
