@@ -12,6 +12,7 @@ https://arxiv.org/abs/1907.10529
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -138,7 +139,7 @@ class MaskedLM(Objective):
         return DataSpec(
             features=masked_features(sequences, length, n) | {name: ((), dtype) for name, dtype in pairs.items()},
             transforms=transforms,
-            max_packed_lengths=None if self.pair_loss else self._max_packed_lengths,
+            max_packed_lengths=None if self.pair_loss else functools.partial(self._max_packed_lengths, length),
             no_packing=f"would need several {label} labels in a packed row; set objective.{self.pair_loss}: false",
             overhead_tokens=3 if self.pair_loss else 1 if self.line_ends else 2,  # [CLS] and [SEP]
             num_passes=self.dupe_factor if self.pair_loss else 1,
@@ -153,14 +154,16 @@ class MaskedLM(Objective):
         by_piece = ", or set objective.unit=piece if words are not found" if self.unit in ("word", "ngram") else ""
         return {f"no target is masked or replaced; raise objective.mask_rate{by_piece}": ~is_hidden.any(axis=1)}
 
-    def _max_packed_lengths(self, lengths: Arrays) -> dict[str, np.ndarray]:
+    def _max_packed_lengths(self, length: int, lengths: Arrays) -> dict[str, np.ndarray]:
         tokens = lengths["tokens"]
+        selectable = tokens if self.mask_specials else np.maximum(tokens - 2, 0)
         max_masked = {
             "nearest": lambda: np.maximum(np.round(self.mask_rate * tokens), 1),
+            # Where the product is whole this is one more than `random` selects: the plans of older runs are made of it.
             "random": lambda: np.floor(self.mask_rate * tokens) + 1,
-            "up": lambda: np.ceil(self.mask_rate * (tokens - 2)),
+            "up": lambda: np.ceil(self.mask_rate * selectable),
         }[self.rounding]()
-        masked = np.minimum(max_masked, tokens if self.mask_specials else np.maximum(tokens - 2, 0))
+        masked = np.minimum(np.minimum(max_masked, selectable), self.predictions(length))
         return {"encoder_input_tokens": tokens, "masked_positions": masked.astype(np.int64)}
 
     def _offline(self, length: int, special: dict[str, Any], seed: int) -> tuple[Call, ...]:

@@ -92,6 +92,21 @@ def test_the_transforms_give_the_declared_features(options):
             assert ex["encoder_token_types"][real - 1] == 1 and ex[f"{pair}_weights"] == 1.0
 
 
+@pytest.mark.parametrize("options", [{}, {"mask_specials": True}, {"max_predictions": 5}], ids=str)
+@pytest.mark.parametrize("rounding", ["nearest", "random", "up"])
+def test_packing_plans_for_as_many_as_are_selected(rounding, options):
+    objective, longest = MaskedLM(next_sentence=False, rounding=rounding, mask_rate=0.25, **options), 32
+    spec, tokens = objective.data_spec(longest), np.repeat(np.arange(8, longest + 1), 8)
+    call = spec.transforms(VOCABULARY, 0).online[0]
+    records = [[290, *range(5, n + 3), 291] for n in tokens]
+    batch = {"tokens": tf.ragged.constant(records, tf.int32, row_splits_dtype=tf.int64)}
+    keys = tf.constant(fold_in(np.arange(len(tokens), dtype=np.uint64), 3))
+    masked = resolve(call.name).batched(batch, keys=keys, **call.kwargs)
+    selected = masked["masked_positions"].row_lengths().numpy().reshape(-1, 8).max(1)
+    places = spec.max_packed_lengths({"tokens": tokens})["masked_positions"].reshape(-1, 8)[:, 0]
+    assert (selected <= places).all() and places[-1] == selected[-1] == objective.predictions(longest)
+
+
 @pytest.fixture(scope="module")
 def losses():
     """(batch, objective, batch → {part: loss of each row}, jitted) of a sentence-order BERT."""
