@@ -5,7 +5,8 @@
     targets  an, american, football: each from its own state, and from the states of "was" and "game" and its offset
 
 The total is the masked-LM cross-entropy plus the span-boundary cross-entropy of the same targets. The latter excludes
-tokens with an offset in their span of `max_span` or more, and spans at the ends of a text. Paper: https://arxiv.org/abs/1907.10529
+tokens with an offset in their span of `max_span` or more, spans at the ends of a text, and spans beside which the text
+has no token. Paper: https://arxiv.org/abs/1907.10529
 """
 
 from __future__ import annotations
@@ -69,10 +70,15 @@ class SpanBoundary(MaskedLM):
 
     def boundary_targets(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """`boundaries`, and the weights of the span-boundary loss: all [batch, max_predictions]."""
-        left, right, offsets = boundaries(batch["masked_positions"], batch["masked_weights"])
+        positions, segment_ids = batch["masked_positions"], batch["encoder_segment_ids"]
+        *sides, offsets = boundaries(positions, batch["masked_weights"])
+        left, right = (jnp.clip(x, 0, segment_ids.shape[1] - 1) for x in sides)
         weights = batch["masked_weights"] * (offsets < self.max_span)
+        text = jnp.take_along_axis(segment_ids, positions, axis=1)
+        for side, x in zip(sides, (left, right)):  # [CLS], [SEP] and the end of a text that was cut may be selected
+            weights *= (side == x) & (jnp.take_along_axis(segment_ids, x, axis=1) == text)
         if not self.edge_spans:
-            weights *= ~at_edge(left, right, batch["encoder_segment_ids"])
+            weights *= ~at_edge(left, right, segment_ids)
         return left, right, offsets, weights
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:

@@ -103,6 +103,20 @@ def test_spans_at_the_ends_have_no_boundary_loss(case):
     assert [weights.tolist() for weights in found] == [expected, batch["masked_weights"].tolist()]
 
 
+def test_spans_beside_which_the_text_has_no_token_have_no_boundary_loss(case):
+    """With `mask_specials`: of texts 0–9 and 10–31, the first tokens, the last of one and the first of the next."""
+    batch, network, params = case
+    positions = np.array([[0, 1, 5, 9, 10, 14, 31, 0], [9, 31, 0, 0, 0, 0, 0, 0]], np.int32)
+    objective = CONFIG.objective.model_copy(update={"mask_specials": True, "edge_spans": True})
+    batch = batch | {"encoder_segment_ids": np.repeat([[1] * 10 + [2] * 22], 2, 0), "masked_positions": positions}
+    batch["masked_weights"] = np.float32(np.arange(8) < [[7], [2]])
+    weights, parts = jax.jit(
+        lambda batch: (objective.boundary_targets(batch)[3], objective.loss(network.bind(params), batch)[0])
+    )(batch)
+    assert weights.tolist() == [[0, 0, 1, 0, 0, 1, 0, 0], [0] * 8]
+    assert parts["span_boundary"] > 0 and all(map(jnp.isfinite, parts.values()))
+
+
 def test_every_parameter_has_a_gradient_and_export_leaves_the_head_out(case, run):
     batch, network, _ = case
     gradient = jax.tree.map(lambda *parts: np.sum(parts, axis=0), *run(batch["masked_targets"])[2].values())
