@@ -50,7 +50,8 @@ class ReplacedToken(MaskedLM):
     mask_probability: Fraction = 0.85
     """Fraction of the selected tokens that become [MASK] in the generator's input."""
     random_probability: Fraction = 0.0
-    next_sentence: bool = False
+    next_sentence: Literal[False] = False
+    sentence_order: Literal[False] = False
     discriminator_weight: PositiveFloat = 50.0
     """Coefficient of the discriminator's loss."""
     generator: Overrides | None = None

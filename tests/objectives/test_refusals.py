@@ -67,6 +67,8 @@ TOGETHER = [  # settings that do not go together, and what is said
     ("masked_lm", {"mask_probability": 0.6, "random_probability": 0.6}, "is more than 1"),
     ("masked_lm", {"mask_probability": 0.0, "random_probability": 0.0}, "the inputs would contain every target"),
     ("masked_lm", {"sentence_order": True}, "set objective.next_sentence=false"),
+    ("replaced_token", {"next_sentence": True}, "objective.next_sentence: wants one of False, got true"),
+    ("replaced_token", {"sentence_order": True}, "objective.sentence_order: wants one of False, got true"),
     ("mass", {"mask_probability": 0.6, "random_probability": 0.6}, "is more than 1"),
     ("mass", {"start_probability": 0.6, "end_probability": 0.6}, "is more than 1"),
     ("mass", {"mask_probability": 0.0, "random_probability": 0.0}, "the encoder would see the targets"),
