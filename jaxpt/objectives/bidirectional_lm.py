@@ -118,7 +118,7 @@ class BidirectionalLM(Objective):
             hidden_Bx2LxP, projection, targets, both,
             eval_mask=jnp.concatenate([batch["eval_mask"]] * 2, axis=1) if "eval_mask" in batch else None,
             metric_weights={name: jnp.concatenate(parts, axis=1) for name, parts in directions.items()},
-            chunk=self.loss_chunk,
+            z_loss=self.z_loss, chunk=self.loss_chunk,
         )  # fmt: skip
         return {"bidirectional_lm": total}, metrics
 

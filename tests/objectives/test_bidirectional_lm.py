@@ -114,6 +114,19 @@ def test_accumulation_changes_nothing_and_keeps_rows_with_their_state():
     close((grads, after), (whole[0], whole[2]))
 
 
+def test_z_loss_is_part_of_the_loss_over_all_words():
+    config, network, params = made(samples=None, carry=False)
+
+    def run(z_loss):
+        return config.objective.model_copy(update={"z_loss": z_loss}).loss(network.bind(params), batch(config))
+
+    (plain, metrics), (total, others) = jax.jit(lambda: (run(0.0), run(0.5)))()
+    np.testing.assert_allclose(others["token_loss"][0], metrics["token_loss"][0], rtol=1e-5)
+    log_z = np.log(600)  # nearly: the logits of drawn parameters are small
+    extra = (total["bidirectional_lm"] - plain["bidirectional_lm"]) / metrics["token_loss"][1]
+    np.testing.assert_allclose(extra, 0.5 * log_z**2, rtol=0.1)
+
+
 @pytest.mark.slow
 def test_a_mixed_mesh_changes_no_gradient():
     def gradients(mesh):
