@@ -20,6 +20,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from jaxpt.config import Frozen, ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Vocabulary, preprocessors
+from jaxpt.data.labelled.layout import Truncate
 from jaxpt.data.labelled.text_pairs import TextPairsEncoder
 from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
@@ -53,6 +54,10 @@ class TextToText(NextToken, Labelled):
     """Null: it has no head."""
     examples: SkipJsonSchema[None] = Field(None, exclude=True)
     """Null: a packed row has as many examples as there is room for."""
+    truncate: Truncate = "longest_first"
+    """What is too long is cut at its end: inputs to `data.length`, of decoders less `targets_length`, and targets to
+    `targets_length`. `error`: nothing is cut; inputs are one text, so the other values are refused. The number of
+    texts that were cut is printed."""
     targets_length: PositiveInt = 64
     """Maximum number of tokens of a target."""
     separator: str = "\n"
@@ -129,11 +134,17 @@ class TextToText(NextToken, Labelled):
         if self.task.kind == "mixture":
             self.check_tasks(model, length, vocabulary)
             return
+        self.check_tokens(vocabulary, "eos")
         super().check(model, length, vocabulary)
 
     def check_settings(self, model: ModelConfig, length: int) -> None:
         if self.family == "encoder":
             raise UserError(f"objective.kind: text_to_text: model.kind: {model.kind} has no decoder; drop objective")
+        if self.truncate not in ("longest_first", "error"):
+            raise UserError(
+                f"objective.truncate: {self.truncate} is for heads on two texts; inputs of text_to_text are one text, "
+                "whose end is cut: remove it, or set error"
+            )
         if self.task.kind == "mixture":
             self.check_settings_of_tasks(model, length)
             return

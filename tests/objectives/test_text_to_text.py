@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled.rows import Ragged
 from jaxpt.errors import UserError
 from jaxpt.objectives.formats import Format
@@ -107,12 +108,22 @@ def test_a_model_with_a_head_writes_no_text():
         ("t5", {"normalize": True}, "objective.normalize: true is for objective.decide_by: likelihood"),
         ("gpt2", {"targets_length": 16}, "objective.targets_length: 16 must be below data.length, 16"),
         ("t5", {"task": TEXTS | {"metrics": ["accuracy"]}}, "task.metrics: accuracy"),
+        ("t5", {"truncate": "first"}, "objective.truncate: first is for heads on two texts"),
+        ("gpt2", {"truncate": "halves"}, "objective.truncate: halves is for heads on two texts"),
     ],
 )
 def test_what_does_not_fit_is_refused(model, keys, said):
     made = config(model, **keys)
     with pytest.raises(UserError, match=said):
         made.objective.check(made.model, made.data.length, WORDS.vocabulary)
+
+
+@pytest.mark.parametrize("model", ["t5", "bart", "gpt2"])
+def test_a_vocabulary_without_an_end_is_refused(model):
+    made = config(model)
+    for tokens in ({}, {"sep": 1}):
+        with pytest.raises(UserError, match=r"text_to_text needs a vocabulary with EOS; data\.tokenizer\.kind"):
+            made.objective.check(made.model, made.data.length, Vocabulary(size=20, **tokens))
 
 
 @pytest.mark.parametrize("keys", [{"dropout": 0.5}, {"examples": 2}])
