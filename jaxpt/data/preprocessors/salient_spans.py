@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
 from jaxpt.data._tf import numpy_call, seqio, tf
-from jaxpt.data.preprocessors.documents import split_sentences
+from jaxpt.data.preprocessors.documents import split_lines, split_sentences
 from jaxpt.data.seqio_tasks import resolve
 
 Finder = Callable[[str], list[tuple[int, int]]]
@@ -85,6 +86,7 @@ def make(
     inputs_length: int,
     targets_length: int,
     eos: int,
+    sentences: Literal["rule", "lines"] = "rule",
 ) -> tf.data.Dataset:
     """Examples of documents' sentences; those that do not fit are left out.
 
@@ -97,6 +99,7 @@ def make(
       inputs_length: most tokens of the inputs, EOS included.
       targets_length: most tokens of the targets, EOS included.
       eos: id put after the inputs and after the targets.
+      sentences: "lines": each line is a sentence.
 
     Returns:
       {"inputs": int32 [any], "targets": int32 [any], "origin": int64 [3] = (file, document, sentence)}.
@@ -112,12 +115,13 @@ def make(
       [[69, 114, 1]]
     """
     find, room = resolve(finder), (inputs_length, targets_length)
+    split = split_lines if sentences == "lines" else split_sentences
 
-    def encode_all(sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def encode_all(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rows, numbers = [], []
-        for number, sentence in enumerate(sentences):
-            for texts in blanks(sentence.decode(), find, prefix, blank):
-                sides = [[*vocabulary.encode(text), eos] for text in texts]
+        for number, sentence in enumerate(texts):
+            for pair in blanks(sentence.decode(), find, prefix, blank):
+                sides = [[*vocabulary.encode(text), eos] for text in pair]
                 if all(len(side) <= most for side, most in zip(sides, room)):
                     rows += sides
                     numbers.append(number)
@@ -126,7 +130,7 @@ def make(
 
     def examples(ex: dict[str, tf.Tensor]) -> tf.data.Dataset:
         types = [tf.TensorSpec([None], dtype) for dtype in (tf.int32, tf.int64, tf.int64)]
-        flat, lengths, numbers = numpy_call(encode_all, [split_sentences(ex["text"])], types)
+        flat, lengths, numbers = numpy_call(encode_all, [split(ex["text"])], types)
         sides = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
         document = tf.tile(tf.cast(ex["origin"], tf.int64)[None], [tf.size(numbers), 1])
         origin = tf.concat([document, numbers[:, None]], axis=1)

@@ -1,11 +1,15 @@
 """Salient spans: what the default finder finds, and that every example can be filled in again."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
 
+from jaxpt.data.calls import Call
 from jaxpt.data.preprocessors import salient_spans
+from jaxpt.data.seqio_tasks import bind
 from jaxpt.errors import UserError
 from tests.data.preprocessors import corpus
 
@@ -56,13 +60,29 @@ def made(text, finder="salient_spans.dates_and_names", **settings):
 
 @pytest.mark.slow
 def test_an_example_for_each_span_that_fits():
-    text = "He saw Rome. Then Paris and Sevastopol-on-the-Sea."
+    text = "He saw Rome. I saw Paris and Sevastopol-on-the-Sea."
     assert made(text) == [
         ("nem: He saw _X_.", "Rome", [3, 4, 0]),
-        ("nem: Then _X_ and Sevastopol-on-the-Sea.", "Paris", [3, 4, 1]),
+        ("nem: I saw _X_ and Sevastopol-on-the-Sea.", "Paris", [3, 4, 1]),
     ]
     assert [target for _, target, _ in made(text, inputs_length=18)] == ["Rome"]
     assert made("nothing here") == []
+
+
+@pytest.mark.parametrize(
+    ("sentences", "expected"),
+    [
+        ("rule", ["nem: He saw _X_.", "nem: I saw _X_.", "nem: In _X_."]),
+        ("lines", ["nem: He saw _X_. I saw Paris.", "nem: He saw Rome. I saw _X_.", "nem: In _X_."]),
+    ],
+)
+def test_sentences_are_those_of_the_source(sentences, expected):
+    settings = SETTINGS | {"finder": "salient_spans.dates_and_names"}
+    source = SimpleNamespace(language=None, fields=None, sentences=sentences)
+    preprocessor = bind(Call("salient_spans.make", settings), seqio.ByteVocabulary(), source=source)
+    ds = tf.data.Dataset.from_tensors({"text": "He saw Rome. I saw Paris.\nIn May 1912.", "origin": np.array([3, 4])})
+    inputs = [ex["inputs"].tolist()[:-1] for ex in preprocessor(ds).as_numpy_iterator()]
+    assert [seqio.ByteVocabulary().decode(ids) for ids in inputs] == expected
 
 
 def test_a_finder_of_ones_own():
