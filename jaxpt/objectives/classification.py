@@ -161,7 +161,7 @@ class Classification(TextHead):
         if self.task.kind == "multi_label":
             p = labels.mean(0).clip(1e-12, 1 - 1e-12)
             return float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).mean())
-        return label_entropy(labels)
+        return label_entropy(labels, np.ones(len(labels)))
 
     def check_settings(self, model: ModelConfig, length: int) -> None:
         super().check_settings(model, length)

@@ -333,9 +333,9 @@ def _largest(x_BxLxD: jax.Array, is_own_BxNxL: jax.Array) -> jax.Array:
     return jnp.where(is_own_BxNxL[..., None], x_BxLxD[:, None], -jnp.inf).max(2)
 
 
-def label_entropy(labels: np.ndarray) -> float:
-    """Entropy of the labels' frequencies, in nats: the loss of the best constant prediction."""
-    p = np.bincount(labels.astype(int)) / len(labels)
+def label_entropy(labels: np.ndarray, weights: np.ndarray) -> float:
+    """Entropy of the labels' weighted frequencies, in nats: the weighted mean loss of the best constant prediction."""
+    p = np.bincount(labels.astype(int), weights) / weights.sum()
     return float(-sum(q * np.log(q) for q in p if q))
 
 

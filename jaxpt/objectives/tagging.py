@@ -92,7 +92,8 @@ class Tagging(HeadObjective):
         """The tags' frequencies."""
 
         def constant_loss(validation: Iterable[Arrays]) -> float:
-            return label_entropy(np.concatenate([batch["labels"][batch["eval_mask"] > 0] for batch in validation]))
+            pairs = [(batch["labels"].ravel(), batch["eval_mask"].ravel()) for batch in validation]
+            return label_entropy(*map(np.concatenate, zip(*pairs)))
 
         return Baseline("constant", "tags", batch_feature("label_weights"), constant_loss)
 

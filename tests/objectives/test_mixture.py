@@ -130,6 +130,21 @@ def test_packed_rows_and_microbatches_change_nothing():
             np.testing.assert_allclose(y, x, rtol=0, atol=2e-5 * max(np.abs(x).max(), 1e-3))
 
 
+def test_the_baseline_is_of_the_loss_that_is_compared():
+    """Tags have the weights that they have in the loss: those of a sentence that of one example."""
+    kinds = ("classification", "tagging")
+    objective, batches = made(model_of("bert"), kinds)
+    batch = together([batches[kind][0] for kind in kinds])
+    total, count = 0.0, 0.0
+    for kind in kinds:
+        labels, weights = batch[f"{kind}/labels"].ravel(), batch[f"{kind}/label_weights"].ravel()
+        p = np.array([weights[labels == n].sum() for n in range(labels.max() + 1)]) / weights.sum()
+        total, count = total - (weights * np.log(p[labels])).sum(), count + weights.sum()
+    assert len(np.unique(batch["tagging/label_weights"])) > 2
+    batch["eval_mask"] = objective.baseline.eval_mask(batch, VOCABULARY)
+    np.testing.assert_allclose(objective.baseline.loss([batch]), total / count, rtol=1e-6)
+
+
 def test_examples_in_docstrings():
     failed, tried = doctest.testmod(mixture)
     assert tried and not failed
