@@ -321,7 +321,7 @@ class OptimizerConfig(Frozen):
     """{pattern: factor} of `weight_decay`, likewise; 0 switches it off."""
 
     def check(self, logical_axes: Any) -> None:
-        """Raises UserError for settings that do not fit the trained parameters, whose logical axes these are."""
+        """Raises UserError for settings that do not fit what some stage trains, whose logical axes these are."""
 
     def rate_factor(self, axes: tuple[str | None, ...]) -> float:
         """What `build` multiplies the schedule with for a parameter of these logical axes; 1 by default."""

@@ -359,6 +359,7 @@ def setup(config: Config, devices: list[jax.Device] | None = None, asked: int | 
     shapes, axes = parts.split(shapes, layout.parts), parts.split(axes, layout.parts)
     adapter_shapes, adapter_axes = _adapters(layout, config.train.lora, shapes, axes)
     shapes, axes = trainable.merge(shapes, adapter_shapes), trainable.merge(axes, adapter_axes)
+    optimizers.check(config.optimizer, trainable.partition(axes, set().union(*layout.since))[0])
     state = State((), shapes, (), None, skipped=(), skipped_total=())
     start = Setup(config, network, optax.identity(), schedule, mesh, table, layout, axes, state, state)
     return start.for_phase(config)

@@ -253,7 +253,7 @@ def test_lamb_without_correction_and_with_exclusions_is_alberts():
         moved["scale"], by_hand(params["scale"], [g["scale"] for g in gradients], True), rtol=1e-5
     )
     with pytest.raises(UserError, match=r"optimizer.exclude: '\*/bais' matches no trained parameter"):
-        optimizers.make(_config("lamb", exclude=("*/bais",)), optax.constant_schedule(1.0), axes)
+        optimizers.check(_config("lamb", exclude=("*/bais",)), axes)
 
 
 @pytest.mark.gpu
@@ -319,7 +319,7 @@ def test_parts_are_clipped_by_norms_of_their_own():
     axes = optimizers.state_axes(tx, jax.eval_shape(lambda: params), AXES)
     assert axes == jax.tree.map(lambda _: (), tx.init(params))
     with pytest.raises(UserError, match=r"optimizer\.clip_separately: wants optimizer\.clip_norm"):
-        optimizers.make(_config("sgd", clip_separately=("encoder",)), optax.constant_schedule(1.0), AXES)
+        optimizers.check(_config("sgd", clip_separately=("encoder",)), AXES)
 
 
 @pytest.mark.parametrize("kind", KINDS)

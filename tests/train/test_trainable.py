@@ -280,6 +280,30 @@ def test_the_vectors_of_layer_decay():
     )
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"kind": "sgd", "learning_rate": 1.0, "clip_norm": 1e-3, "clip_separately": ["model/decoder"]},
+        {"kind": "lamb", "learning_rate": 1.0, "exclude": ["model/decoder/*/bias"]},
+    ],
+    ids=lambda optimizer: optimizer["kind"],
+)
+def test_patterns_of_an_optimizer_may_be_of_a_later_phase(optimizer):
+    """In the first phase they hold for nothing that it trains."""
+    phases = [{"steps": 5, "set": {"train.trainable": ["model/final_norm"]}}, {"set": {"train.trainable": ["*"]}}]
+    given = config(optimizer=optimizer, train={"phases": phases})
+    setup, before, after, _ = steps(given, 1)
+    moved = jax.tree.map(lambda x, y: np.abs(y - x).max(), *(x.params["model"]["final_norm"] for x in (before, after)))
+    assert min(jax.tree.leaves(moved)) > 0
+    if optimizer["kind"] == "sgd":
+        assert max(jax.tree.leaves(moved)) < 1e-3
+    later = setup.for_phase(configs.phase_configs(given)[1], 1)
+    assert len(later.trained) > len(setup.trained)
+    key = [*optimizer][-1]
+    with pytest.raises(UserError, match=rf"optimizer\.{key}: 'decoder' matches no trained parameter"):
+        state.setup(config(optimizer={**optimizer, key: ["decoder"]}))
+
+
 # ---- messages -------------------------------------------------------------------------------------------------------
 
 

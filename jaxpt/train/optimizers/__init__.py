@@ -32,6 +32,19 @@ NOT_MATRICES = frozenset({"vocab", "positions", "buckets", "classes"})
 """Axes of tables and output heads, which Muon leaves to AdamW."""
 
 
+def check(config: OptimizerConfig, logical_axes: Any) -> None:
+    """Raises UserError for settings that do not fit the parameters that a run trains.
+
+    Args:
+      config: kind and hyperparameters.
+      logical_axes: those of all parameters that some stage trains: a pattern may hold for none of a stage's.
+    """
+    config.check(logical_axes)
+    if config.clip_separately and not config.clip_norm:
+        raise UserError("optimizer.clip_separately: wants optimizer.clip_norm")
+    patterns.match_paths(config.clip_separately, _flat(logical_axes), "optimizer.clip_separately")
+
+
 def make(
     config: OptimizerConfig,
     schedule: optax.Schedule,
@@ -59,9 +72,6 @@ def make(
       >>> print(tx.update(params, tx.init(params), params)[0]["w"][0, 0])
       [-0.5 -0.5 -0.5]
     """
-    config.check(logical_axes)
-    if config.clip_separately and not config.clip_norm:
-        raise UserError("optimizer.clip_separately: wants optimizer.clip_norm")
     clip = _clip(config.clip_norm, config.clip_separately, logical_axes) if config.clip_norm else []
 
     def of_group(group: Group, logical_axes: Any) -> optax.GradientTransformation:
@@ -111,7 +121,7 @@ def _clip(norm: float, separately: Sequence[str], logical_axes: Any) -> list[opt
     flat = _flat(logical_axes)
     held = {path: [] for path in flat}
     for pattern in separately:
-        for path, holds in patterns.match_paths([pattern], flat, "optimizer.clip_separately").items():
+        for path, holds in patterns.match_paths([pattern], flat).items():
             held[path].append(holds)
     number = {path: (*holds, True).index(True) for path, holds in held.items()}  # of the first pattern that holds
 
