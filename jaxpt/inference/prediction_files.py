@@ -9,8 +9,6 @@ Parquet keeps both.
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 import re
@@ -23,6 +21,7 @@ from jaxpt.data import tables
 from jaxpt.data.labelled import examples
 from jaxpt.data.labelled.files import RowFile
 from jaxpt.data.tables import Row
+from jaxpt.data.tables.delimited import csv_line
 from jaxpt.data.tasks.base import Answer, LocatedRow, Task
 from jaxpt.errors import UserError, listed
 from jaxpt.inference import outside
@@ -187,11 +186,9 @@ def _jsonl(records: Iterable[Record], file: IO[bytes]) -> None:
 
 def _csv(records: Iterable[Record], file: IO[bytes]) -> None:
     records = list(records)
-    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(text, _columns(records), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in record.items()} for record in records)
-    text.detach()
+    columns = _columns(records)
+    for row in [dict(zip(columns, columns)), *records]:
+        file.write(csv_line([_cell(row.get(name)) for name in columns]).encode())
 
 
 def _tsv(records: Iterable[Record], file: IO[bytes]) -> None:

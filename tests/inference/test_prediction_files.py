@@ -48,6 +48,13 @@ def test_tables_of_text(suffix, rules, text, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("text", ["a\rb", "\r", "a\r\nb\r", "\n"])
+def test_a_cell_of_csv_may_hold_every_end_of_line(text, tmp_path):
+    prediction_files.write(tmp_path / "p.csv", [{"text": text, "label": "x"}] * 2)
+    with (tmp_path / "p.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["text", "label"], [text, "x"], [text, "x"]]
+
+
 def test_parquet(tmp_path):
     prediction_files.write(tmp_path / "p.parquet", iter(RECORDS))
     table = pq.read_table(tmp_path / "p.parquet").to_pylist()

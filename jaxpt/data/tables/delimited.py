@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv as csv_format
+import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from jaxpt.data.tables import dialect as dialects
 from jaxpt.data.tables.files import INNER_CR
@@ -71,6 +73,21 @@ def csv(
     Many programs write `;` or tabs into a .csv: which it is, is found by the first rows.
     """
     return tsv(path, header, quoted, delimiter, encoding)
+
+
+def csv_line(cells: Sequence[Any]) -> str:
+    """A line of a CSV file with its end.
+
+    Args:
+      cells: texts and numbers; None is an empty cell.
+
+    Example:
+      >>> csv_line(["a, b", None, "c\\rd"])
+      '"a, b",,"c\\rd"\\n'
+    """
+    line = io.StringIO(newline="")
+    csv_format.writer(line, lineterminator="\r\n").writerow(cells)  # before Python 3.13 it quotes letters of this alone
+    return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _plain(lines: Iterable[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str]]]:

@@ -4,14 +4,13 @@ map of many labels, and accuracy against confidence."""
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from jaxpt.data.tables.delimited import csv_line
 from jaxpt.metrics import calibration
 from jaxpt.report.document import table
 from jaxpt.study import svg
@@ -118,11 +117,9 @@ def heat_map(counts: Counts, labels: Sequence[str]) -> str:
 
 def download(counts: Counts, labels: Sequence[str]) -> str:
     """A link to the whole matrix as CSV, which is in the page itself."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["target", *labels])
-    writer.writerows([target, *(counts.get((target, label), 0) for label in labels)] for target in labels)
-    data = base64.b64encode(text.getvalue().encode()).decode()
+    rows = ([target, *(counts.get((target, label), 0) for label in labels)] for target in labels)
+    lines = [csv_line(row) for row in (["target", *labels], *rows)]
+    data = base64.b64encode("".join(lines).encode()).decode()
     return f'<p><a download="confusion.csv" href="data:text/csv;base64,{data}">confusion.csv</a>: the whole matrix</p>'
 
 
