@@ -67,7 +67,8 @@ def glue_test(name: str | None, file: str) -> str:
 
     Args:
       name: the model's task, of any GLUE's.
-      file: its name tells MNLI's test_matched.tsv, test_mismatched.tsv and diagnostic.tsv (AX) apart.
+      file: its name tells MNLI's test_matched.tsv, test_mismatched.tsv and diagnostic.tsv (AX) apart, whichever of them
+        the task is named after; a file of another name is what the task's name says.
 
     Raises:
       UserError: the task is none of GLUE's.
@@ -79,11 +80,11 @@ def glue_test(name: str | None, file: str) -> str:
     if name is None:
         raise UserError(f"task.name is missing; --glue wants one of: {', '.join(GLUE)}")
     task, last = glue_task(name), file.replace("\\", "/").rpartition("/")[2].lower()
-    if task is GLUE["mnli_matched"] and "mismatched" in last:
-        task = GLUE["mnli_mismatched"]
-    elif task is GLUE["mnli_matched"] and last.startswith(("diagnostic", "ax")):
-        task = GLUE["ax"]
-    return task.name
+    if task.folder not in ("MNLI", "AX"):
+        return task.name
+    if last.startswith(("diagnostic", "ax")):
+        return "ax"
+    return next((f"mnli_{kind}" for kind in ("mismatched", "matched") if kind in last), task.name)
 
 
 def glue_labels(name: str, labels: Sequence[str], names: Sequence[str] | None = None) -> tuple[str, ...]:

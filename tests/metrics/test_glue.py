@@ -57,6 +57,8 @@ def test_bad_submissions():
 def test_the_test_set_of_a_file():
     files = ("MNLI/test_matched.tsv", "a/test_mismatched.tsv", "diagnostic.tsv")
     assert [glue_test("mnli", file) for file in files] == ["mnli_matched", "mnli_mismatched", "ax"]
+    for name in ("mnli_matched", "mnli_mismatched", "ax"):
+        assert [glue_test(name, file) for file in files] == ["mnli_matched", "mnli_mismatched", "ax"]
     assert glue_test("ax", "test.tsv") == "ax" and glue_test("mnli_mismatched", "test.tsv") == "mnli_mismatched"
     assert glue_test("sst2", "mismatched.tsv") == "sst2"
 
