@@ -98,7 +98,7 @@ def resolve(metric: str, targets: Sequence, language: str | None = None, **optio
       Options of the metric's function.
 
     Raises:
-      UserError: no such metric or option.
+      UserError: no such metric or option, or none of its options fits the language.
 
     Example:
       >>> resolve("bleu", ["今天下雨"]), resolve("bleu", ["今天下雨"], tokenize="char")
@@ -115,13 +115,7 @@ def resolve(metric: str, targets: Sequence, language: str | None = None, **optio
     if language is None:
         references = ((target,) if isinstance(target, str) else target for target in targets)
         language = text.language_of(reference for texts in references for reference in texts)
-    try:
-        defaults = definition.by_language(text.primary(language))
-    except UserError:
-        if not options:
-            raise
-        defaults = {}
-    return {**defaults, **options}
+    return {**definition.by_language(text.primary(language)), **options}
 
 
 def settable(metric: str) -> dict[str, Any]:
@@ -156,7 +150,7 @@ def check_options(options: Iterable[tuple[str, Any]], metrics: Sequence[str], ke
         if option not in names:
             raise UserError(f"{key}.{metric}: no option {option!r}{one_of(option, names)}")
         try:
-            hint = get_type_hints(find(metric).function).get(option, Any)
+            hint = get_type_hints(find(metric).function, include_extras=True).get(option, Any)
             pydantic.TypeAdapter(hint).validate_python(value, strict=True)
         except pydantic.ValidationError as error:
             raise UserError(f"{key}.{name}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None

@@ -11,7 +11,9 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge  # a dependency of pydantic
 
 from jaxpt.errors import UserError
 from jaxpt.metrics.base import metric
@@ -118,8 +120,8 @@ def bleu(
     tokenize: BleuTokenizer = "13a",
     lowercase: bool = False,
     smooth_method: Literal["exp", "floor", "add-k", "none"] = "exp",
-    smooth_value: float | None = None,
-    max_ngram_order: int = 4,
+    smooth_value: Annotated[float, Ge(0)] | None = None,
+    max_ngram_order: Annotated[int, Ge(1)] = 4,
     effective_order: bool = False,
 ) -> dict[str, float]:
     """Corpus BLEU of detokenized texts. Options have sacrebleu's names and defaults.
@@ -149,10 +151,10 @@ def bleu(
 def chrf(
     predictions: Sequence[str],
     targets: References,
-    word_order: int = 0,
+    word_order: Annotated[int, Ge(0)] = 0,
     lowercase: bool = False,
-    char_order: int = 6,
-    beta: int = 2,
+    char_order: Annotated[int, Ge(1)] = 6,
+    beta: Annotated[int, Ge(0)] = 2,
     whitespace: bool = False,
     eps_smoothing: bool = False,
 ) -> dict[str, float]:

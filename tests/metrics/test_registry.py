@@ -90,6 +90,23 @@ def test_options_of_a_recipe():
             check_options(((name, value),), ("bleu", "rouge", "f1"), "key")
 
 
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("bleu.max_ngram_order", 1),
+        ("bleu.smooth_value", 0),
+        ("chrf.char_order", 1),
+        ("chrf.word_order", 0),
+        ("chrf.beta", 0),
+    ],
+)
+def test_an_option_without_a_meaning_is_refused(name, least):
+    check_options(((name, least),), ("bleu", "chrf"), "key")
+    wants = rf"key\.{name}: input should be greater than or equal to {least}, got {least - 1}"
+    with pytest.raises(UserError, match=wants):
+        check_options(((name, least - 1),), ("bleu", "chrf"), "key")
+
+
 def test_options_by_language():
     zh, ja, de, ru = ["今天下雨了"], ["今日は雨です"], ["Es regnet."], ["Дождь."]
     assert [resolve("bleu", texts)["tokenize"] for texts in (zh, [ja], de, ru)] == ["zh", "ja-mecab", "13a", "13a"]
@@ -101,8 +118,9 @@ def test_options_by_language():
     assert [resolve("squad", zh, language=code)["normalization"] for code in (None, "de", "en", "fr")] == [
         "zh", "de", "squad", "squad",
     ]  # fmt: skip
-    with pytest.raises(UserError, match="ter: th has no spaces between words"):
-        resolve("ter", de, language="th")
+    for options in ({}, {"case_sensitive": True}):
+        with pytest.raises(UserError, match="ter: th has no spaces between words"):
+            resolve("ter", de, language="th", **options)
     with pytest.raises(UserError, match="chrf: no option 'language'"):
         resolve("chrf", de, language="zh")
 
