@@ -28,6 +28,12 @@ def test_the_n_gram_model_answers_as_a_model_does():
     assert found["ngram"]["acc"].value == 1.0 and "majority" not in found
 
 
+def test_what_an_n_gram_model_of_bytes_does_not_know_of_tokens_is_left_out():
+    task = HarnessTask(name="x", form="loglikelihood", metrics=("acc", "perplexity"))
+    examples = [Example(i, ("the",), (" cat",), gold=0, group=str(i)) for i in range(2)]
+    assert list(baselines(task, examples, NGrams(b"the cat " * 5))["ngram"]) == ["perplexity"]
+
+
 def test_the_most_frequent_answer_is_written():
     task = HarnessTask(name="x", form="generate_until", metrics=("exact_match",))
     examples = [Example(i, ("",), ("",), gold=[gold]) for i, gold in enumerate("aab")]
