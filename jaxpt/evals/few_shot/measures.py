@@ -8,11 +8,13 @@
 
 Values have the unit of their metric (`jaxpt.metrics`). The standard error of a mean is s/√n with the sample's s; of a
 ratio of sums (perplexities) and its exponential that of the delta method; of a metric of the whole set (BLEU, F1) that
-of 100 bootstrap samples.
+of 100 bootstrap samples. That of the mean over G groups is s/√G with their spread s where groups are drawn, such as
+questions. Where they are a fixed set, as BLiMP's paradigms of pairs, it is √(Σ e²)/G with the error e of each.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
 import re
@@ -132,10 +134,18 @@ def measure(task: HarnessTask, outcomes: Sequence[SampleResult]) -> Values:
     if "acc" in values and "is_greedy" not in outcomes[0]:
         values["acc_strict"] = _mean(credits_of(outcomes, strict=True))
     if "acc" in values and any(outcome["group"] is not None for outcome in outcomes):
-        groups = list(by_group(outcomes).values())
-        error = math.sqrt(sum(acc.error**2 for acc in groups)) / len(groups)
-        values["acc_groups"] = Value(float(np.mean([acc.value for acc in groups])), error)
+        values["acc_groups"] = _mean_of_groups(task, outcomes)
     return values
+
+
+def _mean_of_groups(task: HarnessTask, outcomes: Sequence[SampleResult]) -> Value:
+    """The mean over groups. Those of pairs are always the same ones, and their rows are drawn; others are drawn."""
+    groups = list(by_group(outcomes).values())
+    mean = _mean(np.array([acc.value for acc in groups]))
+    row_counts = collections.Counter(str(outcome["group"]) for outcome in outcomes)
+    if task.form != "pair" or min(row_counts.values()) == 1:  # one row does not show how the rows of its group differ
+        return mean
+    return mean._replace(error=math.sqrt(sum(acc.error**2 for acc in groups)) / len(groups))
 
 
 def by_group(outcomes: Sequence[SampleResult]) -> Values:

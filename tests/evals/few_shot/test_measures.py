@@ -58,6 +58,22 @@ def test_groups():
     assert found["acc_groups"].value == pytest.approx((1 + 0.5 + 1) / 3)
 
 
+@pytest.mark.parametrize(("form", "rows", "is_drawn"), [
+    ("pair", 2, False), ("pair", 1, True), ("multiple_choice", 2, True), ("loglikelihood", 1, True),
+])  # fmt: skip
+def test_the_error_of_a_mean_over_groups(form, rows, is_drawn):
+    """Of groups that are drawn their spread; of paradigms of pairs that of the rows in each, if there are several."""
+    golds = np.array([0, 0, 1] * 10)
+    outcomes = [choice([-1.0, -2.0], int(gold), str(i // rows)) for i, gold in enumerate(golds)]
+    if form == "loglikelihood":
+        outcomes = [outcome | {"is_greedy": outcome["gold"] == 0} for outcome in outcomes]
+    groups = (1 - golds).reshape(-1, rows)
+    within = np.sqrt((groups.var(1, ddof=1) / rows).sum()) / len(groups) if rows > 1 else 0.0
+    between = groups.mean(1).std(ddof=1) / np.sqrt(len(groups))
+    found = measured(form, ("acc",), outcomes)["acc_groups"]
+    assert found.value == pytest.approx(2 / 3) and found.error == pytest.approx(between if is_drawn else within)
+
+
 def test_perplexities_are_ratios_of_sums():
     outcomes = [
         {"id": i, "gold": None, "group": None, "log_prob": -nats, "tokens": t, "words": w, "bytes": b}
