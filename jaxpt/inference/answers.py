@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from jaxpt import errors
@@ -13,6 +12,7 @@ from jaxpt.errors import UserError
 from jaxpt.inference import filling, loaded, opening
 from jaxpt.inference.filling import Candidates
 from jaxpt.inference.text import Completion, OnText
+from jaxpt.runtime import hub
 
 CANDIDATES = 5
 """Of an encoder, for each mask."""
@@ -68,7 +68,7 @@ class Answers:
 
     Attributes:
       name: the path, as it was given.
-      identity: path and checkpoint.
+      identity: directory and checkpoint; of a model of the hub its revision's in the cache.
     """
 
     def __init__(self, path: str, settings: Mapping[str, Any], batch_size: int) -> None:
@@ -81,7 +81,7 @@ class Answers:
         chosen, step = opening.resolve_checkpoint(path)
         self._model = loaded.load(chosen, batch_size=batch_size)
         self._is_encoder = self._model.family == "encoder"
-        self.identity = [str(Path(path).resolve()), step]
+        self.identity = [str(hub.local(path).resolve()), step]
         if self._is_encoder and (wrong := [name for name in settings if name != "top_k"]):
             option = f"--{wrong[0].replace('_', '-')}"
             raise UserError(f"{option}: has no effect on {path}, an encoder, which fills masks; leave it out")

@@ -29,7 +29,7 @@ from jaxpt.inference import files, loaded, opening
 from jaxpt.inference.loaded import Loaded
 from jaxpt.models.base import compute_dtype
 from jaxpt.parallel import processes
-from jaxpt.runtime import terminal
+from jaxpt.runtime import hub, terminal
 from jaxpt.runtime.disk import write_text
 from jaxpt.runtime.progress import progress
 from jaxpt.train.checkpoint import is_primary
@@ -95,7 +95,8 @@ def evaluate(
       shots: numbers of examples shown before each; by default each task's own.
       limit: the first examples of each task alone, or of each of its groups.
       data: the directory with the tasks' files.
-      out: where results go; by default PATH/harness, of RUN_DIR/checkpoints/STEP RUN_DIR/harness/STEP.
+      out: where results go; by default PATH/harness, of RUN_DIR/checkpoints/STEP RUN_DIR/harness/STEP. A model of the
+        hub has no default.
       corpus: a file of text (.txt, or .jsonl with a field `text`) for the n-gram baseline.
       form: of an encoder-decoder; by default as it was pretrained.
       unit: of an encoder; `piece` by default.
@@ -108,8 +109,11 @@ def evaluate(
       The results, one for each task and number of shots.
 
     Raises:
-      UserError: a task, its data or the model is not as it must be, or `form` or `unit` has no effect on it.
+      UserError: a task, its data or the model is not as it must be, `form` or `unit` has no effect on it, or a model of
+        the hub has no `out`.
     """
+    if out is None and hub.parse(path) is not None:
+        raise UserError(f"--out DIR is missing: {path} is a model of the hub, which has no directory for results")
     task_examples = _read(task.load_all(names, overrides), shots, limit, data, seed)
     ngrams = None if corpus is None else baselines.NGrams(_corpus(corpus))
     processes.start(DistributedConfig())
@@ -129,7 +133,7 @@ def evaluate(
     earlier = _earlier(folder)
     say(f"{path}: {model.network.config.kind}, {asks.scoring_method}")
     settings = {
-        "model": str(Path(path).resolve()), "step": step, "seed": seed, "form": form, "unit": unit,
+        "model": str(hub.local(path).resolve()), "step": step, "seed": seed, "form": form, "unit": unit,
         "dtype": jnp.dtype(compute_dtype(model.network.config)).name,
     }  # fmt: skip
     task_results = []

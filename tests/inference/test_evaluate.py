@@ -11,6 +11,7 @@ from jaxpt.errors import UserError
 from jaxpt.evals.few_shot import measures
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.inference import evaluate as command
+from jaxpt.inference.answers import Answers
 from jaxpt.inference.evaluate import evaluate
 from tests import families
 from tests.inference.helpers import directory, loaded
@@ -182,6 +183,25 @@ def test_results_of_a_checkpoint_are_beside_the_checkpoints(tmp_path):
     assert command.results_folder(tmp_path, at, 20) == tmp_path / "harness"
     assert command.results_folder(at, at, 20) == tmp_path / "harness/20"
     assert command.results_folder(tmp_path / "hf", tmp_path / "hf", None) == tmp_path / "hf/harness"
+
+
+def test_a_model_of_the_hub_stays_one(folder, tmp_path, monkeypatch):
+    """Its name is no directory of results, from which it would no longer be read; a resume is of one revision."""
+    pytest.importorskip("huggingface_hub")
+    from tests.runtime import hub_server, test_hub
+
+    with hub_server.serve({"lab/tiny": {"main": directory("gpt2")}}) as (url, requests):
+        test_hub.use(monkeypatch, url, tmp_path / "cache")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UserError, match=r"^--out DIR is missing: lab/tiny is a model of the hub, which has no dir"):
+            evaluate("lab/tiny", names(folder, "choose"))
+        assert not requests and not (tmp_path / "lab").exists()
+        for _ in range(2):
+            evaluate("lab/tiny", names(folder, "choose"), out="results")
+        (written,) = json.loads((tmp_path / "results/results.json").read_text())["results"]
+        revision = hub_server.COMMITS["main"]
+        assert written["run"]["model"].startswith(str(tmp_path / "cache")) and revision in written["run"]["model"]
+        assert Answers("lab/tiny", {}, 1).identity == [written["run"]["model"], None]
 
 
 def test_written_answers_are_kept_every_four_batches(folder, tmp_path, monkeypatch):
