@@ -56,6 +56,8 @@ class Harness(Evaluator):
 
     def check(self, config: Config) -> None:
         check_settings(config.model, self.form, None if self.unit == "piece" else self.unit)
+        if self.data and not Path(self.data).is_dir():
+            raise UserError(f"data: {self.data}: no such directory")
         try:
             for eval_task in self._load_tasks(""):
                 hint = f"data: DIR, or set: {{{eval_task.name}.data.path: FILE}}"

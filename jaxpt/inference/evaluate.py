@@ -178,6 +178,11 @@ def _read(
     tasks: Sequence[HarnessTask], shots: Sequence[int] | None, limit: int | None, data: str | None, seed: int
 ) -> list[tuple[HarnessTask, int, list[Example]]]:
     """The examples of each task, for each number of shots."""
+    if data and not Path(data).is_dir():
+        raise UserError(f"--data: {data}: no such directory")
+    if any(shots or ()) and not any(harness_task.has_shots for harness_task in tasks):
+        forms = " and ".join(dict.fromkeys(harness_task.form for harness_task in tasks))
+        raise UserError(f"--shots: has no effect on tasks of form {forms}; leave it out")
     # A task without shots has 0 of them, whatever was asked for: several numbers may come to the same.
     distinct = [
         (harness_task, n) for harness_task in tasks for n in dict.fromkeys(map(harness_task.num_shots, shots or [None]))

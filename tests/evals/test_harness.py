@@ -25,6 +25,16 @@ def test_a_line_has_the_baseline_of_a_metric_that_is_several_values():
     assert line == "qa: exact_match 0.0 ± 0.0  f1 0.0 ± 0.0 (majority 100.0 ± 0.0)"
 
 
+def test_a_directory_that_is_not_there_is_refused_with_the_recipe(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"q": "the cat"}\n')
+    task = {"form": "loglikelihood_rolling", "data": {"path": "rows.jsonl"}, "text": "{{ q }}"}
+    (tmp_path / "bits.yaml").write_text(json.dumps(task))
+    tasks = (str(tmp_path / "bits.yaml"),)
+    harness.Harness(tasks=tasks).check(families.config("gpt2"))
+    with pytest.raises(UserError, match=r"^data: no/such: no such directory$"):
+        harness.Harness(tasks=tasks, data="no/such").check(families.config("gpt2"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", grids.cases(families.FAMILIES, "gpt2"))
 def test_training_and_command_say_the_same(tmp_path, family):

@@ -256,6 +256,11 @@ def test_the_table_is_whole_where_the_output_is_a_file(capsys):
             ["gpt2", "--tasks", "choose.yaml", "--shots", "5"],
             "5 shots, but there are 4 rows beside the one that is asked",
         ),
+        (
+            ["gpt2", "--tasks", "bits.yaml,near.yaml", "--shots", "0,5"],
+            "--shots: has no effect on tasks of form loglikelihood_rolling and similarity; leave it out",
+        ),
+        (["gpt2", "--tasks", "choose.yaml", "--data", "no/such"], "--data: no/such: no such directory"),
         (["gpt2", "--limit", "5"], "--limit: is for --tasks: give both"),
         (
             ["gpt2", "--tasks", "last.yaml", "--form", "span"],

@@ -10,6 +10,7 @@ metrics: [acc, perplexity]
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,18 @@ DEFAULT_METRIC = {
     "generate_until": "exact_match", "similarity": "spearman",
 }  # fmt: skip
 """The metric of a task that names none, by its form."""
+_SHOWN = ("instruction", "separator", "shots")
+_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "multiple_choice": (("choices", "answer"), ("context", "continuation", "unconditional", *_SHOWN)),
+    "pair": (("choices",), _SHOWN),
+    "loglikelihood": (("continuation",), ("context", *_SHOWN)),
+    "loglikelihood_rolling": (("text",), ("counted",)),
+    "generate_until": (
+        ("answers",), ("context", "continuation", *_SHOWN, "stop", "max_new_tokens", "extract", "language"),
+    ),
+    "similarity": (("choices", "answer"), ()),
+}  # fmt: skip
+"""By form: the keys that a task needs, and those that have an effect besides. Keys of no form have one in all."""
 _OLD = {
     "": {"where": "filter", "description_context": "instruction"},
     "form: ": {
@@ -130,19 +143,19 @@ class HarnessTask(Frozen):
 
     def num_shots(self, shots: int | None) -> int:
         """How many examples are shown when `shots` are asked for; None: the task's own number."""
-        return 0 if self.form in ("loglikelihood_rolling", "similarity") else self.shots if shots is None else shots
+        return 0 if not self.has_shots else self.shots if shots is None else shots
+
+    @property
+    def has_shots(self) -> bool:
+        """True if examples can be shown before a text."""
+        return "shots" in _KEYS[self.form][1]
 
     def check(self) -> None:
-        """Raises UserError for a task that lacks what its form needs, or whose metrics or `extract` are wrong."""
+        """Raises UserError for a task that lacks what its form needs, has a key that its form does not read, or whose
+        metrics or `extract` are wrong."""
         if re.search(r"[/\\\x00-\x1f]", self.name):
             raise UserError(f"{self.source}: name: {self.name!r}: results are files of this name; leave out / and \\")
-        needs = {
-            "multiple_choice": ("choices", "answer"), "pair": ("choices",), "loglikelihood": ("continuation",),
-            "loglikelihood_rolling": ("text",), "generate_until": ("answers",), "similarity": ("choices", "answer"),
-        }[self.form]  # fmt: skip
-        for key in needs:
-            if not getattr(self, key):
-                raise UserError(f"{self.source}: key {key} is missing; a task of form {self.form} needs it")
+        self._check_keys()
         scored = {}
         for metric in self.scored:
             try:
@@ -160,6 +173,16 @@ class HarnessTask(Frozen):
             raise UserError(f"{self.source}: metrics: acc_mutual_info needs unconditional, such as 'Answer:'")
         if "acc_all" in self.scored and self.group is None:
             raise UserError(f"{self.source}: metrics: acc_all needs group")
+
+    def _check_keys(self) -> None:
+        needed, optional = _KEYS[self.form]
+        for key in needed:
+            if not getattr(self, key):
+                raise UserError(f"{self.source}: key {key} is missing; a task of form {self.form} needs it")
+        others = {key for keys in _KEYS.values() for key in itertools.chain(*keys)} - {*needed, *optional}
+        for key, field in HarnessTask.model_fields.items():
+            if key in others and getattr(self, key) != field.default:
+                raise UserError(f"{self.source}: key {key}: has no effect in form {self.form}; leave it out")
 
 
 def shipped() -> dict[str, Path]:

@@ -50,6 +50,19 @@ def test_settings_are_overridden():
         ),
         ("form: generate_until\nanswers: a\nstop: ['.', '']\n", "mine.yaml: stop: has an empty text"),
         ("name: ../mine\nform: pair\nchoices: [a, b]\n", "mine.yaml: name: '../mine': .*; leave out /"),
+        (
+            "form: pair\nchoices: [a, b]\nanswer: '1'\n",
+            "mine.yaml: key answer: has no effect in form pair; leave it out",
+        ),
+        ("form: pair\nchoices: [a, b]\ncontext: '{{ q }}'\n", "key context: has no effect in form pair"),
+        ("form: pair\nchoices: [a, b]\nextract: a\n", "key extract: has no effect in form pair"),
+        (
+            "form: loglikelihood_rolling\ntext: a\ninstruction: b\n",
+            "key instruction: has no effect in form loglikelihood_rolling; leave it out",
+        ),
+        ("form: similarity\nchoices: '[a, b]'\nanswer: c\nshots: 2\n", "key shots: has no effect in form similarity"),
+        ("form: loglikelihood\nchoices: a\n", "key choices: has no effect in form loglikelihood"),
+        ("form: multiple_choice\nchoices: c\nanswer: '0'\nstop: [a]\n", "key stop: has no effect in form multiple_ch"),
         ("form: generate_until\nanswers: a\nextract: '('\n", r"extract: '\(': .*; wants a regular expression"),
     ],
 )
