@@ -258,10 +258,7 @@ def _outcomes(
     All processes score the same chunks, the first one writes; the others return none.
     """
     path = _path(folder, harness_task.name, shots)
-    rows = [
-        {"example": n, "contexts": list(dict.fromkeys(e.contexts)), "continuations": list(e.continuations)}
-        for n, e in enumerate(of_task)
-    ]
+    rows = [_row(harness_task, n, example) for n, example in enumerate(of_task)]
     identity = {**settings, "task": harness_task.model_dump(mode="json", exclude={"source"}), "shots": shots}
     with contextlib.ExitStack() as stack:
         results_file = None
@@ -270,6 +267,7 @@ def _outcomes(
             results_file = stack.enter_context(
                 files.ResumableJsonl(path, rows, identity, ["outcome"], say, "scoring", "examples", keeps_state=True)
             )
+            _check_kept(path, harness_task, of_task)
         done = int(_of_first(np.int32(results_file.done if results_file else 0)))
         for first in range(0, len(of_task), size):
             if first + size <= done or done == len(of_task):
@@ -284,6 +282,27 @@ def _outcomes(
     if results_file is None:
         return []
     return [json.loads(line)["outcome"] for line in path.read_bytes().splitlines()]  # text has other ends of lines
+
+
+def _row(harness_task: HarnessTask, number: int, example: Example) -> dict[str, Any]:
+    """What the model reads of an example; a context that says nothing is a setting of the task where it is constant."""
+    row = {"example": number, "contexts": list(dict.fromkeys(example.contexts))}
+    if example.unconditional != harness_task.unconditional:
+        row["unconditional"] = example.unconditional
+    return row | {"continuations": list(example.continuations)}
+
+
+def _check_kept(path: Path, harness_task: HarnessTask, of_task: Sequence[Example]) -> None:
+    """Refuses to keep outcomes of examples that have other right answers, groups or lengths now."""
+    for number, (line, example) in enumerate(zip(path.read_bytes().splitlines(), of_task), 1):
+        outcome, now = json.loads(line)["outcome"], scoring.of_example(harness_task, example)
+        for name, value in now.items():
+            old, new = json.dumps(outcome.get(name)), json.dumps(value)
+            if old != new:
+                raise UserError(
+                    f"{path}: line {number}: was scored with {name} {old}, now it is {new}; resume with the same, "
+                    "delete both files, or choose another --out"
+                )
 
 
 def results_folder(path: Path, chosen: Path, step: int | None) -> Path:

@@ -177,6 +177,36 @@ def test_a_resume_in_another_dtype_is_refused(folder, tmp_path, monkeypatch):
         evaluate(str(folder / "gpt2"), names(folder, "last"), out=str(tmp_path), dtype="bfloat16")
 
 
+@pytest.mark.parametrize(
+    ("task", "change", "words"),
+    [
+        (TASKS["choose"], {"right": 1}, r"line 1: was scored with gold 0, now it is 1; resume with the same"),
+        (TASKS["pairs"], {"right": 1}, r'line 1: was scored with group "0", now it is "1"'),
+        (
+            {**TASKS["bits"], "text": "{{ text }}", "counted": "{{ q }}"}, {"q": "two words"},
+            r"line 1: was scored with words 6, now it is 2",
+        ),
+        (
+            {**TASKS["choose"], "context": "a", "unconditional": "{{ q }}", "metrics": ["acc_mutual_info"]},
+            {"q": "two words"}, r"was begun with other prompts",
+        ),
+    ],
+    ids=["gold", "group", "words", "unconditional"],
+)  # fmt: skip
+def test_a_resume_with_corrected_rows_is_refused(folder, tmp_path, monkeypatch, task, change, words):
+    (tmp_path / "mine.yaml").write_text(json.dumps({"data": {"path": "rows.jsonl"}, **task}))
+
+    def score(first):
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (first, ROWS[1])))
+        evaluate(str(folder / "gpt2"), [str(tmp_path / "mine.yaml")], out=str(tmp_path / "out"))
+
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(command, "write_text", lambda *_: 1 / 0)  # killed before all is done
+        score(ROWS[0])
+    with pytest.raises(UserError, match=words):
+        score(ROWS[0] | change)
+
+
 def test_results_of_a_checkpoint_are_beside_the_checkpoints(tmp_path):
     at = tmp_path / "checkpoints/20"
     at.mkdir(parents=True)

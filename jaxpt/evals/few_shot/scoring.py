@@ -61,10 +61,26 @@ def score(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[
       An outcome for each example.
     """
     outcomes = _OF_FORM[task.form](task, model, examples)
-    return [
-        {"id": example.id, "gold": example.gold, "group": example.group, **values}
-        for example, values in zip(examples, outcomes, strict=True)
-    ]
+    return [of_example(task, example) | values for example, values in zip(examples, outcomes, strict=True)]
+
+
+def of_example(task: HarnessTask, example: Example) -> SampleResult:
+    """The part of an outcome that does not depend on the model.
+
+    Args:
+      task: the task.
+      example: one of its examples.
+
+    Returns:
+      "id", "gold", "group", and the "chars" of choices, or the "words" and "bytes" of a text.
+    """
+    values: SampleResult = {"id": example.id, "gold": example.gold, "group": example.group}
+    if task.form in ("multiple_choice", "pair"):
+        values["chars"] = [len(choice) for choice in example.choices]
+    if task.form == "loglikelihood_rolling":
+        text = example.continuations[0] if example.counted is None else example.counted
+        values |= {"words": word_count(text), "bytes": len(text.encode())}
+    return values
 
 
 def _compared(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
@@ -82,7 +98,6 @@ def _compared(task: HarnessTask, model: Model, examples: Sequence[Example]) -> l
         of_choices = [next(scored) for _ in example.choices]
         outcome: SampleResult = {
             "log_probs": [likelihood.log_prob for likelihood in of_choices],
-            "chars": [len(choice) for choice in example.choices],
             "tokens": [likelihood.tokens for likelihood in of_choices],
         }
         if example.unconditional is not None:
@@ -97,12 +112,8 @@ def _likelihood(task: HarnessTask, model: Model, examples: Sequence[Example]) ->
 
 
 def _rolling(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
-    texts = [example.continuations[0] for example in examples]
-    counted = [text if example.counted is None else example.counted for example, text in zip(examples, texts)]
-    return [
-        {"log_prob": log_prob, "tokens": tokens, "words": word_count(text), "bytes": len(text.encode())}
-        for text, (log_prob, tokens, _) in zip(counted, model.rolling(texts), strict=True)
-    ]
+    scored = model.rolling([example.continuations[0] for example in examples])
+    return [{"log_prob": likelihood.log_prob, "tokens": likelihood.tokens} for likelihood in scored]
 
 
 def word_count(text: str) -> int:
