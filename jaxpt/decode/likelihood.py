@@ -50,6 +50,16 @@ class Likelihood(NamedTuple):
         return len(self.log_probs)
 
 
+class Laid(NamedTuple):
+    """Continuations as the model reads them."""
+
+    rows: list[list[Row]]
+    """Of each continuation."""
+    layout: Format
+    truncated: int
+    """As of `Likelihoods`."""
+
+
 class Likelihoods(NamedTuple):
     """Log-likelihoods in the given order."""
 
@@ -96,6 +106,48 @@ def loglikelihood(
       UserError: an empty continuation, one that is longer than the model's positions, or a model that predicts no
         tokens.
     """
+    rows, layout, truncated = lay(
+        network, objective, vocabulary, contexts, continuations,
+        form=form, unit=unit, word_starts=word_starts, language=language,
+    )  # fmt: skip
+    row_scores = score_rows(network, params, objective, layout, [row for of_item in rows for row in of_item], progress)
+    each = iter(row_scores)
+    joined = [[np.concatenate(x) for x in zip(*(next(each) for _ in of_item))] for of_item in rows]
+    return Likelihoods([Likelihood(log_probs, bool(is_best.all())) for log_probs, is_best in joined], truncated)
+
+
+def lay(
+    network: Network,
+    objective: Objective,
+    vocabulary: Vocabulary,
+    contexts: Sequence[Ids],
+    continuations: Sequence[Ids],
+    *,
+    form: Literal["plain", "span"] | None = None,
+    unit: Literal["piece", "word"] = "piece",
+    word_starts: np.ndarray | None = None,
+    language: int | None = None,
+) -> Laid:
+    """Rows of continuations and their contexts.
+
+    Args:
+      network: as of `loglikelihood`, and so are the others.
+      objective: the network's.
+      vocabulary: of the run.
+      contexts: ids of each.
+      continuations: ids of each.
+      form: of an encoder-decoder.
+      unit: of a masked LM.
+      word_starts: for unit: word.
+      language: the language's token.
+
+    Returns:
+      The rows of each continuation.
+
+    Raises:
+      UserError: as `loglikelihood`; what is wrong with one of them begins with "context" or "continuation" and its
+        index.
+    """
     if len(contexts) != len(continuations):
         raise UserError(f"{len(contexts)} contexts and {len(continuations)} continuations: there must be as many")
     for item, ids in enumerate(continuations):
@@ -111,11 +163,7 @@ def loglikelihood(
         rows = pairs.of_left_to_right()
     else:
         rows = pairs.of_masked(unit, word_starts)
-    row_scores = score_rows(network, params, objective, layout, [row for of_item in rows for row in of_item], progress)
-    each = iter(row_scores)
-    joined = [[np.concatenate(x) for x in zip(*(next(each) for _ in of_item))] for of_item in rows]
-    items = [Likelihood(log_probs, bool(is_best.all())) for log_probs, is_best in joined]
-    return Likelihoods(items, len(pairs.truncated))
+    return Laid(rows, layout, len(pairs.truncated))
 
 
 def resolve_form(form: Literal["plain", "span"] | None, layout: Format) -> Literal["plain", "span"]:
@@ -161,7 +209,8 @@ class _Pairs:
         v, reads_last = self.vocabulary, self.layout.permutes
         opening = next(([i] for i in (v.bos, v.eos, v.sep) if i is not None), [])
         if not opening and not all(self.contexts):
-            raise UserError("an empty context needs a vocabulary with BOS or EOS, which then begins the text")
+            item = self.contexts.index([])
+            raise UserError(f"context {item}: is empty, which needs a vocabulary with BOS or EOS to begin the text")
         rows = []
         for item, targets in enumerate(self.continuations):
             read = len(targets) - (not reads_last)

@@ -17,7 +17,7 @@ from jaxpt.decode.options import Options, StopStrings
 from jaxpt.errors import UserError
 from jaxpt.evals import generation
 from jaxpt.evals.few_shot import baselines, measures, scoring, task
-from jaxpt.evals.few_shot.examples import check_first_rows, examples
+from jaxpt.evals.few_shot.examples import Example, check_first_rows, examples
 from jaxpt.evals.few_shot.model import Complete, NetworkModel, check_settings
 from jaxpt.train import foreign
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
@@ -69,11 +69,14 @@ class Harness(Evaluator):
         """The tasks with what `set` changes; `key`: where their names stand, for messages."""
         return task.load_all(self.tasks, [f"{name}={json.dumps(value)}" for name, value in self.set], key)
 
-    def _check_model(self, model: NetworkModel, tasks: Sequence[task.HarnessTask]) -> None:
+    def _check_model(
+        self, model: NetworkModel, task_examples: Sequence[tuple[task.HarnessTask, Sequence[Example]]]
+    ) -> None:
         """Raises UserError, before the first step, where the model cannot be asked a task in this form."""
         try:
-            for eval_task in tasks:
+            for eval_task, of_task in task_examples:
                 model.check(eval_task)
+                model.check_examples(eval_task, of_task)
         except UserError as error:
             raise UserError(f"evals.{self.called}: {error}") from None
 
@@ -97,7 +100,7 @@ class Harness(Evaluator):
                 setup.network, params, reader, complete, form=self.form, unit=self.unit, current=setup.use
             )
 
-        self._check_model(build_model(None), tasks)
+        self._check_model(build_model(None), task_examples)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             model = build_model(params)

@@ -127,8 +127,9 @@ def evaluate(
         raise UserError(f"--{error}") from None
     unit = unit or "piece"
     asks = make_adapter(model, form, unit)
-    for harness_task, _, _ in task_examples:
+    for harness_task, _, of_task in task_examples:
         asks.check(harness_task)
+        asks.check_examples(harness_task, of_task)
     folder = Path(out) if out else results_folder(Path(path), chosen, step)
     earlier = _earlier(folder)
     say(f"{path}: {model.network.config.kind}, {asks.scoring_method}")

@@ -326,7 +326,7 @@ def test_bad_input_is_one_line():
     ]:
         with pytest.raises(UserError, match=message):
             loglikelihood(*given, contexts, continuations)
-    with pytest.raises(UserError, match="empty context needs a vocabulary with BOS or EOS"):
+    with pytest.raises(UserError, match="context 0: is empty, which needs a vocabulary with BOS or EOS"):
         loglikelihood(*given[:3], Vocabulary(V), [[]], [[7]])
     with pytest.raises(UserError, match="unit: word needs"):
         loglikelihood(*network("bert"), [[5]], [[7]], unit="word")

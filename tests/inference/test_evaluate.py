@@ -260,6 +260,16 @@ def test_a_task_that_the_model_cannot_answer_is_refused_before_others_are_scored
         evaluate(str(folder / "bert"), names(folder, "choose", "write"), out=str(tmp_path))
 
 
+def test_a_text_that_is_too_long_is_refused_before_others_are_scored(folder, tmp_path, monkeypatch):
+    rows = [ROWS[0], ROWS[1] | {"text": "a dog ran " * 30}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(command.scoring, "score", lambda *_: 1 / 0)
+    words = r"pairs\.yaml: .*rows\.jsonl: line 2: choice 1: \d+ tokens are too many for the model's 32 positions"
+    with pytest.raises(UserError, match=words):
+        evaluate(str(folder / "gpt2"), names(folder, "choose", "pairs"), data=str(tmp_path), out=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_written_answer_is_scored(folder, tmp_path):
     (found,) = evaluate(str(folder / "gpt2"), names(folder, "write"), out=str(tmp_path), shots=[1], limit=3)
     assert found.examples == 3 and 0 <= found.metrics["exact_match"].value <= 1

@@ -39,6 +39,8 @@ class Example(NamedTuple):
     """A context that says nothing."""
     counted: str | None = None
     """Of rolling likelihood: the text whose words and bytes count, where it is not the one that is scored."""
+    where: str = ""
+    """The row's file and place in it, for messages."""
 
 
 class Located(NamedTuple):
@@ -236,7 +238,7 @@ def unprompted(task: HarnessTask, one: Located) -> Example:
     }[task.form]  # fmt: skip
     values = one.row.values
     row_id = tables.row_id(one.row)
-    return make(_Row(task, one, values))._replace(id=row_id, group=_group(task, one))
+    return make(_Row(task, one, values))._replace(id=row_id, group=_group(task, one), where=one.where)
 
 
 def _group(task: HarnessTask, located: Located) -> str | None:

@@ -13,6 +13,7 @@ an encoder-decoder's shorter, with more text before; an encoder's of 64 tokens w
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ from jaxpt.decode.engine import Prompt
 from jaxpt.decode.likelihood import Likelihood
 from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.errors import UserError
+from jaxpt.evals.few_shot import scoring
+from jaxpt.evals.few_shot.examples import Example
 from jaxpt.evals.few_shot.scoring import LoglikelihoodResult
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.models.network import Network
@@ -128,6 +131,31 @@ class NetworkModel:
                 f"{task.source}: {self._network.config.kind} writes no answers, which form generate_until wants"
             )
         self.prompts([], task.max_new_tokens)
+
+    def check_examples(self, task: HarnessTask, examples: Sequence[Example]) -> None:
+        """Raises UserError for an example with a text that the model cannot score: one without tokens, or too long."""
+        for example in examples:
+            try:
+                self._lay(task, example)
+            except UserError as error:
+                if (match := re.match(r"(context|continuation|text) (\d+): ", str(error))) is None:
+                    raise
+                count, reason = len(example.continuations), str(error)[match.end() :]
+                choice = f"choice {int(match[2]) % count}: " if count > 1 else ""
+                part = "context: " if match[1] == "context" else ""
+                raise UserError(f"{task.source}: {example.where}: {choice}{part}{reason}") from None
+
+    def _lay(self, task: HarnessTask, example: Example) -> None:
+        """Makes the ids of an example's texts, which raises UserError where the model cannot read them."""
+        reader = self._reader
+        if task.form == "similarity":
+            reader.lay(self._network, reader.tokenizer.encode_batch(list(example.continuations)))
+        elif task.form in ("multiple_choice", "pair", "loglikelihood"):
+            pairs = [reader.pair(*pair) for pair in scoring.pairs(example)]
+            likelihood.lay(
+                self._network, reader.objective, reader.vocabulary, *map(list, zip(*pairs)),
+                form=self._form, language=reader.language,
+            )  # fmt: skip
 
     def _check_settings(self) -> None:
         """Raises UserError for a form that was not trained, a unit without effect, or a language that is missing."""

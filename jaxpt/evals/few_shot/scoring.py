@@ -85,14 +85,7 @@ def of_example(task: HarnessTask, example: Example) -> SampleResult:
 
 def _compared(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
     """Several continuations each."""
-    contexts, continuations = [], []
-    for example in examples:
-        contexts += example.contexts
-        continuations += example.continuations
-        if example.unconditional is not None:
-            contexts += [example.unconditional] * len(example.choices)
-            continuations += example.continuations
-    scored = iter(model.likelihoods(contexts, continuations))
+    scored = iter(_likelihoods(model, examples))
     outcomes = []
     for example in examples:
         of_choices = [next(scored) for _ in example.choices]
@@ -107,8 +100,18 @@ def _compared(task: HarnessTask, model: Model, examples: Sequence[Example]) -> l
 
 
 def _likelihood(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:
-    pairs = [(example.contexts[0], example.continuations[0]) for example in examples]
-    return [likelihood._asdict() for likelihood in model.likelihoods(*map(list, zip(*pairs)))] if pairs else []
+    return [likelihood._asdict() for likelihood in _likelihoods(model, examples)]
+
+
+def pairs(example: Example) -> list[tuple[str, str]]:
+    """The (context, continuation) of which an example wants the likelihoods: all choices, then without the context."""
+    unconditional = [] if example.unconditional is None else [example.unconditional] * len(example.continuations)
+    return [*zip(example.contexts, example.continuations), *zip(unconditional, example.continuations)]
+
+
+def _likelihoods(model: Model, examples: Sequence[Example]) -> list[LoglikelihoodResult]:
+    asked = [pair for example in examples for pair in pairs(example)]
+    return model.likelihoods([context for context, _ in asked], [continuation for _, continuation in asked])
 
 
 def _rolling(task: HarnessTask, model: Model, examples: Sequence[Example]) -> list[SampleResult]:

@@ -1,11 +1,13 @@
 """A network as the harness asks it: how long texts and prompts are cut, and what it cannot answer."""
 
+import contextlib
 import dataclasses
 
 import pytest
 
 from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.errors import UserError
+from jaxpt.evals.few_shot.examples import Example
 from jaxpt.evals.few_shot.model import NetworkModel, check_settings
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.objectives.formats import Format
@@ -71,6 +73,38 @@ def test_what_a_model_cannot_answer_is_refused(models):
         asked(models["gpt2"], complete=lambda *_: []).check(WRITES.model_copy(update={"max_new_tokens": 32}))
     asked(models["gpt2"], complete=lambda *_: []).check(WRITES)
     asked(models["bert"]).check(HarnessTask(name="near", form="similarity", choices="[a, b]", answer="c"))
+
+
+@pytest.mark.parametrize(
+    ("family", "form", "texts", "words"),
+    [
+        ("gpt2", "loglikelihood", [" the cat"], None),
+        (
+            "gpt2",
+            "loglikelihood",
+            [" the cat" * 40],
+            r"^x\.yaml: rows\.jsonl: line 3: \d+ tokens are too many for the mod",
+        ),
+        (
+            "gpt2",
+            "pair",
+            ["the cat", "a dog " * 40],
+            r"^x\.yaml: rows\.jsonl: line 3: choice 1: \d+ tokens are too many",
+        ),
+        (
+            "bert",
+            "multiple_choice",
+            ["\u200b", "a"],
+            r"^x\.yaml: rows\.jsonl: line 3: choice 0: has no tokens, at least",
+        ),
+        ("t5", "loglikelihood_rolling", [" the cat" * 40], None),
+    ],
+)
+def test_a_text_that_cannot_be_scored_is_named_by_its_row(models, family, form, texts, words):
+    task = HarnessTask(name="x", form=form, source="x.yaml")
+    example = Example(7, ("",) * len(texts), tuple(texts), unconditional="", where="rows.jsonl: line 3")
+    with pytest.raises(UserError, match=words) if words else contextlib.nullcontext():
+        asked(models[family]).check_examples(task, [example])
 
 
 def test_settings_without_effect_on_a_family_are_refused():
