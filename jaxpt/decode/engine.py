@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from jaxpt.decode import decoding
+from jaxpt.decode import batching, decoding
 from jaxpt.decode.batching import LEAST, bucket, check_ids
 from jaxpt.decode.decoding import Decoder, Prompts, State
 from jaxpt.decode.options import Options
@@ -90,6 +90,7 @@ class Engine:
             raise UserError(f"{network.config.kind} is an encoder: it fills masks, but does not generate")
         if not network.has_cache:
             raise UserError(f"model.kind {network.config.kind}: its `decode` takes no cache, so it cannot generate")
+        network, _ = batching.independent(network)  # the encoder's texts of a batch have one length anyway
         self._network = network.with_model(remat="none")
         self._place, self._batch_size, self._prefix = place, batch_size, prefix
         self._kept: dict[tuple[Any, ...], Programs] = {}

@@ -117,8 +117,10 @@ def fill_masks(
     sizes = [
         (batching.bucket(len(tokens), config.position_limit), batching.power_of_two(len(at))) for tokens, _, at in rows
     ]
+    network, joins_sizes = batching.independent(network)
     filled: list[list[Filled]] = [[]] * len(rows)
-    for (length, count), chosen, batch in batching.batches(sizes, sum, config.vocab_size):
+    batches = batching.batches(sizes, sum, config.vocab_size, joins_sizes=joins_sizes)
+    for (length, count), chosen, batch in batches:
         tokens, types, at = zip(*(rows[i] for i in chosen))
         arrays = [*batching.padded_with_lengths(tokens, batch, length)]
         arrays += [

@@ -119,7 +119,8 @@ class Predictor:
         batch = self._collate(records, length)
         batch.pop("labels", None)  # of another type in each kind of task
         arrays = [np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1)) for x in batch.values()]
-        static = self._setup.network, self._objective, tuple(batch)
+        network, _ = batching.independent(self._setup.network)  # the rows of a batch have one length anyway
+        static = network, self._objective, tuple(batch)
         outputs = batching.run(_outputs, static, params, *arrays)[..., self._own_outputs]
         return self._task_objective.split_outputs(outputs, records)
 

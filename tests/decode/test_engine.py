@@ -132,6 +132,20 @@ def test_greedy_takes_the_most_likely_token_without_a_cache_too(name):
     assert len(texts) > (5 if name == "gpt2" else 2) and max(map(len, map(set, texts))) > 3
 
 
+def test_prompts_do_not_compete_for_the_places_of_experts():
+    """Texts of an encoder share no capacity, whatever `group_rows` says; with a cache nothing is dropped."""
+    options, asked = replace(GREEDY, max_new_tokens=3), prompts("t5")[:3]
+    limited = engine("t5", experts=4, capacity_factor=0.5, min_capacity=1, group_rows=2)
+    together = generated(limited, asked, options)
+    for number, prompt in enumerate(asked):
+        alone = generated(limited, [prompt], options)[0, 0]
+        assert together[number, 0].tokens == alone.tokens
+        np.testing.assert_allclose(together[number, 0].logprobs, alone.logprobs, atol=2e-5)
+    free = generated(engine("t5", experts=4), asked, options)
+    changes = [abs(together[owner].logprobs[0] - free[owner].logprobs[0]) for owner in free]
+    assert max(changes) > 1e-3  # the capacity is still that of the model
+
+
 @pytest.mark.gpu
 def test_refilled_rows_get_what_all_prompts_at_once_get():
     assert tokens(greedy(batch_size=8)) == tokens(greedy())

@@ -131,6 +131,18 @@ def test_the_first_of_equally_likely_labels_is_chosen():
     assert objective.answer([scores], LABELLED[0].row, "x")["label"] == "good"
 
 
+def test_rows_do_not_compete_for_the_places_of_experts():
+    of_task = config("t5", LABELS, kind="classification")
+    limits = {"experts": 4, "capacity_factor": 0.5, "min_capacity": 1, "group_rows": 2}
+    setup = state.setup(
+        of_task.model_copy(update={"model": of_task.model.model_copy(update=limits)}), jax.devices()[:1]
+    )
+    params, predictor = families.begin(setup, spread=0.3).params, predictors.build(setup, WORDS)
+    of_rows = records(setup.config, WORDS, LABELLED, has_targets=False)
+    alone = [predictor(params, [record])[0] for record in of_rows]
+    np.testing.assert_allclose(predictor(params, of_rows), alone, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_neither_batches_nor_devices_change_a_likelihood(monkeypatch):
     setup, params, predictor = made("t5")
