@@ -8,18 +8,22 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from jaxpt import errors
 from jaxpt.errors import UserError
 
 imported: dict[str, None] = {}
 """Names of modules that were imported here and are not jaxpt's."""
+_digests: dict[str, tuple[ModuleType, str]] = {}
+"""Name of a module → (the module, the digest of its source): at its import, or when it was first asked for."""
 
 _are_unread = contextvars.ContextVar("_are_unread", default=False)
 
@@ -70,6 +74,7 @@ def import_module(name: str, key: str) -> ModuleType:
     module = importlib.import_module(name)
     if is_plugin(name):
         imported[name] = None
+        digests([name])  # before anyone edits them
     return module
 
 
@@ -87,14 +92,14 @@ def is_plugin(module: str) -> bool:
     return module.partition(".")[0] != "jaxpt"
 
 
-def with_neighbours(modules: Iterable[str]) -> dict[str, Path]:
+def _with_neighbours(modules: Iterable[str]) -> list[str]:
     """Modules, and those of the same directory that they use, whose code has a part in what they make.
 
     Args:
       modules: names of modules that are imported.
 
     Returns:
-      {module: its file}, sorted by name; those without a file are left out.
+      Their names, sorted; those without a file are left out.
     """
     files: dict[str, Path | None] = {}
     waiting = list(modules)
@@ -106,7 +111,7 @@ def with_neighbours(modules: Iterable[str]) -> dict[str, Path]:
         used = vars(sys.modules[name]).values()
         owners = {x.__name__ if inspect.ismodule(x) else getattr(x, "__module__", "") for x in used}
         waiting += [x for x in owners & set(sys.modules) if _directory(x) == _directory(name) is not None]
-    return {name: file for name, file in sorted(files.items()) if file is not None}
+    return sorted(name for name, file in files.items() if file is not None)
 
 
 def _file(module: str) -> Path | None:
@@ -120,7 +125,7 @@ def _directory(module: str) -> Path | None:
 
 
 def digests(modules: Iterable[str]) -> dict[str, str]:
-    """Hashes the code of modules, and of those of the same directory that they use.
+    """Hashes the code of modules, and of those of the same directory that they use, as they were imported.
 
     Args:
       modules: names of modules that are imported.
@@ -128,12 +133,36 @@ def digests(modules: Iterable[str]) -> dict[str, str]:
     Returns:
       {module: digest of its source}.
     """
-    return {name: digest(file) for name, file in with_neighbours(modules).items()}
+    return {name: digest(name) for name in _with_neighbours(modules)}
 
 
-def digest(file: Path) -> str:
-    """Hash of a module's source: 20 hexadecimal digits."""
-    return hashlib.blake2b(file.read_bytes() if file.is_file() else b"", digest_size=10).hexdigest()
+def digest(module: str) -> str:
+    """Hash of a module's source as it was imported: 20 hexadecimal digits."""
+    loaded = sys.modules[module]
+    if module not in _digests or _digests[module][0] is not loaded:
+        _digests[module] = loaded, _on_disk(_file(module))
+    return _digests[module][1]
+
+
+def _on_disk(file: Path | None) -> str:
+    content = file.read_bytes() if file is not None and file.is_file() else b""
+    return hashlib.blake2b(content, digest_size=10).hexdigest()
+
+
+def check_unedited(settings: Any) -> None:
+    """Raises UserError where a module that settings name, or one of its directory that it uses, was edited since its
+    import: this process would run its old code, and those that it starts the new one.
+
+    Args:
+      settings: plain values; names of modules, or of what is in them, are keys or values in it.
+    """
+    text = json.dumps(settings, default=str)
+    named = [name for name in imported if name in sys.modules and re.search(rf'"{re.escape(name)}[".]', text)]
+    files = [(name, digest, _file(name)) for name, digest in digests(named).items()]
+    edited = [name for name, digest, file in files if file and file.is_file() and digest != _on_disk(file)]
+    if edited:
+        verb = "was edited since it was" if len(edited) == 1 else "were edited since they were"
+        raise UserError(f"{' and '.join(edited)} {verb} imported: restart Python")
 
 
 @contextlib.contextmanager

@@ -206,9 +206,10 @@ def _settings(config: Config) -> dict[str, Any]:
 
 def _sources(config: Config) -> Iterator[bytes]:
     """All of jaxpt, and the modules of the recipe's own that `kind` names, with those that they use."""
-    module_files = plugins.with_neighbours(configs.plugin_modules(config)).values()
-    for path in (*sorted(Path(__file__).parents[1].rglob("*.py")), *sorted(module_files)):
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         yield path.read_bytes()
+    for digest in plugins.digests(configs.plugin_modules(config)).values():
+        yield digest.encode()
 
 
 def _digest(*parts: bytes) -> str:

@@ -160,6 +160,8 @@ def enter(
         data = _open_data(config, setup, index, expected, order_of(known), timings)
         evaluators = evaluation.Evaluators(setup.for_evaluation(), data)
     code = plugins.digests(configs.plugin_modules(setup.config)) | data.code
+    if previous is None:  # a run under way goes on with the code that it began with
+        plugins.check_unedited(code)
     edited = edited_modules(code, meta or {})
     teachers.check_vocabulary(setup, data.tokenizer)
     for later_config in later:

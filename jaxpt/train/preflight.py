@@ -12,7 +12,7 @@ from jaxpt.config import Config, ModelConfig
 from jaxpt.data import checks
 from jaxpt.data.batches import manifest
 from jaxpt.errors import UserError
-from jaxpt.runtime import hub, process
+from jaxpt.runtime import hub, plugins, process
 from jaxpt.train import foreign, run_dir, schedules
 from jaxpt.train.evaluators import Evaluator, default_every
 
@@ -24,10 +24,11 @@ def check(config: Config) -> None:
       config: the run's configuration.
 
     Raises:
-      UserError: the run_dir cannot be written or belongs to another run, wandb is wanted and not installed, or as
-        `check_recipe`.
+      UserError: a module that the recipe names was edited since its import, the run_dir cannot be written or belongs to
+        another run, wandb is wanted and not installed, or as `check_recipe`.
     """
     process.check_limits()
+    plugins.check_unedited(configs.dump(config))
     run_dir.check(config)
     if config.log.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("log.wandb: the package is not installed; pip install wandb, or leave log.wandb out")

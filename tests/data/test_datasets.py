@@ -175,6 +175,9 @@ def test_edited_code_of_ones_own_makes_new_records(text, cache, tmp_path, monkey
 
     first, of_cats = made("cats")
     assert made("cats") == (first, of_cats)
+    as_imported = seqio_tasks.code([Call("own_finder.find")])
+    (tmp_path / "own_words.py").write_text("an edit, which this process does not run")
+    assert seqio_tasks.code([Call("own_finder.find")]) == as_imported
     other, of_goes = made("goes on")
     assert first != other and of_goes > 3 * of_cats
     mine = seqio_tasks.code([Call("own_finder.find"), Call("documents.tokenize")])

@@ -48,11 +48,25 @@ def test_without_a_module_of_ones_own_exceptions_pass(monkeypatch):
 
 
 def test_an_edit_is_noticed_in_what_a_module_uses_too(lab):
+    """At once, since this process goes on with the old code, which is what its digests are of."""
     folder, mine = lab
-    saved = {"code": plugins.digests([mine.__name__])}
-    helper = f"{folder.name}.helper"
-    assert list(saved["code"]) == [helper, mine.__name__]
+    helper, name = f"{folder.name}.helper", mine.__name__
+    plugins.check_unedited([name])
+    (folder / "helper.py").write_text(HELPER.replace("1 / x", "20 / x"))
+    saved = {"code": plugins.digests([name])}
+    assert list(saved["code"]) == [helper, name]
+    with pytest.raises(UserError, match=rf"^{helper} was edited since it was imported: restart Python$"):
+        plugins.check_unedited({"uses": f"{name}.use"})
+    (folder / "mine.py").write_text("")
+    with pytest.raises(UserError, match=rf"^{helper} and {name} were edited since they were imported: restart Python$"):
+        plugins.check_unedited({name: 1})
+    plugins.check_unedited(["another", f"{name}s.use"])  # which others use
+    (folder / "mine.py").write_text(MINE.replace("{lab}", folder.name))
+    assert mine.use(1) == 1 and plugins.digests([name]) == saved["code"]
     assert edited_modules(saved["code"], saved) == edited_modules(saved["code"], {}) == ""
-    (folder / "helper.py").write_text(HELPER.replace("1 / x", "2 / x"))
-    assert edited_modules(plugins.digests([mine.__name__]), saved) == helper
+    for module in (helper, name):  # as a restart does
+        del sys.modules[module]
+    assert plugins.import_module(name, "objective.kind").use(1) == 20
+    plugins.check_unedited([name])
+    assert edited_modules(plugins.digests([name]), saved) == helper
     assert edited_modules({"other": "new"}, saved) == ""

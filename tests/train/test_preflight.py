@@ -11,6 +11,7 @@ import pytest
 from jaxpt import cli, errors
 from jaxpt import config as configs
 from jaxpt.errors import UserError
+from jaxpt.runtime import plugins
 from jaxpt.train import preflight
 from tests import families
 
@@ -181,6 +182,20 @@ def test_the_first_rows_of_a_table_are_read(tmp_path):
         tree.pop("objective", None)
         with pytest.raises(UserError, match=words):
             preflight.check(configs.build(tree))
+
+
+def test_a_module_that_was_edited_since_its_import_is_refused(workplace, monkeypatch):
+    monkeypatch.syspath_prepend(workplace)
+    module = workplace / "my_edited_noise.py"
+    module.write_text("rate = 1\n")
+    plugins.import_module("my_edited_noise", "preprocessor")
+    config = configs.load(RECIPE, ["data.path=a.txt", "data.modules=[my_edited_noise]"])
+    preflight.check(config)
+    module.write_text("rate = 2\n")
+    with pytest.raises(UserError, match="my_edited_noise was edited since it was imported: restart Python"):
+        preflight.check(config)
+    preflight.check(configs.load(RECIPE, ["data.path=a.txt"]))  # which does not use it
+    del sys.modules["my_edited_noise"]
 
 
 def test_a_sound_recipe_writes_nothing(workplace):

@@ -30,7 +30,7 @@ from jaxpt.data.records.store import Store, damaged, made, publish, read_manifes
 from jaxpt.data.seqio_tasks import Documents, Offline, code, resolve
 from jaxpt.data.sources.base import Pieces
 from jaxpt.errors import UserError
-from jaxpt.runtime import disk, packages
+from jaxpt.runtime import disk, packages, plugins
 from jaxpt.runtime.process import without_script
 from jaxpt.runtime.progress import Progress, clock, work_line
 
@@ -121,12 +121,14 @@ def _build(
         say.update(f"preparing {spec.name}: {about}{len(missing)} shards, {workers} processes{existing}")
     jobs = [(n, shards[n], directory / names[n]) for n in missing]
     if beam is not None and jobs:
+        plugins.check_unedited(identity)
         _in_beam(spec, jobs, beam)
         jobs = []
     elif workers == 1 or turn is not None or all(shard.size < _SMALL for _, shard, _ in jobs):
         seconds = float("inf") if workers == 1 and turn is None else _STARTUP
         jobs = _one_by_one(spec.name, work, jobs, say, seconds)
     if jobs:
+        plugins.check_unedited(identity)
         _in_parallel(spec, jobs, say, min(workers, len(jobs)), 0 if turn is None else _NICENESS)
     store = publish(directory, len(shards), identity, work.check)
     if missing:

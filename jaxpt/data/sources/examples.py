@@ -25,11 +25,12 @@ from jaxpt.config import DataConfig
 from jaxpt.data._tf import from_generator, seqio, tf
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources.base import Piece, Pieces, Source
-from jaxpt.data.sources.foreign import files_of, find_task, module_digest
+from jaxpt.data.sources.foreign import files_of, find_task
 from jaxpt.data.tables import Offset
 from jaxpt.data.tables.tfds import first_line
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
+from jaxpt.runtime import plugins
 
 _theirs = seqio.preprocessors
 _ONE_TO_ONE = (_theirs.tokenize, _theirs.tokenize_and_append_eos, _theirs.append_eos, _theirs.append_eos_after_trim)
@@ -70,7 +71,7 @@ class Examples(Source):
             "preprocessors": [_name(f) for f in self._task.preprocessors],
             "lengths": self._lengths,
             "passes": self._passes,
-            "modules": {module: module_digest(module) for module in data.modules},
+            "modules": {module: plugins.digest(module) for module in data.modules},
             "cache": _cache_digest(self._cache, set(self._splits.values())) if self._cache else None,
         }
         below = {} if self._cache else files_of(self._task.source, self._splits.values())

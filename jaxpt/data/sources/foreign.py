@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,7 +152,7 @@ def task_documents(data: DataConfig) -> Source:
             yield number, value.astype(np.int32) if tokenized else value.decode("utf-8", "replace")
 
     fraction = None if held else data.validation_fraction
-    identity = {"modules": {module: module_digest(module) for module in data.modules}}
+    identity = {"modules": {module: plugins.digest(module) for module in data.modules}}
     below = files_of(task.source, {"train", held or "train"})
     return Source(files, read, fraction, tokenized=tokenized, identity=identity, below=below)
 
@@ -220,16 +218,3 @@ def _documents(task: seqio.Task, split: str, shard: seqio.ShardInfo | None = Non
     if task.supports_caching:
         return task.preprocess_precache(ds, seed=0)
     return task.preprocess_postcache(ds, sequence_length=None, seed=0)
-
-
-def module_digest(module: str) -> str:
-    """Hash of a module's source: a task that was edited gives other examples.
-
-    Args:
-      module: its dotted name.
-
-    Returns:
-      20 hexadecimal digits.
-    """
-    spec = importlib.util.find_spec(module)
-    return plugins.digest(Path(spec.origin if spec is not None and spec.origin else "-"))

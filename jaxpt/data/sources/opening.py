@@ -100,7 +100,7 @@ def _own(data: DataConfig) -> Source:
         signature = "open_source(data), which returns a jaxpt.data.sources.base.Source"
         raise UserError(f"data.source: {name} must define {signature}")
     _check_files(name, source._files)
-    source._identity["modules"] = {name: foreign.module_digest(name)}
+    source._identity["modules"] = {name: plugins.digest(name)}
     return source
 
 

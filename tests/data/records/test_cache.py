@@ -22,6 +22,7 @@ from jaxpt.data.records import cache, shard, store
 from jaxpt.data.records.store import Store, shard_name
 from jaxpt.data.sources import base
 from jaxpt.errors import UserError
+from jaxpt.runtime import plugins
 from jaxpt.runtime.progress import Progress
 from tests import families
 from tests.processes import forked
@@ -260,6 +261,19 @@ def test_processes_stop_at_the_first_mistake_and_make_the_same_bytes(tmp_path, w
 
 
 @pytest.mark.slow
+def test_processes_do_not_import_what_was_edited_since(tmp_path, monkeypatch):
+    """They would make other records than this process, of the same identity."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_edited_prep.py").write_text("edits = 0\n")
+    plugins.import_module("my_edited_prep", "preprocessor")
+    make(tmp_path / "one", workers=1)
+    (tmp_path / "my_edited_prep.py").write_text("edits = 1\n")
+    with pytest.raises(UserError, match="my_edited_prep was edited since it was imported: restart Python"):
+        cache.build(Numbers(), tmp_path / "several", {"code": {"my_edited_prep": "…"}}, Progress(), workers=2)
+    assert not (tmp_path / "several").exists()
+    del sys.modules["my_edited_prep"]
+
+
 def test_a_script_without_a_main_guard_is_not_run_again_by_its_processes(tmp_path, whole):
     """They would import it, and wait in it for the work that they were started for."""
     script = tmp_path / "script.py"
