@@ -58,7 +58,7 @@ def load(
       20
     """
     path = Path(path)
-    tree, origin, dropped = read(_recipe_file(path))
+    tree, origin, dropped = read(recipe_file(path))
     # A run may have moved since its config.yaml was written.
     tree["run_dir"] = str(path) if path.is_dir() else tree.get("run_dir") or f"runs/{path.stem}"
     for assignment in overrides:
@@ -81,7 +81,7 @@ def load(
     return config
 
 
-def _recipe_file(path: Path) -> Path:
+def recipe_file(path: Path) -> Path:
     """A recipe, or the `config.yaml` of a run."""
     if not path.is_dir():
         return path

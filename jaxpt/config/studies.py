@@ -15,9 +15,9 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, mo
 from jaxpt.config import sweeps
 from jaxpt.config.explain import explain
 from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveFloat, PositiveInt
-from jaxpt.config.files import origin_of, override, parsed, read
+from jaxpt.config.files import origin_of, override, parsed, read, recipe_file
 from jaxpt.config.kinds import nearest, strictly
-from jaxpt.config.plain import leaves
+from jaxpt.config.plain import get, leaves
 from jaxpt.config.sweeps import Grid, Point
 from jaxpt.errors import UserError
 
@@ -157,7 +157,7 @@ class StudyRow(Frozen):
     """A recipe, relative to the study's file; the study's `recipe` by default."""
     set: Overrides = ()
     """Keys of the recipe with their values, over the study's `set`; `{study}` in them is the study's run_dir, so that a
-    row may begin from one before it."""
+    row may begin from one before it, and `{row}` the run's name."""
     minutes: PositiveFloat | None = None
     """Minutes of training steps of this row; the study's by default."""
     model: str | None = None
@@ -219,7 +219,7 @@ class Study(Frozen):
     its first one, and kept. Preparing data, compiling, evaluating and saving are not counted. A recipe with phases
     keeps their proportions."""
     set: Overrides = ()
-    """Keys with their values, in the recipes of all rows."""
+    """Keys with their values, in the recipes of all rows; `{row}` in them is the run's name."""
     grid: Grid = ()
     """Keys with lists of values: each row is trained with every combination of them."""
     seeds: Annotated[tuple[NonNegativeInt, ...], WithJsonSchema(_SEEDS)] = ()
@@ -276,9 +276,20 @@ class Study(Frozen):
         """What is set over a row's recipe, its run_dir included; with a budget evaluations go by its steps."""
         has_budget = self.tokens is not None or self.minutes_of(row) is not None
         often = ["train.eval_every=null"] if has_budget else []
-        run_dir_json = json.dumps(self.run_dir)[1:-1]  # the items are JSON
+        run_dir_json, name_json = (json.dumps(text)[1:-1] for text in (self.run_dir, row.name))  # the items are JSON
         row_settings = [item.replace("{study}", run_dir_json) for item in row.set]
-        return [*often, *self.set, *row_settings, f"run_dir={json.dumps(str(Path(self.run_dir) / row.name))}"]
+        settings = [item.replace("{row}", name_json) for item in (*self.set, *row_settings)]
+        return [*often, *settings, f"run_dir={json.dumps(str(Path(self.run_dir) / row.name))}"]
+
+    def copies(self) -> dict[str, str]:
+        """{name of a run of a row: its `checkpoint.copy_to`}, of those that have one."""
+        places = {}
+        for row in (row for row in self.rows if row.is_trained):
+            tree, origin, _ = read(recipe_file(Path(row.recipe)))
+            for item in self.overrides(row):
+                override(tree, origin, item, f"row {row.name}")
+            places[row.name] = get(tree, ("checkpoint", "copy_to"))
+        return {name: str(place) for name, place in places.items() if place is not None}
 
 
 def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:

@@ -135,7 +135,8 @@ class CheckpointConfig(Frozen):
     are given up then, with a line, exit code 128 + signal, and the last finished checkpoint; no limit by default."""
     copy_to: str | None = execution(None)
     """A second directory for the checkpoints, best on another disk or a mounted bucket: each is copied there in the
-    background, and fetched at a start where the run_dir has none or a damaged one."""
+    background, and fetched at a start where the run_dir has none or a damaged one. It is of one run: in a study
+    `/backup/{row}` gives each row its own."""
     local_dir: str | None = execution(None)
     """A directory on each host, such as `/dev/shm/jaxpt` or one of its SSD, for checkpoints between those of the
     run_dir: a start takes the newest step that all hosts together have. It takes three times the host's part of the

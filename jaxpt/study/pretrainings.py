@@ -77,6 +77,7 @@ def study(
     slots = children.slots(parallel, devices)
     for row in plan.rows:
         _check(plan, row, f"{path}: row {row.name}")
+    _check_copies(plan, path)
     if plan.evaluate.finetune is not None:
         check_finetunings(plan, path)
     say(f"jaxpt study: {plan.name}, {len(plan.rows)} row(s) → {directory}\n{plan.question}")
@@ -138,6 +139,17 @@ _STANDING_IN = ("init_from.path", "data.tokenizer.path", "objective.teacher")
 """Keys that may name a run that is not there yet: `_as_if_trained` takes the first two from its recipe."""
 
 
+def _check_copies(plan: Study, path: str) -> None:
+    """Raises UserError where rows have one `checkpoint.copy_to`: it is the copy of one run."""
+    names: dict[Path, str] = {}
+    for name, place in plan.copies().items():
+        if (other := names.setdefault(Path(place).absolute(), name)) != name:
+            raise UserError(
+                f"{path}: checkpoint.copy_to: {place} is that of {other} and of {name}; each wants its own: "
+                f"checkpoint.copy_to={place.rstrip('/')}/{{row}} in the study's set"
+            )
+
+
 def _check_phases(plan: Study, config: Config) -> None:
     """Raises UserError where a budget of tokens has no number of steps, as the phases' own steps are set."""
     if plan.tokens is not None and config.train.phases:
@@ -164,6 +176,8 @@ def check_finetunings(plan: Study, path: str) -> dict[str, Config]:
             try:
                 config = _checked(plan, tuning)
                 _check_metric(cell.task.metric, config)
+                if config.checkpoint.copy_to is not None:
+                    raise UserError("checkpoint.copy_to: would be the copy of several runs; leave it out")
             except UserError as error:
                 raise UserError(f"{path}: fine-tuning {cell.name}: {error}") from None
             checked[tuning.name] = config

@@ -33,11 +33,9 @@ from jaxpt.models import parts
 from jaxpt.parallel import distributed
 from jaxpt.runtime import disk, signals
 from jaxpt.train import checksums, corruption, handlers, lora, spikes, stored, trainable
-from jaxpt.train.run_dir import receipt
+from jaxpt.train.run_dir import RUN_ID, receipt
 from jaxpt.train.state import Setup, State
 
-RUN_ID = "run_id"
-"""The file with the run's id, beside its checkpoints."""
 SAVE, STOP = 1, 2
 """What a process may wish after a step (`distributed.AnyProcess`)."""
 

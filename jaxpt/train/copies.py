@@ -17,7 +17,7 @@ from pathlib import Path
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk
 from jaxpt.train import checksums
-from jaxpt.train.checkpoint import RUN_ID
+from jaxpt.train.run_dir import RUN_ID, check_same_run
 
 PARTS = ("meta", "state")
 """Directories of a checkpoint that have checksums."""
@@ -102,13 +102,6 @@ def repair(run_dir: Path, copy: Path, fault: Callable[[Path], str | None] = dama
             yield step
 
 
-def check_same_run(run_dir: Path, copy: Path) -> None:
-    """Raises UserError where a copy is of another run."""
-    ids = [directory / "checkpoints" / RUN_ID for directory in (run_dir, copy)]
-    if all(file.is_file() for file in ids) and ids[0].read_bytes() != ids[1].read_bytes():
-        raise UserError(f"checkpoint.copy_to: {copy} holds the copy of another run; choose another directory")
-
-
 def fetch(run_dir: Path, copy: Path, report: Callable[[str], None]) -> None:
     """Takes the checkpoints of a copy that are whole, unless the run_dir has the newest of them, or a newer one, whole.
 
@@ -116,8 +109,8 @@ def fetch(run_dir: Path, copy: Path, report: Callable[[str], None]) -> None:
     the older ones the run would forget its best checkpoint, and the copy would follow.
 
     Args:
-      run_dir: of a run that is about to start; it exists.
-      copy: `checkpoint.copy_to`.
+      run_dir: of a run that is about to start; it exists, and has passed `run_dir.check`.
+      copy: `checkpoint.copy_to`, which need not exist yet.
       report: called with a line about what was fetched.
 
     Raises:
@@ -138,19 +131,6 @@ def fetch(run_dir: Path, copy: Path, report: Callable[[str], None]) -> None:
     for step in missing:
         copy_checkpoint(_checkpoint(copy, step), _checkpoint(run_dir, step))
         report(f"checkpoint {step} is {'damaged' if step in local else 'missing'} here: fetched from {copy}")
-
-
-def fetch_missing(run_dir: Path, copy: str | None, report: Callable[[str], None]) -> bool:
-    """`fetch` where there is a copy; whether there is one.
-
-    Args:
-      run_dir, report: as of `fetch`.
-      copy: `checkpoint.copy_to`.
-    """
-    if copy is None or not Path(copy).is_dir():
-        return False
-    fetch(run_dir, Path(copy), report)
-    return True
 
 
 def _fetch_beside(run_dir: Path, copy: Path) -> None:
@@ -183,6 +163,7 @@ class Copier(threading.Thread):
             for step in reversed(steps(self._run_dir)):  # the oldest are the next that the run removes
                 source, target = (place / "checkpoints" / str(step) for place in (self._run_dir, self._copy))
                 try:
+                    check_same_run(self._run_dir, self._copy)
                     if not target.exists():
                         self._copy_beside()
                         copy_checkpoint(source, target)
@@ -196,12 +177,14 @@ class Copier(threading.Thread):
             self._remove_old()
             self._failed = ""
         except (OSError, UserError, shutil.Error) as error:
-            reason = disk.full(error) or str(error)
+            place = f"checkpoint.copy_to: {self._copy}: "
+            reason = (disk.full(error) or str(error)).removeprefix(place)
             if reason != self._failed:
-                self._warn(f"checkpoint.copy_to: {self._copy}: cannot copy: {reason}; the run goes on, and tries again")
+                self._warn(f"{place}cannot copy: {reason}; the run goes on, and tries again")
             self._failed = reason
 
     def _copy_beside(self) -> None:
+        check_same_run(self._run_dir, self._copy)
         (self._copy / "checkpoints").mkdir(parents=True, exist_ok=True)
         for name in (f"checkpoints/{RUN_ID}", *BESIDE):
             source, target = self._run_dir / name, self._copy / name
@@ -210,6 +193,7 @@ class Copier(threading.Thread):
 
     def _remove_old(self) -> None:
         """Only what is older than a whole one that both have."""
+        check_same_run(self._run_dir, self._copy)
         local_steps, copied_steps = set(steps(self._run_dir)), steps(self._copy)
         for cut_off in (self._copy / "checkpoints").glob("*.partial"):  # of what the run has removed since
             if cut_off.stem.isdigit() and int(cut_off.stem) not in local_steps:
@@ -226,7 +210,7 @@ class Copier(threading.Thread):
         if waits and is_first:
             self.join()
             self.copy()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, UserError):
                 self._copy_beside()
 
 

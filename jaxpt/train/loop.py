@@ -157,8 +157,8 @@ def _open_run_dir(config: Config, run_dir: Path, stack: contextlib.ExitStack) ->
         stack.enter_context(hold(run_dir))
         quarantine(run_dir, say)
         stack.enter_context(removed_on_failure(run_dir, new_dirs))
-        if copies.fetch_missing(run_dir, config.checkpoint.copy_to, say):
-            run_dirs.check(config)  # what was fetched may be of other settings
+        if config.checkpoint.copy_to is not None:
+            copies.fetch(run_dir, Path(config.checkpoint.copy_to), say)
     if config.checkpoint.copy_to is not None:
         processes.barrier("the copy of the checkpoints", config.distributed.timeout, warn)
 

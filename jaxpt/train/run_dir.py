@@ -17,6 +17,9 @@ from jaxpt.errors import UserError, listed, shown
 from jaxpt.runtime import signals
 from jaxpt.runtime.disk import check_path, check_writable, checksum, write_text
 
+RUN_ID = "run_id"
+"""The file with the run's id, beside its checkpoints."""
+
 
 def check(config: Config) -> Path:
     """Finds out whether a run may start or go on in its run_dir; nothing is written.
@@ -28,8 +31,8 @@ def check(config: Config) -> Path:
       The directory, which need not exist yet.
 
     Raises:
-      UserError: it cannot be written, Orbax would take its path, or that of its copy, for another one, or it belongs
-        to a run of another identity (the differing keys are named).
+      UserError: it cannot be written, Orbax would take its path, or that of its copy, for another one, or it, or its
+        copy, belongs to a run of another identity (the differing keys are named).
     """
     saves = config.checkpoint
     paths = {"run_dir": config.run_dir, "checkpoint.copy_to": saves.copy_to, "checkpoint.local_dir": saves.local_dir}
@@ -39,20 +42,53 @@ def check(config: Config) -> Path:
         if path is not None:
             check_path(path)
     run_dir = Path(config.run_dir)
-    if (old := _saved(run_dir)) is not None:
-        changed = configs.differences(old, config)
-        if not has_checkpoint(run_dir):  # whose digests would say whether the files are the same
-            changed += configs.differences(old, config, "content")
-        if changed:
-            key, was, now = changed[0]
-            more = f" (and {', '.join(k for k, _, _ in changed[1:6])})" if len(changed) > 1 else ""
-            raise UserError(
-                f"{run_dir}: belongs to another run: {key} is {shown(was)} there, {shown(now)} was asked for{more}; "
-                f"choose another run_dir=…, or delete this one"
-            )
+    _check_owner(run_dir, config, "run_dir")
+    if saves.copy_to is not None:
+        _check_copy(run_dir, Path(saves.copy_to), config)
     with _writing(run_dir):
         check_writable(run_dir)
     return run_dir
+
+
+def _check_owner(directory: Path, config: Config, setting: str) -> None:
+    """Raises UserError where a directory, which a setting names, belongs to a run of another identity."""
+    if (old := _saved(directory)) is None:
+        return
+    changed = configs.differences(old, config)
+    if not has_checkpoint(directory):  # whose digests would say whether the files are the same
+        changed += configs.differences(old, config, "content")
+    if changed:
+        key, was, now = changed[0]
+        more = f" (and {', '.join(k for k, _, _ in changed[1:6])})" if len(changed) > 1 else ""
+        raise UserError(
+            f"{directory}: belongs to another run: {key} is {shown(was)} there, {shown(now)} was asked for{more}; "
+            f"choose another {setting}=…, or delete this one"
+        )
+
+
+def _check_copy(run_dir: Path, copy: Path, config: Config) -> None:
+    """Raises UserError where a copy is of another run. That of a run_dir that is lost has the settings of this run."""
+    check_same_run(run_dir, copy)
+    known = _id_of(run_dir)
+    if (known is not None and _saved(run_dir) is not None) or (old := _saved(copy)) is None:
+        return
+    _check_owner(copy, config, "checkpoint.copy_to")
+    owner = Path(old.run_dir)
+    if known is None and owner.absolute() != run_dir.absolute() and _id_of(owner) == _id_of(copy) is not None:
+        raise UserError(f"checkpoint.copy_to: {copy}: holds the copy of {owner}; choose another directory")
+
+
+def check_same_run(run_dir: Path, copy: Path) -> None:
+    """Raises UserError where a run_dir and the copy of one are of two runs; what has no id may be of any."""
+    ids = [_id_of(directory) for directory in (run_dir, copy)]
+    if None not in ids and ids[0] != ids[1]:
+        raise UserError(f"checkpoint.copy_to: {copy}: holds the copy of another run; choose another directory")
+
+
+def _id_of(run_dir: Path) -> bytes | None:
+    """The id of a run_dir's run, as it is written there."""
+    file = run_dir / "checkpoints" / RUN_ID
+    return file.read_bytes() if file.is_file() else None
 
 
 def _saved(run_dir: Path) -> Config | None:

@@ -124,6 +124,10 @@ def test_what_is_wrong_is_named(tmp_path, finetune, message):
         ({"set": {"data.test_path": "none.tsv"}}, "data.test_path: none.tsv: no such file"),
         ({"grid": {"model.pooler": [1]}}, "model.pooler"),
         (
+            {"set": {"checkpoint.copy_to": "copy"}},
+            "checkpoint.copy_to: would be the copy of several runs; leave it out",
+        ),
+        (
             {"tasks": [{"name": "mood", "recipe": "task.yaml", "metric": "acuracy"}]},
             "metric: 'acuracy' is not measured; did you mean accuracy?",
         ),

@@ -340,6 +340,19 @@ def write_finished(config, step):
     (run_dir / "run.json").write_text(json.dumps(receipt))
 
 
+def test_rows_do_not_share_a_copy(tmp_path, stand_in):
+    path = write_study(tmp_path, ["gpt2", "t5"])
+    tree = yaml.safe_load(path.read_text()) | {"set": {"checkpoint.copy_to": str(tmp_path / "copy")}}
+    path.write_text(yaml.safe_dump(tree))
+    words = f"checkpoint.copy_to: {tmp_path / 'copy'} is that of gpt2 and of t5; each wants its own: "
+    with pytest.raises(UserError, match=re.escape(f"{path}: {words}checkpoint.copy_to={tmp_path / 'copy'}/{{row}} in")):
+        pretrainings.study(str(path))
+    assert stand_in() == [] and not (tmp_path / "study").exists()
+    assert pretrainings.study(str(path), [f"checkpoint.copy_to={tmp_path}/copy/{{row}}"]) == 0
+    places = {words[0]: [word for word in words if "copy_to" in word][-1] for words in stand_in()}
+    assert places == {row: f"checkpoint.copy_to={tmp_path}/copy/{row}" for row in ("gpt2", "t5")}
+
+
 def test_a_grid_needs_no_seeds(tmp_path, stand_in):
     path = write_study(tmp_path, ["gpt2"])
     tree = yaml.safe_load(path.read_text()) | {"grid": {"optimizer.learning_rate": [1e-3, 3e-3]}}

@@ -140,6 +140,12 @@ def test_a_damaged_copy_is_left_and_another_runs_refused(places):
     (copy / "checkpoints/run_id").write_text("5678")
     with pytest.raises(UserError, match="holds the copy of another run"):
         copies.fetch(run_dir, copy, lines.append)
+    checkpoint(run_dir, 30)
+    with copies.copying(run_dir, str(copy), lines.append):  # of two runs that began at once
+        pass
+    holds = f"checkpoint.copy_to: {copy}: cannot copy: holds the copy of another run; choose another directory"
+    assert lines == [f"{holds}; the run goes on, and tries again"]
+    assert copies.steps(copy) == [10, 20] and (copy / "checkpoints/run_id").read_text() == "5678"
     with pytest.raises(UserError, match="is the run_dir itself"):
         copies.fetch(run_dir, run_dir, lines.append)
 
@@ -236,3 +242,6 @@ def test_a_run_that_loses_its_directory_goes_on_from_the_copy(tmp_path, capsys):
     code, said = call("train", recipe, f"run_dir={run_dir}")
     assert code == 0 and "checkpoint 2 is missing here: fetched from" in said and "resuming from step 2" in said
     assert_bit_equal(final(run_dir, 4), whole)
+    code, said = call("train", recipe, f"run_dir={tmp_path / 'other'}", "seed=3")
+    assert code == 2 and f"{tmp_path / 'copy'}: belongs to another run: seed is" in said
+    assert not (tmp_path / "other").exists()

@@ -73,6 +73,31 @@ REFUSED = {
 }
 
 
+def test_a_copy_of_another_run_is_refused_before_anything_is_fetched(config, tmp_path):
+    """Of other settings, or of the same if the other run_dir is still there; a run that lost its own goes on."""
+    run_dir, copy, lost = tmp_path / "run", tmp_path / "copy", tmp_path / "lost"
+    asked = config(run_dir=str(run_dir), checkpoint={"copy_to": str(copy)})
+    make(lost)
+    save_config(asked.model_copy(update={"run_dir": str(lost)}))
+    (lost / "checkpoints/4").mkdir(parents=True)
+    (lost / "checkpoints/run_id").write_text("1234")
+    shutil.copytree(lost, copy)
+    with pytest.raises(UserError, match=rf"^checkpoint\.copy_to: {copy}: holds the copy of {lost}; choose another"):
+        check(asked)
+    shutil.rmtree(lost)
+    assert check(asked) == run_dir
+    wanted = rf"^{copy}: belongs to another run: seed is 0 there, 7 .*; choose another checkpoint\.copy_to=…"
+    for _ in range(2):
+        with pytest.raises(UserError, match=wanted):
+            check(asked.model_copy(update={"seed": 7}))
+        shutil.copytree(copy / "checkpoints", run_dir / "checkpoints", dirs_exist_ok=True)  # without its settings
+    save_config(asked)
+    assert check(asked) == run_dir
+    (run_dir / "checkpoints/run_id").write_text("5678")
+    with pytest.raises(UserError, match=rf"^checkpoint\.copy_to: {copy}: holds the copy of another run"):
+        check(asked)
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_another_run_is_refused_and_the_difference_named(config, saved, case):
     changed, in_settings, _ = REFUSED[case]
