@@ -89,9 +89,10 @@ class SourceConfig(Frozen):
     `open_source(data)` returns a `jaxpt.data.sources.base.Source`."""
     # Records depend on the files' content.
     path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = content(None)
-    """Files; globs, `gs://` and `.gz` are fine. A directory stands for all files in it and below whose suffix says how
-    to read them (all that are not hidden, where `source` says it). For `tfds` the data set's name. `hf://OWNER/NAME`,
-    `hf://OWNER/NAME/CONFIGURATION`, each also with @REVISION, is a data set of the Hugging Face hub."""
+    """Files; globs (`*/` is one directory, `**/` any number of them), `gs://` and `.gz` are fine. A directory stands
+    for all files in it and below whose suffix says how to read them (all that are not hidden, where `source` says it).
+    For `tfds` the data set's name. `hf://OWNER/NAME`, `hf://OWNER/NAME/CONFIGURATION`, each also with @REVISION, is a
+    data set of the Hugging Face hub."""
     validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = content(None)
     """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02

@@ -40,6 +40,7 @@ _STORAGE = "https://storage.googleapis.com/"
 _METADATA = ("169.254.169.254", 80)  # answers on Google's machines alone; other addresses of it need a resolver
 _GZIP_RATIO = 3  # text to its .gz
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)")  # what the systems that pack files add
+_ANY_DEPTH = re.compile(r"(?<![^/])\*\*/")
 
 
 def expand(
@@ -51,11 +52,13 @@ def expand(
     """Finds the files that paths and globs name.
 
     Args:
-      paths: one or more paths, local or remote; `*`, `?` and `[…]` match names. A .zip stands for the files in it.
+      paths: one or more paths, local or remote; `*`, `?` and `[…]` match names, `**/` directories at any depth, those
+        that are not hidden. A .zip stands for the files in it.
       key: the setting that holds them, for messages.
       suffixes: of the files that a directory stands for, also as `.gz`; "" is that of any file. None: directories are
         refused.
-      report: is given a line for each directory: how many files of which suffix, and what was left out.
+      report: is given a line for each directory: how many files of which suffix, and what was left out; and for each
+        glob: how many files.
 
     Returns:
       Files in the order given, those of a glob or a directory in alphabetical order.
@@ -71,14 +74,23 @@ def expand(
     files: list[str] = []
     for path in [paths] if isinstance(paths, str) else paths:
         with _errors_in_one_line(path, key):
-            for file in _found(path, key, suffixes is not None):
+            matching, of_path = _found(path, key, suffixes is not None), []
+            for file in matching:
                 if suffixes is not None and _isdir(file):
-                    files += _listed(file, key, suffixes, report)
+                    of_path += _listed(file, key, suffixes, report)
                 else:
-                    files += _members(file, key) if file.endswith(".zip") else [file]
+                    of_path += _members(file, key) if file.endswith(".zip") else [file]
+            of_path = list(dict.fromkeys(of_path))  # one directory may lie in another
+            if matching != [path]:
+                report(f"{key}: {path}: {_count(of_path)}")
+            files += of_path
     if wrong := next((file for file in files if not is_utf_8(file)), None):
         raise UserError(f"{key}: {wrong}: its name has bytes that are not UTF-8; rename the file")
     return files
+
+
+def _count(files: Sequence[str]) -> str:
+    return f"{len(files):,} file{'s' if len(files) > 1 else ''}"
 
 
 def _isdir(path: str) -> bool:
@@ -93,9 +105,13 @@ def _found(path: str, key: str, directories: bool) -> list[str]:
         system = _gfile()
     exists = system.exists if system else os.path.exists
     is_glob = any(c in path for c in "*?[") and not exists(path)
-    files = sorted(system.glob(path) if system else glob.glob(_pattern(path))) if is_glob else [path]
+    files = _matching(path, key) if is_glob else [path]
     if not files:
         raise UserError(f"{key}: no file matches {path}")
+    if is_glob and _ANY_DEPTH.search(path):
+        files = [file for file in files if not _isdir(file)] or files  # `**/*` matches both, and each file by itself
+        if not system:  # links lead to a directory by several names
+            files = list({_real(file): file for file in reversed(files)}.values())[::-1]
     for file in files:
         if _isdir(file):
             if directories:
@@ -106,6 +122,23 @@ def _found(path: str, key: str, directories: bool) -> list[str]:
         if not system and not os.path.isfile(file):
             raise UserError(f"{key}: {file}: is a pipe or a device, expected a file")
     return files
+
+
+def _real(path: str) -> tuple[str, str]:
+    """A path's directory without links, and its name."""
+    return os.path.realpath(os.path.dirname(path)), os.path.basename(path)
+
+
+def _matching(pattern: str, key: str) -> list[str]:
+    """What a glob matches, each once, in alphabetical order."""
+    if (anywhere := _ANY_DEPTH.search(pattern)) is None:
+        return sorted(_gfile().glob(pattern) if "://" in pattern else glob.glob(_pattern(pattern)))
+    above, below = pattern[: anywhere.start()], pattern[anywhere.end() :]
+    top = above if above in ("", "/") else above[:-1]
+    tops = [top] if not top or _isdir(top) else [path for path in _matching(top, key) if _isdir(path)]
+    folders = [folder for path in tops for folder, _ in _folders(path or ".", key)]
+    names = (os.path.join(folder, below).removeprefix("" if above else "./") for folder in folders)
+    return sorted({path for name in names for path in _matching(name, key)})
 
 
 def _pattern(path: str) -> str:
@@ -132,13 +165,21 @@ def _listed(root: str, key: str, suffixes: Sequence[str], report: Callable[[str]
     if not taken:
         expected = f"; wants files that end in {', '.join(suffixes)}" if any(suffixes) else ""
         raise UserError(f"{key}: {root}: a directory without a file to read ({left_out or 'no files'}){expected}")
-    total = f"{len(taken):,} file{'s' if len(taken) > 1 else ''}"
-    report(f"{key}: {root}: {total} ({included})" + (f"; left out: {left_out}" if left_out else ""))
+    report(f"{key}: {root}: {_count(taken)} ({included})" + (f"; left out: {left_out}" if left_out else ""))
     return taken
 
 
 def _below(root: str, key: str) -> Iterator[str]:
-    """All files in a directory and below it that are not hidden; links are followed, once to each directory."""
+    """All files in a directory and below it that are not hidden."""
+    for folder, names in _folders(root, key):
+        for path in (os.path.join(folder, name) for name in names if not _HIDDEN.search(name)):
+            if "://" in root or os.path.isfile(path):
+                yield path
+
+
+def _folders(root: str, key: str) -> Iterator[tuple[str, list[str]]]:
+    """(a directory, names in it) of a directory and those below it that are not hidden; links are followed, once to
+    each directory."""
 
     def refuse(error: OSError) -> None:
         raise UserError(f"{key}: {error.filename}: cannot be listed ({error.strerror})")
@@ -149,12 +190,12 @@ def _below(root: str, key: str) -> Iterator[str]:
         if not is_remote:
             real = os.path.realpath(folder)
             folders[:] = [] if real in visited else [name for name in folders if not _HIDDEN.search(f"{name}/")]
-            names = [] if real in visited else names
+            if real in visited:
+                continue
             visited.add(real)
-        for name in names:
-            path = os.path.join(folder, name)
-            if not _HIDDEN.search(os.path.relpath(path, root)) and (is_remote or os.path.isfile(path)):
-                yield path
+        below = os.path.relpath(folder, root)
+        if below == "." or not _HIDDEN.search(f"{below}/"):
+            yield folder, names
 
 
 def _suffix(path: str) -> str:

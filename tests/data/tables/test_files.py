@@ -48,6 +48,42 @@ def test_directories_that_exist_stand_for_themselves_in_a_glob(tmp_path):
         assert expand(f"{tmp_path}/{pattern}", "k") == [f"{tmp_path}/{name}" for name in names]
 
 
+ANY_DEPTH = {
+    "**/*.txt": ["a.txt", "b/c.txt", "b/d/e.txt", "f/d/g.txt"],
+    "**/d/*.txt": ["b/d/e.txt", "f/d/g.txt"],
+    "*/**/*.txt": ["b/c.txt", "b/d/e.txt", "f/d/g.txt"],
+    "**/**/[ae].txt": ["a.txt", "b/d/e.txt"],
+    "**/d": ["b/d/e.txt", "f/d/g.txt"],
+    "**/*": ["a.txt", "b/c.txt", "b/d/e.txt", "f/d/g.txt", "n.pdf"],
+}
+
+
+def tree(folder, *names):
+    for name in (*ANY_DEPTH["**/*"], *names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+
+
+@pytest.mark.parametrize("pattern", ANY_DEPTH)
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_two_stars_are_directories_at_any_depth(tmp_path, monkeypatch, pattern, is_relative):
+    tree(tmp_path, ".git/x.txt", "b/.x.txt")
+    monkeypatch.chdir(tmp_path)
+    root, lines, names = "" if is_relative else f"{tmp_path}/", [], ANY_DEPTH[pattern]
+    assert expand(root + pattern, "data.path", [".txt"], lines.append) == [f"{root}{name}" for name in names]
+    assert lines[-1] == f"data.path: {root}{pattern}: {len(names)} files"
+
+
+@pytest.mark.parametrize("pattern", ["**/*.txt", "**/**/*.txt", "**/d/*.txt"])
+def test_two_stars_read_each_file_once(tmp_path, pattern):
+    """Links may go round in a circle, or to what is there as well."""
+    tree(tmp_path)
+    wanted = expand(f"{tmp_path}/{pattern}", "data.path")
+    (tmp_path / "b" / "loop").symlink_to(tmp_path)
+    (tmp_path / "f" / "d" / "d").symlink_to(tmp_path / "b" / "d")
+    assert sorted(map(os.path.realpath, expand(f"{tmp_path}/{pattern}", "data.path"))) == wanted
+
+
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
     (tmp_path / os.fsdecode(b"sch\xf6n.txt")).write_text("x")
     for paths in (str(tmp_path), f"{tmp_path}/*"):
@@ -117,6 +153,10 @@ def test_remote_files_are_opened_by_tensorflow(tmp_path):
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\na\t1\n"))
     url = f"file://{tmp_path}"
     assert expand(f"{url}/*.gz", "data.path") == [f"{url}/a.tsv.gz"]
+    tree(tmp_path / "tree")
+    for pattern, names in ANY_DEPTH.items():
+        found = expand(f"{url}/tree/{pattern}", "data.path", [".txt"])
+        assert found == [f"{url}/tree/{name}" for name in names], pattern
     assert next(read(f"{url}/a.tsv.gz")).values == {"text": "a", "label": "1"}
     with pytest.raises(UserError, match=r"none\.tsv: no such file"):
         next(read(f"{url}/none.tsv"))
