@@ -243,9 +243,9 @@ class Documents:
         """Of the shard that was read last."""
         return self._source.counts[self._split]
 
-    def check(self, counts: dict[str, Any]) -> None:
-        """Of all shards together."""
-        self._source.check(self._split, counts)
+    def check(self, counts: dict[str, Any]) -> str:
+        """Of all shards together; what was skipped, in words."""
+        return self._source.check(self._split, counts)
 
 
 @contextlib.contextmanager

@@ -132,6 +132,19 @@ def test_another_field_makes_another_vocabulary(cache, tmp_path):
     assert one.tokenizer.digest() != other.tokenizer.digest()
 
 
+def test_a_blank_file_ends_no_run_that_is_under_way(text, byte_level, tmp_path):
+    """The first one is a shard by itself, which a run that reads beside waits for; all are counted in one note."""
+    for name, content in {"a.txt": "", "b.txt": "\n\n", "c.txt": text.read_text(), "d.txt": " \n"}.items():
+        (tmp_path / name).write_text(content)
+    lines, settings = [], {"cache": tmp_path / "cache", "tokenizer": byte_level}
+    data = datasets.prepare(config("gpt2", f"{tmp_path}/*.txt", **settings), report=lines.append, beside=True)
+    assert data.stores["train"].wait() and data.summary["train"]["documents"] > 80
+    assert next(data.train.batches())["decoder_target_tokens"].shape[0] == 8
+    of_files = [line for line in lines if "files" in line]
+    skipped = f"train: 3 of 4 files without a document, skipped: {tmp_path}/a.txt, {tmp_path}/b.txt and 1 more"
+    assert of_files == [f"data.path: {tmp_path}/*.txt: 4 files", skipped]
+
+
 @pytest.mark.slow
 def test_an_edited_task_of_ones_own_makes_new_records(cache, byte_level, tmp_path, monkeypatch):
     """`data.modules` are a setting too, which must not stand in the place of their digests."""

@@ -131,6 +131,8 @@ def _build(
         plugins.check_unedited(identity)
         _in_parallel(spec, jobs, say, min(workers, len(jobs)), 0 if turn is None else _NICENESS)
     store = publish(directory, len(shards), identity, work.check)
+    if skipped := work.check(store.manifest["counts"]):
+        say.note(skipped)
     if missing:
         say.note(f"prepared {spec.name}: {len(store):,} records in {time.monotonic() - begun:.1f} s")
     return store
@@ -363,5 +365,6 @@ class Corpus:
         """Of the documents that the records are made of."""
         return {name: count for name, count in self.store.manifest["counts"].items() if isinstance(count, int)}
 
-    def check(self, counts: dict[str, Any]) -> None:
-        """The store's records were checked."""
+    def check(self, counts: dict[str, Any]) -> str:
+        """Nothing: the store's records were checked."""
+        return ""

@@ -2,7 +2,7 @@
 
 A document is {"text": string, "origin": int64[2]}; the origin is (number of the file, number of the document in it),
 both from 0. The number in the file is that of the line (text, JSONL), row (Parquet, TFDS) or block (blank_line), so
-that it leads back to the place. Documents without text are skipped and counted.
+that it leads back to the place. Documents without text, and files without documents, are skipped and counted.
 
 Without a `validation_path` a document is held out if the hash of its text falls under `validation_fraction`: the
 choice depends on nothing but the text, and equal documents never stand on both sides. Finished examples of a SeqIO Task
@@ -30,7 +30,7 @@ from jaxpt.data.sources import readers
 from jaxpt.data.tables import Offset
 from jaxpt.data.tables.files import open_file, packed_in
 from jaxpt.data.tables.files import size as size_of
-from jaxpt.errors import UserError, shown
+from jaxpt.errors import UserError, listed, shown
 
 Text = str | np.ndarray  # a text, or the token ids that a registered Task gives
 Reader = Callable[[str, Offset], Iterator[tuple[int, Text]]]
@@ -69,7 +69,6 @@ class Source:
       language: of its text, where the configuration says it.
       sentences: how objectives cut its documents, as `data.sentences` has it.
       found: what is in each directory that stands for files, in words.
-      has_whole_files: a file is one document; one without text is a document without text, and is skipped.
       fields: of two texts that make a document, joined by `readers.PAIR_SEPARATOR`.
       failure: the mistake that ended a reading inside tf.data, which would hide it.
       counts: {split: {"documents": n, "empty": n, "files": {file: documents before any is held out}}} of the last
@@ -98,7 +97,6 @@ class Source:
         self._files, self._read, self._fraction, self._cut, self._size = files, read, fraction, cut, size
         self.tokenized, self.language, self.fields, self.sentences = tokenized, None, None, "rule"
         self.found: tuple[str, ...] = ()
-        self.has_whole_files = False
         self.failure: Exception | None = None
         self.counts: dict[str, dict[str, Any]] = {}
         self.consumed = 0
@@ -178,21 +176,28 @@ class Source:
         """Whether a document of the split's files belongs to the split, where both splits have the same files."""
         return self._fraction is None or held_out(text, self._fraction) == (split == "validation")
 
-    def check(self, split: str, counts: dict[str, Any]) -> None:
-        """Raises UserError where a file has no documents, or a split none.
+    def check(self, split: str, counts: dict[str, Any]) -> str:
+        """Raises UserError where no file has documents, or a split none.
 
         Args:
           split: "train" or "validation".
           counts: of all its pieces together, as in `counts`.
+
+        Returns:
+          How many files have none, in words; "" where all have some, or the files are those of the other split.
         """
-        for number, num_documents in counts["files"].items():
-            if not num_documents and not (self.has_whole_files and any(counts["files"].values())):
-                raise UserError(f"{self._files[split][int(number)]}: no documents in it")
+        paths = self._files[split]
+        blank = [paths[int(number)] for number, num_documents in counts["files"].items() if not num_documents]
+        if blank and len(blank) == len(counts["files"]):
+            raise readers.no_documents(blank)
         if not counts["documents"]:
             raise UserError(
                 f"data.validation_fraction: {self._fraction} of {sum(counts['files'].values())} documents leaves the "
                 f"{split} split empty; give data.validation_path, another fraction or more documents"
             )
+        if not blank or (self._fraction is not None and split != "train"):
+            return ""
+        return f"{split}: {len(blank):,} of {len(paths):,} files without a document, skipped: {listed(blank, 2)}"
 
     def dataset(self, split: str, pieces: Iterable[Piece] | None = None) -> tf.data.Dataset:
         """The same as a dataset; a mistake inside it ends it and is kept in `failure`.

@@ -130,15 +130,19 @@ class Examples(Source):
         signature = {"inputs": ids, "targets": ids, "origin": tf.TensorSpec([3], tf.int64)}
         return from_generator(functools.partial(self._elements, split, selected), signature, self.fail)
 
-    def check(self, split: str, counts: dict[str, Any]) -> None:
+    def check(self, split: str, counts: dict[str, Any]) -> str:
         """Raises UserError where a split has no example at all.
 
         Args:
           split: "train" or "validation".
           counts: of all its shards together.
+
+        Returns:
+          "": a shard may have none.
         """
         if not counts["documents"]:
             raise UserError(f"data.task: {self._task.name} gives no examples for {split}")
+        return ""
 
     def _elements(self, split: str, pieces: Sequence[Piece]) -> Iterator[dict[str, Any]]:
         counts: dict[str, Any] = {"documents": 0, "empty": 0, "files": {}}

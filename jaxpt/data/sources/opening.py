@@ -84,7 +84,7 @@ def _open(data: DataConfig, examples: int | None, ascii_blanks: bool) -> Source:
         cut=lambda path, every: readers.cuts(path, data, every, ascii_blanks),
         size=size,
     )
-    source.found, source.has_whole_files = tuple(lines), data.documents == "file"
+    source.found = tuple(lines)
     return source
 
 

@@ -5,14 +5,14 @@ How the files of a format are read, and cut, is the matter of `jaxpt.data.tables
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxpt.config import DataConfig, SourceConfig
 from jaxpt.data import tables
-from jaxpt.data.tables.rows import START, Offset
+from jaxpt.data.tables.rows import START, NoRowsError, Offset
 from jaxpt.errors import UserError
 
 SUFFIXES = {
@@ -71,12 +71,24 @@ def check_beginnings(data: DataConfig) -> None:
       data: of text files.
 
     Raises:
-      UserError: as `text_files` and `read`.
+      UserError: as `text_files` and `read`; there is no document in any file.
     """
     for of_split in text_files(data).values():
-        for path in of_split[:CHECKED_FILES]:
-            if "://" not in path:
-                collections.deque(itertools.islice(read(path, data, START), CHECKED_DOCUMENTS), maxlen=0)
+        blank = [_is_blank(path, data) for path in of_split[:CHECKED_FILES] if "://" not in path]
+        if blank and all(blank) and len(blank) == len(of_split):
+            raise no_documents(of_split)
+
+
+def _is_blank(path: str, data: DataConfig) -> bool:
+    """True if a file has no document; its first ones are read."""
+    have_text = [bool(text.strip()) for _, text in itertools.islice(read(path, data, START), CHECKED_DOCUMENTS)]
+    return len(have_text) < CHECKED_DOCUMENTS and not any(have_text)
+
+
+def no_documents(paths: Sequence[str]) -> UserError:
+    """What is said where no file of a split has a document."""
+    others = f", nor in {len(paths) - 1:,} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else ""
+    return UserError(f"{paths[0]}: no documents in it{others}")
 
 
 def _format(path: str, data: SourceConfig) -> str:
@@ -104,7 +116,7 @@ def read(path: str, data: DataConfig, start: Offset) -> Iterator[tuple[int, str]
       start: where to begin.
 
     Yields:
-      (number of the document in the file, text); "" where a field has no value.
+      (number of the document in the file, text); "" where a field has no value. Nothing of a file without rows.
 
     Raises:
       UserError: names the file and line that is not as it should be.
@@ -114,12 +126,13 @@ def read(path: str, data: DataConfig, start: Offset) -> Iterator[tuple[int, str]
         raise UserError(f"{path}: a text file has no fields (data.fields); wants JSONL or Parquet")
     fields = ("text",) if format == "text" else data.fields or (data.field,)
     key = "data.field" if data.fields is None else "data.fields"
-    for row in tables.read(path, format, start=start, **_options(format, data)):
-        values = [row.values.get(field) for field in fields]
-        if not all(isinstance(value, str) for value in values):
-            place = f"{tables.where(path, row, format)} ({key})"
-            values = [_text(row, field, place) for field in fields]
-        yield row.number - 1, document(values)
+    with contextlib.suppress(NoRowsError):
+        for row in tables.read(path, format, start=start, **_options(format, data)):
+            values = [row.values.get(field) for field in fields]
+            if not all(isinstance(value, str) for value in values):
+                place = f"{tables.where(path, row, format)} ({key})"
+                values = [_text(row, field, place) for field in fields]
+            yield row.number - 1, document(values)
 
 
 def _text(row: tables.Row, field: str, place: str) -> str:

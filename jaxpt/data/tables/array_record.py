@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxpt.data.tables.quiet_tensorflow import tensorflow
-from jaxpt.data.tables.rows import START, Offset, Row
+from jaxpt.data.tables.rows import START, NoRowsError, Offset, Row
 from jaxpt.errors import UserError, printable
 from jaxpt.runtime import packages
 
@@ -37,7 +37,7 @@ def array_record(path: str, start: Offset = START, columns: Sequence[str] = ()) 
     try:
         total = reader.num_records()
         if not total:
-            raise UserError(f"{path}: no records in it")
+            raise NoRowsError(f"{path}: no records in it")
         for begin in range(start.number, total, RECORDS_AT_ONCE):
             records = reader.read(range(begin, min(begin + RECORDS_AT_ONCE, total)))
             for number, record in enumerate(records, begin + 1):

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxpt.data.tables import super_glue
 from jaxpt.data.tables.files import read_lines, read_whole
-from jaxpt.data.tables.rows import START, Offset, Row
+from jaxpt.data.tables.rows import START, NoRowsError, Offset, Row
 from jaxpt.errors import UserError, shown
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -49,7 +49,7 @@ def jsonl(
             rows += 1
             yield Row(rows if super_glue.is_nested(values) else number, values)
     if not rows and not start.offset:
-        raise UserError(f"{path}: is empty; wants a JSON object a line")
+        raise NoRowsError(f"{path}: is empty; wants a JSON object a line")
 
 
 def _object(line: str, place: str, replace_surrogates: bool = True) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxpt.data.tables.files import open_file
-from jaxpt.data.tables.rows import START, Offset, Row
+from jaxpt.data.tables.rows import START, NoRowsError, Offset, Row
 from jaxpt.errors import UserError, printable
 
 
@@ -49,7 +49,7 @@ def parquet(path: str, start: Offset = START, columns: Sequence[str] = ()) -> It
         why = printable(str(error) or type(error).__name__, 200)
         raise UserError(f"{path}: not a readable Parquet file{place} ({why}); fetch or write it again") from None
     if not rows:
-        raise UserError(f"{path}: no rows in it")
+        raise NoRowsError(f"{path}: no rows in it")
 
 
 def cuts(path: str, every: int, columns: Sequence[str] = ()) -> Iterator[tuple[Offset, int]]:

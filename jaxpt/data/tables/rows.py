@@ -41,6 +41,10 @@ class Offset(NamedTuple):
 START = Offset()
 
 
+class NoRowsError(UserError):
+    """A file has no rows, which may be right where it is one of several."""
+
+
 def column(row: Row, name: str, place: str = "") -> Any:
     """The value of a column.
 

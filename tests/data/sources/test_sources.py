@@ -71,8 +71,26 @@ def test_a_file_is_a_document(tmp_path):
     assert source.counts["train"]["empty"] == 1, "a blank file is a document without text"
     assert source.found == (f"data.path: {folder}: 42 files (41 .txt, 1 .md.gz); left out: 1 .pdf",)
     assert len(list(readers.cuts(str(folder / "00.txt"), data, 4))) == 1, "a file is not cut"
-    with pytest.raises(UserError, match=r"blank\.txt: no documents in it"):
+    with pytest.raises(UserError, match=r"blank\.txt: no documents in it$"):
         list(open_source(config(folder / "blank.txt", documents="file")).documents("train"))
+
+
+def test_files_without_a_document_are_skipped_where_others_have_some(tmp_path):
+    """Of texts in several files a few are blank; at the end of hours of preparing it would end the run."""
+    for name, content in {"a.txt": "", "b.txt": "\n\n", "c.jsonl": '{"text": ""}\n', "d.jsonl": "\n"}.items():
+        (tmp_path / name).write_text(content)
+    text = write(tmp_path / "e.txt")
+    source = open_source(config(f"{tmp_path}/*.*"))
+    assert len([*source.documents("train"), *source.documents("validation")]) == len(LINES)
+    skipped = f"train: 4 of 5 files without a document, skipped: {tmp_path}/a.txt, {tmp_path}/b.txt and 2 more"
+    assert [source.check(split, source.counts[split]) for split in ("train", "validation")] == [skipped, ""]
+    readers.check_beginnings(config(f"{tmp_path}/*.*"))
+    text.unlink()
+    for check in (readers.check_beginnings, lambda data: list(open_source(data).documents("train"))):
+        with pytest.raises(UserError, match=r"a\.txt: no documents in it, nor in 3 other files$"):
+            check(config(f"{tmp_path}/*.*"))
+    write(tmp_path / "e.txt", [*[""] * 30, "the first text comes late"])
+    readers.check_beginnings(config(f"{tmp_path}/*.*"))
 
 
 @pytest.mark.parametrize("every", [1, 10, 11, 20, 25])
