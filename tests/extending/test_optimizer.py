@@ -7,6 +7,7 @@ import sys
 import jax
 import pytest
 
+from jaxpt.config.kinds import _imported
 from jaxpt.train import compiled
 from tests import families
 from tests.extending.test_schedule import RESTARTS
@@ -53,6 +54,7 @@ def test_it_trains_and_resumes_and_an_edit_before_is_said(lab, capsys):
 
     lab.module("signum", SIGN + "\n# now otherwise")
     del sys.modules[optimizer["kind"]]  # as a restart does
+    _imported.cache_clear()
     assert lab.train("stopped", "train.steps=5", "checkpoint.every=2", optimizer=optimizer) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"edited since the checkpoint: {optimizer['kind']}; the steps from here on use the code as it is now" in said
