@@ -4,7 +4,7 @@
     python tools/grids.py run [WORD ...] [--seed N]  those whose name has one of the words; all without words
 
 A grid is a test of which the suite has only a few cases; the others have the marker `grid` (`tests/grids.py`). Random
-cases depend on the seed. Exits with 1 where a case fails.
+cases depend on the seed. Exits with 1 where a case fails, and with 2 where there is none to run.
 
 The cases of a grid are run 25 at a time, in a process each, since what they compile stays in memory. A line for each
 such piece is appended to `tools/grids.jsonl`: a call that was stopped goes on after the last one, on the same commit.
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "tools" / "grids.jsonl"
@@ -28,15 +29,24 @@ PIECE = 25
 """Cases of a process."""
 
 
-def collected() -> dict[str, list[str]]:
-    """{a test: its cases that only a grid has}"""
+def collected(seed: int) -> dict[str, list[str]]:
+    """{a test: its cases that only a grid has}; those of random grids have the seed in their names."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-m", "grid"]
-    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    environment = os.environ | {"JAXPT_GRID_SEED": str(seed)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 5):
+        errors = re.findall(r"^ERROR (.+)", done.stdout, re.MULTILINE) or (done.stdout + done.stderr).splitlines()[-1:]
+        _refuse(f"pytest could not collect the tests, exit code {done.returncode}: {'; '.join(errors)}")
     grids = collections.defaultdict(list)
-    for line in output.splitlines():
+    for line in done.stdout.splitlines():
         if "::" in line:
             grids[line.partition("[")[0]].append(line)
     return dict(grids)
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"grids.py: {message}", file=sys.stderr)
+    sys.exit(2)
 
 
 def results() -> list[dict]:
@@ -53,7 +63,8 @@ def last_runs() -> dict[str, dict]:
             runs[row["grid"]] = row
             continue
         counts = {word: last.get(word, 0) + row.get(word, 0) for word in ("passed", "failed", "skipped", "error")}
-        runs[row["grid"]] = last | row | {word: count for word, count in counts.items() if count}
+        ended = {"exit": last.get("exit") or row.get("exit", 0)}
+        runs[row["grid"]] = last | row | ended | {word: count for word, count in counts.items() if count}
     return runs
 
 
@@ -96,7 +107,8 @@ def show(grids: dict[str, list[str]]) -> None:
     for grid, cases in sorted(grids.items()):
         ran = last.get(grid)
         when = "never ran" if ran is None else f"{ran['date']} on {ran['commit']}, {ran.get('passed', 0)} passed"
-        when += f", {ran['failed']} FAILED" if ran and ran.get("failed") else ""
+        failed = ran.get("failed", 0) + ran.get("error", 0) if ran else 0
+        when += f", {failed} FAILED" if failed else f", FAILED with {ran['exit']}" if ran and ran.get("exit") else ""
         when += f", stopped after {ran['to']}" if ran and ran.get("to", len(cases)) < len(cases) else ""
         print(f"{len(cases):4} cases  {grid}: {when}")
 
@@ -108,11 +120,13 @@ def main() -> int:
     running.add_argument("words", nargs="*")
     running.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    grids = collected()
     if options.command is None:
-        show(grids)
+        show(collected(0))
         return 0
+    grids = collected(options.seed)
     chosen = [grid for grid in sorted(grids) if not options.words or any(word in grid for word in options.words)]
+    if not chosen:
+        _refuse(f"no grid has {' or '.join(options.words)} in its name; tools/grids.py lists them")
     failed = False
     last, commit = last_runs(), _commit()
     for grid in chosen:

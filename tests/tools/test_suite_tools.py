@@ -39,18 +39,67 @@ def test_the_last_run_of_each_grid_is_shown(tmp_path, monkeypatch, capsys):
     runs = [
         {"grid": "tests/a.py::test_b", "date": "2026-01-02", "commit": "abc", "passed": 3, "exit": 0},
         {"grid": "tests/a.py::test_b", "date": "2026-01-03", "commit": "def", "passed": 2, "failed": 1, "exit": 1},
+        {"grid": "tests/a.py::test_e", "date": "today", "commit": "abc", "seed": 0, "from": 0, "to": 25, "exit": 4},
+        {"grid": "tests/a.py::test_e", "commit": "abc", "seed": 0, "from": 25, "to": 26, "passed": 1, "exit": 0},
         {"grid": "tests/a.py::test_d", "commit": "def", "seed": 0, "from": 0, "to": 25, "passed": 20, "failed": 5},
         {"grid": "tests/a.py::test_d", "commit": "abc", "seed": 0, "from": 0, "to": 25, "passed": 24, "failed": 1},
         {"grid": "tests/a.py::test_d", "commit": "abc", "seed": 0, "from": 25, "to": 50, "passed": 25, "date": "today"},
     ]
     monkeypatch.setattr(grid_runs, "RESULTS", tmp_path / "grids.jsonl")
     (tmp_path / "grids.jsonl").write_text("".join(json.dumps(row) + "\n" for row in runs))
-    grid_runs.show({f"tests/a.py::test_{name}": ["x"] * count for name, count in (("b", 3), ("c", 1), ("d", 60))})
+    counts = {"b": 3, "c": 1, "d": 60, "e": 26}
+    grid_runs.show({f"tests/a.py::test_{name}": ["x"] * count for name, count in counts.items()})
     assert capsys.readouterr().out.splitlines() == [
         "   3 cases  tests/a.py::test_b: 2026-01-03 on def, 2 passed, 1 FAILED",
         "   1 cases  tests/a.py::test_c: never ran",
         "  60 cases  tests/a.py::test_d: today on abc, 49 passed, 1 FAILED, stopped after 50",
+        "  26 cases  tests/a.py::test_e: today on abc, 1 passed, FAILED with 4",
     ]
+
+
+TINY = """
+import pytest
+from tests import grids
+
+@pytest.mark.parametrize("seed", grids.seeds(1, 2))
+def test_tiny(seed):
+    assert seed < 5
+
+@pytest.mark.parametrize("seed", grids.seeds(1, 1))
+def test_other(seed):
+    pass
+"""
+
+
+def grid_tool(monkeypatch, folder, *words):
+    """The exit code of `tools/grids.py` on the tests in a folder."""
+    monkeypatch.setattr(grid_runs, "ROOT", folder)
+    monkeypatch.setattr(grid_runs, "RESULTS", folder / "grids.jsonl")
+    monkeypatch.setattr(grid_runs, "_commit", lambda: "abc")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(sys, "argv", ["grids.py", *words])
+    try:
+        return grid_runs.main()
+    except SystemExit as stopped:
+        return stopped.code
+
+
+@pytest.mark.slow
+def test_the_cases_of_a_seed_run(tmp_path, monkeypatch, capsys):
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = grid\n")
+    (tmp_path / "test_a.py").write_text(TINY)
+    assert grid_tool(monkeypatch, tmp_path, "run", "test_t", "--seed", "1") == 0  # seeds 3 and 4
+    assert grid_tool(monkeypatch, tmp_path, "run", "test_t", "--seed", "2") == 1  # 5 and 6
+    rows = grid_runs.results()
+    assert [(row.get("passed"), row.get("failed"), row["exit"]) for row in rows] == [(2, None, 0), (None, 2, 1)]
+    assert {row["grid"] for row in rows} == {"test_a.py::test_tiny"}
+    capsys.readouterr()
+    assert grid_tool(monkeypatch, tmp_path, "run", "nosuch") == 2
+    (tmp_path / "test_b.py").write_text("import nosuch")
+    assert grid_tool(monkeypatch, tmp_path, "run", "test_t") == 2 and grid_runs.results() == rows
+    unknown, broken = capsys.readouterr().err.splitlines()
+    assert unknown == "grids.py: no grid has nosuch in its name; tools/grids.py lists them"
+    assert broken.startswith("grids.py: pytest could not collect the tests, exit code 2: test_b.py")
 
 
 @pytest.mark.slow
