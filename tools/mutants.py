@@ -8,8 +8,9 @@
 applies each mutant to a copy of the checkout and runs the tests that execute its line, cheapest files first, until one
 fails; a mutant that survives them meets the whole quick suite. Which tests execute a line is read from coverage data
 with a context per test (`JAXPT_TEST_COSTS=costs.jsonl pytest --cov=jaxpt --cov-branch --cov-context=test`), what they
-cost from `costs.jsonl`. Results are appended one by one: the same command continues an interrupted one. `compare` lists
-the mutants that only one of two runs caught.
+cost from `costs.jsonl`. Results are appended one by one: the same command continues an interrupted one. Where pytest
+did not run, or a test fails without the mutant too, that is an error: it is printed, not appended, and the exit code is
+1. `compare` lists the mutants that only one of two runs caught.
 """
 
 import argparse
@@ -222,6 +223,10 @@ def tests_of_lines(coverage: Path, costs: dict[str, float], checkout: Path, muta
     return [test for file in sorted(by_file, key=lambda file: (price[file], file)) for test in by_file[file]]
 
 
+class NotRunError(Exception):
+    """Pytest ran no test, or one that fails on the unchanged code too."""
+
+
 class Runner:
     """Copies of a checkout, one for each job, and pytest in them."""
 
@@ -253,7 +258,15 @@ class Runner:
             return {"number": mutant.number, "outcome": "gone"}
         try:
             file.write_text(text[:start] + mutant.new + text[start + len(mutant.old) :], "utf-8")
-            return {"number": mutant.number} | self._outcome(mutant, copy)
+            row = self._outcome(mutant, copy)
+            file.write_text(text, "utf-8")
+            if row["by"]:
+                again = [row["by"]] if "::" in row["by"] else ["--collect-only"]
+                if self._pytest(copy, ["-n", "0", "-m", "", *again], 5 * SECONDS):
+                    raise NotRunError(f"fails without the mutant too: {row['by']}")
+            return {"number": mutant.number} | row
+        except NotRunError as error:
+            return {"number": mutant.number, "outcome": "error", "by": str(error)}
         finally:
             file.write_text(text, "utf-8")
             self.copies.put(copy)
@@ -272,7 +285,11 @@ class Runner:
 
     @staticmethod
     def _pytest(copy: Path, arguments: list[str], seconds: float) -> str | None:
-        """The first test that fails; None if all pass."""
+        """The first test that fails; None if all pass.
+
+        Raises:
+          NotRunError: pytest had an error of its own, a test is not there, or there is none.
+        """
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-rfE", *arguments]
         environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
@@ -281,25 +298,36 @@ class Runner:
             )
         except subprocess.TimeoutExpired:
             return "(no end)"
-        if done.returncode in (0, 5):
+        if done.returncode == 0:
             return None
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
-        return failed[1] if failed else "(pytest itself) " + (done.stdout + done.stderr).strip()[-200:]
+        said = (done.stdout + done.stderr).strip()
+        if done.returncode in (3, 4, 5) and "while loading conftest" not in said:  # which a mutant can be the cause of
+            raise NotRunError(f"pytest ended with {done.returncode}: {said[-200:]}")
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.M)
+        return failed[1] if failed else f"(pytest itself) {said[-200:]}"
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     mutants = read_mutants(options.mutants)
+    if unknown := set(options.only or ()) - {mutant.number for mutant in mutants}:
+        print(f"mutants.py: --only: {options.mutants} has no mutant {sorted(unknown)}", file=sys.stderr)
+        return 2
     done = {row["number"] for row in read_results(options.results)} if options.results.exists() else set()
     wanted = [m for m in mutants if m.number not in done and (not options.only or m.number in options.only)]
     runner = Runner(options.checkout.resolve(), options.coverage.resolve(), options.costs, options.jobs)
+    errors = 0
     try:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             for row in concurrent.futures.as_completed([pool.submit(runner, mutant) for mutant in wanted]):
+                print(json.dumps(row.result()), flush=True)
+                if row.result()["outcome"] == "error":
+                    errors += 1
+                    continue
                 with options.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row.result()) + "\n")
-                print(json.dumps(row.result()), flush=True)
     finally:
         shutil.rmtree(runner.top)
+    return int(errors > 0)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
@@ -325,7 +353,7 @@ def compare(before: Path, after: Path, mutants: Path) -> None:
     print(*(f"{sum(rows.values())} of {len(rows)} caught {when}" for rows, when in zip(caught, ("before", "after"))))
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     drawing = commands.add_parser("draw")
@@ -348,10 +376,11 @@ def main() -> None:
         for mutant in draw(options.seed, options.count):
             print(json.dumps(mutant._asdict()))
     elif options.command == "run":
-        run(options)
+        return run(options)
     else:
         compare(options.before, options.after, options.mutants)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,6 +2,8 @@
 
 import doctest
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -122,6 +124,29 @@ def test_a_mutant_is_found_again_where_its_lines_have_moved():
     assert mutants.place(mutant, "\n\nx < y\n") == 2
     assert mutants.place(mutant, "\nx < y\nx < y\n") is None
     assert mutants.place(mutant, "x > y\n") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "names, outcome, by",
+    [
+        ("test_less", "caught", "test_a.py::test_less"),
+        ("test_less[a b]", "error", "pytest ended with 4: "),
+        ("test_wrong", "error", "fails without the mutant too: test_a.py::test_wrong"),
+    ],
+)
+def test_only_a_test_that_the_mutant_fails_catches_it(tmp_path, monkeypatch, names, outcome, by):
+    (tmp_path / "f.py").write_text("def less(x, y):\n    return x < y\n")
+    tests = "from f import less\n\ndef test_less():\n    assert not less(1, 1)\n\ndef test_wrong():\n    assert 0\n"
+    (tmp_path / "test_a.py").write_text(tests)
+    for command in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(mutants, "tests_of_lines", lambda *_: [f"test_a.py::{names}"])  # without coverage data
+    runner = mutants.Runner(tmp_path, tmp_path, None, 1)
+    mutant = mutants.Mutant(3, "p", "f.py", 2, "bound", "    return x < y", "    return x <= y")
+    row = runner(mutant)
+    shutil.rmtree(runner.top)
+    assert (row["number"], row["outcome"]) == (3, outcome) and row["by"].startswith(by)
 
 
 def test_a_campaign_counts_what_its_parts_say():
