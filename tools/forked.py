@@ -1,6 +1,6 @@
 """Small runs in processes that are forked from one that has imported everything and started no backend.
 
-For `tools/kills.py` and `tools/injections.py`.
+For `tools/kills.py` and `tools/injections.py`. Exit codes are None for a process that was stuck, which is a failure.
 """
 
 import json
@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pydoc_data.topics
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -90,8 +91,9 @@ class Run:
         return all(process.is_alive() for process in self.processes)
 
     def wait_for(self, pattern):
-        """Returns at a line that matches, or where a process has ended."""
-        while self.is_alive() and not re.search(pattern, self.said(), re.MULTILINE):
+        """Returns at a line that matches, or where a process has ended, or at the deadline."""
+        end = time.monotonic() + DEADLINE
+        while self.is_alive() and time.monotonic() < end and not re.search(pattern, self.said(), re.MULTILINE):
             time.sleep(0.01)
 
     def codes(self, but=None):
@@ -105,6 +107,16 @@ class Run:
             process.join()
             return None
         return process.exitcode
+
+
+def ended(process, seconds=DEADLINE):
+    """The exit code of a `subprocess.Popen`; None if it is stuck, and is killed."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return None
 
 
 def newest(run_dir):

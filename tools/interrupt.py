@@ -110,25 +110,29 @@ def interrupt(folder, run_dir, stage, seconds, rng, numbers, saved):
     """Starts or resumes the run and sends a signal in a stage; steps whose save was asked for are added to `saved`.
 
     Returns:
-      (signal, or None where the run ended before; exit code; seconds from the signal to the end; output; what was
-      wrong with a save, "" if nothing was).
+      (signal, or None where the run ended before; exit code, None of a stuck run; seconds from the signal to the end;
+      output; what was wrong with a save, "" if nothing was).
     """
     started = start(folder, run_dir, cold_imports=stage == "imports" and rng.random() < 0.5)
-    output, pattern = Output(started), STAGES[stage][0]
+    output, pattern, end = Output(started), STAGES[stage][0], time.monotonic() + forked.DEADLINE
     while pattern is not None and output.find(pattern) is None and started.poll() is None:
+        if time.monotonic() > end:
+            return None, forked.ended(started, 0), 0.0, output, ""
         time.sleep(0.005)
     time.sleep(rng.random() * seconds)
     number = rng.choice(numbers)
     if started.poll() is not None:
         return None, started.returncode, 0.0, output, ""
     while number != signal.SIGKILL and started.poll() is None and not is_handled(started, number):
+        if time.monotonic() > end:
+            return None, forked.ended(started, 0), 0.0, output, ""
         time.sleep(0.001)  # jaxpt has not begun: the system would end it
     started.send_signal(number)
     wrong = no_save(started, output, run_dir, saved) if number in SAVES else ""
     sent = time.monotonic()
     if number in SAVES:
         started.terminate()
-    code = started.wait(timeout=120)
+    code = forked.ended(started, 120)
     output.join(5)
     return number, code, time.monotonic() - sent, output, wrong
 
@@ -155,7 +159,9 @@ def is_handled(started, number):
 
 
 def right_code(number, code):
-    """Whether a process ended as it should after a signal."""
+    """Whether a process ended as it should after a signal, or without one."""
+    if number is None:
+        return code == 0
     if number in SAVES:  # its last step may have come before SIGTERM did
         return code in (0, 128 + signal.SIGTERM)
     return code == (-number if number == signal.SIGKILL else 128 + number)
@@ -181,7 +187,7 @@ def main():
         begun = time.monotonic()
         whole = start(folder, folder / "whole")
         output = Output(whole)
-        if whole.wait() != 0:
+        if forked.ended(whole) != 0:
             raise SystemExit("\n".join(output.lines))
         times = durations(output, begun, time.monotonic())
         print("uninterrupted, seconds of each stage:", {k: round(v, 2) for k, v in times.items()}, flush=True)
@@ -196,24 +202,26 @@ def main():
                 folder, folder / "run", stage, times.get(stage, 1.0), rng, numbers, saved
             )
             named = "ended before" if number is None else signal.Signals(number).name
-            print(f"{stage:13} {named:12} exit {code:4}  {seconds:6.2f} s  step {standing(folder / 'run'):4}  "
+            print(f"{stage:13} {named:12} exit {code!s:>4}  {seconds:6.2f} s  step {standing(folder / 'run'):4}  "
                   f"{output.lines[-1] if output.lines else ''}"[:170], flush=True)  # fmt: skip
             if number is None:  # what the whole run prepared is there now: the stage is shorter
                 times[stage] = times.get(stage, 1.0) / 2
             else:
                 waits.append(seconds)
-                if problem or not right_code(number, code):
-                    wrong.append((stage, named, code, problem, output.lines[-5:]))
+            if problem or not right_code(number, code):
+                wrong.append((stage, named, code, problem, output.lines[-5:]))
         last = start(folder, folder / "run")
         output = Output(last)
-        code = last.wait()
-        if code != 0:
+        code, equal = forked.ended(last), "not compared"
+        if code == 0:
+            equal = forked.digests(folder / "run", STEPS) == forked.digests(folder / "whole", STEPS)
+        else:
             wrong.append(("last", code, output.lines[-5:]))
-        equal = forked.digests(folder / "run", STEPS) == forked.digests(folder / "whole", STEPS)
     if len(saved) > 3 and all(step % REGULAR == 0 for step in saved):
         wrong.append(("requests", f"all saves are regular ones: {saved}"))
     quick = sum(wait <= 2 for wait in waits)
-    print(f"{len(waits)} signals; reaction: median {statistics.median(waits):.2f} s, longest {max(waits):.2f} s, "
+    median, longest = statistics.median(waits or [0]), max(waits, default=0)
+    print(f"{len(waits)} signals; reaction: median {median:.2f} s, longest {longest:.2f} s, "
           f"within 2 s {quick} of {len(waits)}; final state bit-equal: {equal}")  # fmt: skip
     for found in wrong:
         print("WRONG", *found)

@@ -29,6 +29,8 @@ import psutil
 import yaml
 
 STEPS = 20
+STUCK = 3600
+"""Seconds after which a study counts as stuck."""
 PRETRAINING = {
     "data.path": "{folder}/corpus.txt", "data.cache_dir": "{folder}/cache", "data.length": 32, "data.batch_size": 8,
     "model.layers": 1, "train.phases": [], "train.steps": STEPS, "train.eval_every": 10, "train.log_every": 1,
@@ -108,7 +110,7 @@ def main():
         path, log = write_study(folder), folder / "log"
         for directory in (folder / "first", folder / "whole"):  # the second one finds records and programs
             begun = time.monotonic()
-            if code := start(path, directory, log).wait():
+            if (code := forked.ended(start(path, directory, log), STUCK)) != 0:
                 raise SystemExit(f"the whole study ended with {code}\n{last_lines(log)}")
         seconds, whole = time.monotonic() - begun, end_of(folder / "whole")
         print(f"whole: {seconds:.0f} s, {len(whole[0])} runs", flush=True)
@@ -123,12 +125,12 @@ def main():
                         victim = kill_one(study, rng)
                         killed += 1
                         print(f"{victim} killed after {time.monotonic() - begun:.1f} s", flush=True)
-                code = study.wait()
+                code = forked.ended(study, STUCK)
                 if code not in (0, 75, -signal.SIGKILL) or re.search("^Traceback", log.read_text(), re.MULTILINE):
                     problems.append(f"exit code {code}:\n{last_lines(log)}")
-                if code == 0 or (code > 0 and victim is None):
+                if code in (0, None) or (code > 0 and victim is None):
                     break
-            if code:
+            if code != 0:
                 problems.append(f"ended with {code}:\n{last_lines(log)}")
             elif different := differences(end_of(directory), whole):
                 problems.append(f"other ends: {different}")

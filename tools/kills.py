@@ -91,13 +91,14 @@ def refusal(run, codes, before):
     return ""
 
 
-def chain(kind, folder, run_dir, seconds, rng, kills):
+def chain(kind, folder, run_dir, whole, seconds, rng, kills):
     """One run, killed until it has come to its end or `kills` are spent.
 
     Args:
       kind: a key of KINDS.
       folder: with the corpus and the whole runs.
       run_dir: of the chain.
+      whole: the end of the whole run.
       seconds: what the whole run took.
       rng: of the moments.
       kills: at most.
@@ -111,7 +112,11 @@ def chain(kind, folder, run_dir, seconds, rng, kills):
         if done >= kills or before == STEPS:
             codes = run.codes()
             wrong += [problem] if (problem := refusal(run, codes, before)) else []
-            wrong += [f"ended with {codes}"] if any(codes) else []
+            if set(codes) == {0}:
+                pairs = zip(("arrays", "losses"), end_of(run_dir), whole, strict=True)
+                wrong += [f"other {what}" for what, ours, theirs in pairs if ours != theirs]
+            elif not problem:
+                wrong.append(f"ended with {codes}")
             return done, wrong
         if rng.random() < 0.5:
             time.sleep(rng.random() * seconds * (1 - 0.6 * (before or 0) / STEPS))
@@ -147,7 +152,7 @@ def main():
         for kind in dict.fromkeys(["bert", *kinds] if "finetuning" in kinds else kinds):
             for run_dir in (folder / f"first_{kind}", folder / kind):  # the second one finds records and programs
                 begun, run = time.monotonic(), start(kind, folder, run_dir)
-                if any(codes := run.codes()):
+                if set(codes := run.codes()) != {0}:
                     raise SystemExit(f"{kind}: the whole run ended with {codes}\n{run.said()}")
             whole[kind] = end_of(folder / kind), time.monotonic() - begun
             print(f"{kind:11} whole, {whole[kind][1]:5.1f} s", flush=True)
@@ -155,9 +160,7 @@ def main():
         while total < arguments.kills:
             kind, run_dir, begun = kinds[number % len(kinds)], folder / f"chain_{number}", time.monotonic()
             most = min(MOST_KILLS, arguments.kills - total)
-            kills, problems = chain(kind, folder, run_dir, whole[kind][1], rng, most)
-            pairs = zip(("arrays", "losses"), end_of(run_dir), whole[kind][0], strict=True)
-            problems += [f"other {what}" for what, ours, theirs in pairs if ours != theirs]
+            kills, problems = chain(kind, folder, run_dir, *whole[kind], rng, most)
             total, wrong, number = total + kills, wrong + len(problems), number + 1
             print(f"{kind:11} {kills} kills, {time.monotonic() - begun:5.1f} s", flush=True)
             for problem in problems:
