@@ -170,10 +170,13 @@ def main() -> None:
     only = {int(number) for number in arguments.only.split(",") if number}
     wrong = count = late = 0
     with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.prepared or Path(temporary)
-        if folder == Path(temporary) or not folder.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            prepare(folder)
+        folder = arguments.prepared or Path(temporary) / "prepared"
+        if not folder.exists():
+            partial = folder.with_name(f"{folder.name}.partial")  # of a call that was stopped
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            prepare(partial)
+            partial.rename(folder)
         for row in answers(folder, arguments.surface, only):
             count, wrong, late = count + 1, wrong + bool(row.problem), late + (row.seconds > LATE)
             times = f"{row.seconds:6.1f} s {row.cpu_seconds:6.1f} s CPU"

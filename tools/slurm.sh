@@ -45,8 +45,11 @@ main() {
   step "$SLURM_JOB_ID" "$@"
   "${srun[@]}" || code=$?
   if [[ -z $told ]] && again "$code"; then
-    echo "tools/slurm.sh: exit code $code, queued again"
-    scontrol requeue "$SLURM_JOB_ID"
+    if scontrol requeue "$SLURM_JOB_ID"; then
+      echo "tools/slurm.sh: exit code $code, queued again"
+    else
+      echo "tools/slurm.sh: exit code $code, but scontrol requeue $SLURM_JOB_ID failed: sbatch starts it again" >&2
+    fi
   fi
   return "$code"
 }

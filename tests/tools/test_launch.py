@@ -39,6 +39,7 @@ case "${0##*/} $*" in
   "git cat-file "*) exit 1 ;;
   "git "*" status "*) printf "${CHANGED- M changed.py\\n}" ;;
   srun*) [[ -z ${SCANCEL-} ]] || kill -TERM $PPID; exit "$SRUN" ;;
+  scontrol*) exit "${REQUEUE-0}" ;;
   mountpoint*) exit "${MOUNTED-1}" ;;
 esac
 """
@@ -383,8 +384,10 @@ def test_slurm_dry_run(play):
 )
 def test_slurm_queues_the_job_again_where_another_try_may_go_on(play, code, cancelled, restarts, queued):
     job = {"SRUN": str(code), "SCANCEL": cancelled, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": restarts}
-    found, _, _, calls = slurm(play, "jaxpt", "train", **job)
-    assert (found, calls[1:]) == (code, ["scontrol requeue 7 "] if queued else [])
+    for fails, told in (("0", "queued again"), ("1", "scontrol requeue 7 failed")):
+        found, out, err, calls = slurm(play, "jaxpt", "train", **job, REQUEUE=fails)
+        assert (found, calls[1:]) == (code, ["scontrol requeue 7 "] if queued else [])
+        assert (told in out + err, "queued again" in out) == (queued, queued and fails == "0")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--dry-run"]])

@@ -14,6 +14,7 @@ from tests import costs, grids
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import grids as grid_runs  # noqa: E402
+import mistakes  # noqa: E402
 import mutants  # noqa: E402
 import torture  # noqa: E402
 
@@ -162,3 +163,22 @@ def test_a_campaign_counts_what_its_parts_say():
     assert torture.wanting(rows, ("kills", "flips")) == ["kills", "flips"]  # of 1,000 and 10,000
     assert torture.wanting([*rows, {"part": "kills", "trials": 700}], ("kills", "flips")) == ["flips"]
     assert torture.upper_bound(1, 300) == pytest.approx(0.0157, abs=1e-4) and torture.upper_bound(3, 3) == 1
+
+
+def test_what_was_prepared_by_half_is_not_used(tmp_path, monkeypatch, capsys):
+    def stopped(folder):
+        (folder / "half").touch()
+        raise KeyboardInterrupt
+
+    used = []
+    monkeypatch.setattr(mistakes, "answers", lambda folder, *_: used.append(sorted(folder.iterdir())) or iter(()))
+    monkeypatch.setattr(sys, "argv", ["mistakes.py", "--prepared", str(tmp_path / "kept")])
+    monkeypatch.setattr(mistakes, "prepare", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        mistakes.main()
+    monkeypatch.setattr(mistakes, "prepare", lambda folder: (folder / "whole").touch())
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            mistakes.main()
+        monkeypatch.setattr(mistakes, "prepare", stopped)  # it is there now
+    assert used == 2 * [[tmp_path / "kept" / "whole"]] and not (tmp_path / "kept.partial").exists()
