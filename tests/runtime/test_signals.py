@@ -14,6 +14,8 @@ import pytest
 from jaxpt.runtime import signals
 
 ROOT = Path(__file__).parents[2]
+AT_ONCE = 10
+"""Seconds: less than those of any work here that a signal has to end; a loaded machine takes some."""
 HEAD = """
 import contextlib, multiprocessing, os, pathlib, signal, sys, time
 from jaxpt.runtime import signals
@@ -57,7 +59,7 @@ while True:
         number,
     )
     assert (code, err) == (128 + number, f"jaxpt: stopped by {number.name}; re-run the same command to resume\n")
-    assert seconds < 2
+    assert seconds < AT_ONCE
 
 
 def test_nothing_watches_after_the_block():
@@ -72,19 +74,18 @@ def test_nothing_watches_after_the_block():
 
 
 def test_a_signal_comes_while_the_main_thread_is_in_c():
-    """Hashing a GB runs no byte code for a second or two, and lets go of the interpreter's lock, as a compile does."""
+    """A hash of many rounds runs no byte code for a minute, and lets go of the interpreter's lock, as XLA does."""
     code, _, _, seconds = run(
         """
 import hashlib
 signals.start()
-data = bytes(1 << 30)
 say("ready")
-for _ in range(60):
-    hashlib.sha512(data)
+hashlib.pbkdf2_hmac("sha512", b"", b"", 10**8)
 """,
         signal.SIGTERM,
+        pause=0.3,
     )
-    assert code == 143 and seconds < 2
+    assert code == 143 and seconds < AT_ONCE
 
 
 def test_within_deferred_a_signal_waits_for_the_work():
@@ -149,7 +150,7 @@ with signals.deferred():
     time.sleep(60)
 """
     code, _, _, seconds = run(program, signal.SIGINT, signal.SIGTERM, pause=1.1)
-    assert code == 143 and seconds < 2
+    assert code == 143 and seconds < AT_ONCE
     code, out, _, _ = run(program.replace("60", "1"), signal.SIGINT, signal.SIGINT)
     assert code == 130 and out == "ready\nsaving\n"
 
@@ -167,7 +168,7 @@ while True:
 """,
         signal.SIGTERM,
     )
-    assert code == 143 and seconds < 2
+    assert code == 143 and seconds < AT_ONCE
 
 
 def test_the_signal_of_a_forked_child_is_its_own():
