@@ -23,6 +23,7 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from on_device import wheels
 from on_device.runner import Runner, Step, summary
@@ -83,8 +84,10 @@ def main(arguments: Sequence[str] | None = None, known: Sequence[Step] | None = 
     known = steps(a.dry) if known is None else known
     chosen = choose(parser, a, known)
     if not a.kit.is_dir():
-        parser.exit(2, f"device.py: --kit: there is no directory {a.kit}; `--pack {a.kit}` makes one\n")
+        parser.error(f"--kit: there is no directory {a.kit}; `--pack {a.kit}` makes one")
     out = Path(os.environ.get("OUT") or a.out or a.kit / "out")
+    if out.exists() and not out.is_dir():
+        parser.error(f"--out: {out} is no directory")
     total = a.total or (QUICK_SECONDS if a.quick else DRY_SECONDS if a.dry else TOTAL_SECONDS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended
     with tempfile.TemporaryDirectory(prefix="device-") as folder:
@@ -98,10 +101,13 @@ def main(arguments: Sequence[str] | None = None, known: Sequence[Step] | None = 
     return 0 if all(record["status"] == "ok" for record in results.values()) else 1
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"device.py: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python tools/device.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = _Parser(prog="python tools/device.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pack", type=Path, metavar="DIR", help="writes what the machine needs into DIR")
     parser.add_argument("--kit", type=Path, metavar="DIR", default=ROOT / ".device", help="what --pack wrote (.device)")
     parser.add_argument("--quick", action="store_true", help="what is worth most, in 3 minutes")
@@ -143,7 +149,9 @@ def choose(parser: argparse.ArgumentParser, a: argparse.Namespace, known: Sequen
 
 def _check_names(parser: argparse.ArgumentParser, a: argparse.Namespace, what: str, known: Sequence[str]) -> None:
     if unknown := [name for name in (*a.only, *a.without) if name not in known]:
-        parser.exit(2, f"device.py: there is no {what} {unknown[0]!r}; there are {', '.join(known)}\n")
+        parser.error(f"there is no {what} {unknown[0]!r}; there are {', '.join(known)}")
+    if not set(a.only or known) - set(a.without):
+        parser.error(f"--only and --without leave no {what}")
 
 
 def environment(a: argparse.Namespace, scratch: Path) -> dict[str, str]:
@@ -179,6 +187,8 @@ def _pack(parser: argparse.ArgumentParser, a: argparse.Namespace) -> int:
     """Runs `on_device/pack.py`, which needs jaxpt."""
     _check_names(parser, a, "part", PARTS)
     parts = [part for part in PARTS if (not a.only or part in a.only) and part not in a.without]
+    if a.pack.exists() and not a.pack.is_dir():
+        parser.error(f"--pack: {a.pack} is no directory")
     a.pack.mkdir(parents=True, exist_ok=True)
     found = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     found |= {"DEVICE_KIT": str(a.pack.resolve())} | ({"DEVICE_DRY": "1"} if a.dry else {})

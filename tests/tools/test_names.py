@@ -4,6 +4,7 @@ import ast
 import importlib
 import runpy
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,40 @@ import pytest
 TOOLS = Path(__file__).parents[2] / "tools"
 
 
-def _taken(path: Path) -> list[tuple[str, str]]:
-    """(module, name) of each `from jaxpt… import name` of a file."""
-    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-    return [(n.module, a.name) for n in imports if (n.module or "").split(".")[0] == "jaxpt" for a in n.names]
+def _modules(tree: ast.AST) -> dict[str, types.ModuleType]:
+    """{name in a file: the module of jaxpt that it stands for}; imports what the file imports."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in [alias for alias in node.names if alias.name.split(".")[0] == "jaxpt"]:
+                module = importlib.import_module(alias.name)
+                found[alias.asname or "jaxpt"] = module if alias.asname else sys.modules["jaxpt"]
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jaxpt":
+            if node.module == "jaxpt.inference.lm_eval":
+                pytest.importorskip("lm_eval")
+            for alias in node.names:
+                if not hasattr(importlib.import_module(node.module), alias.name):
+                    importlib.import_module(f"{node.module}.{alias.name}")  # nobody did yet, or an error that names it
+                found[alias.asname or alias.name] = getattr(importlib.import_module(node.module), alias.name)
+    return {name: value for name, value in found.items() if isinstance(value, types.ModuleType)}
 
 
 @pytest.mark.parametrize("tool", [str(path.relative_to(TOOLS)) for path in sorted(TOOLS.rglob("*.py"))])
-def test_what_a_tool_imports_is_there(tool):
-    for module, name in _taken(TOOLS / tool):
-        if module == "jaxpt.inference.lm_eval":
-            pytest.importorskip("lm_eval")
-        if not hasattr(importlib.import_module(module), name):
-            importlib.import_module(f"{module}.{name}")  # a module that nobody imported yet, or an error that names it
+def test_what_a_tool_takes_from_jaxpt_is_there(tool):
+    """What it imports, and the names `module.name` of modules that it imports."""
+    tree = ast.parse((TOOLS / tool).read_text())
+    arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    modules = {name: module for name, module in _modules(tree).items() if name not in arguments | assigned}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (path := ast.unparse(node)).replace(".", "").isidentifier():
+            name, *rest = path.split(".")
+            owner = modules.get(name)
+            for attribute in rest if owner is not None else ():
+                if not isinstance(owner, types.ModuleType):
+                    break
+                assert hasattr(owner, attribute), f"{tool}:{node.lineno}: {path} is not there"
+                owner = getattr(owner, attribute)
 
 
 @pytest.mark.parametrize(
