@@ -1,11 +1,12 @@
 """Runs every command that writes on disks of 20 sizes, and checks how each of them ends.
 
-    python tools/full_disk.py [--sizes 20] [--jobs 2] [--only WRITER]
+    python tools/full_disk.py [--sizes 20] [--seed 0] [--jobs 2] [--only WRITER]
 
 Half of the sizes are those of a file system that is full (a tmpfs; root alone can mount it), half those of the largest
-file (RLIMIT_FSIZE): from nothing to a bit more than the command needs. Right is: exit code 0, or 74 with one line that
-names a file or directory; and the same command with room to spare then ends as if the disk had never been full: with
-the same result. Without mounts all sizes are those of files. Exits with 1 where a case is wrong.
+file (RLIMIT_FSIZE): from nothing to a bit more than the command needs, evenly, or at random with another seed. Right
+is: exit code 0, or 74 with one line that names a file or directory; and the same command with room to spare then ends
+as if the disk had never been full: with the same result. Without mounts all sizes are those of files. Exits with 1
+where a case is wrong.
 """
 
 import argparse
@@ -111,12 +112,19 @@ def used(folder: Path) -> int:
     return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
 
 
-def sizes(need: int, largest: int, count: int, mounts: bool) -> list[tuple[str, int]]:
-    """(what is limited, bytes): of the disk evenly, of the largest file evenly on a logarithmic scale."""
+def places(count: int, seed: int) -> list[float]:
+    """From 0 to 1: evenly; with a seed that is not 0 at random, one in each of as many equal parts."""
+    if seed == 0:
+        return [n / max(1, count - 1) for n in range(count)]
+    rng = random.Random(seed)
+    return [(n + rng.random()) / count for n in range(count)]
+
+
+def sizes(need: int, largest: int, count: int, mounts: bool, seed: int) -> list[tuple[str, int]]:
+    """(what is limited, bytes): of the disk on a linear scale, of the largest file on a logarithmic one."""
     disks = count // 2 if mounts else 0
-    files = count - disks
-    steps = [int(64 * (1.1 * largest / 64) ** (n / (files - 1))) for n in range(files)]
-    return [("disk", int(1.2 * need * n / (disks - 1))) for n in range(disks)] + [("file", size) for size in steps]
+    files = [("file", int(64 * (1.1 * largest / 64) ** place)) for place in places(count - disks, seed)]
+    return [("disk", int(1.2 * need * place)) for place in places(disks, seed)] + files
 
 
 Ended = tuple[str | int, str, str]
@@ -161,7 +169,7 @@ def judge(first: Ended, then: Ended, whole: Ended) -> str:
     return "refused, then done" if then[2] == whole[2] else "REFUSED, THEN OTHERWISE"
 
 
-def serve(writer: str, samples: Path, work: Path, count: int) -> None:
+def serve(writer: str, samples: Path, work: Path, count: int, seed: int) -> None:
     """All sizes of a writer, in this process; a line of JSON in `results` for each."""
     place = work / writer
     place.mkdir()
@@ -179,7 +187,7 @@ def serve(writer: str, samples: Path, work: Path, count: int) -> None:
     whole = run(writer, folder, "", None)
     assert whole[0] == 0, whole
     new = [path.stat().st_size for path in folder.rglob("*") if path.is_file() and path not in before] or [4096]
-    for what, size in sizes(sum(-(-size // 4096) * 4096 for size in new), max(new), count, mounts):
+    for what, size in sizes(sum(-(-size // 4096) * 4096 for size in new), max(new), count, mounts, seed):
         folder, taken = fresh(f"{what}-{size}")
         first = run(writer, folder, what, size, taken)
         then = run(writer, folder, "", None) if first[0] != 0 else whole
@@ -193,7 +201,7 @@ def serve(writer: str, samples: Path, work: Path, count: int) -> None:
         subprocess.run(["umount", "-l", place], check=False)
 
 
-def main(count: int, jobs: int, only: str | None) -> int:
+def main(count: int, seed: int, jobs: int, only: str | None) -> int:
     """Runs the cases and prints what came of them."""
     begin = time.monotonic()
     fuzz.import_all(standing_in=False)
@@ -209,7 +217,7 @@ def main(count: int, jobs: int, only: str | None) -> int:
     while todo or running:
         while todo and len(running) < jobs:
             writer = todo.pop(0)
-            log, serving = work / f"{writer}.log", lambda writer=writer: serve(writer, samples, work, count)
+            log, serving = work / f"{writer}.log", lambda writer=writer: serve(writer, samples, work, count, seed)
             running[fuzz.forked(serving, work, log)] = writer
         pid, status = os.wait()
         writer = running.pop(pid)
@@ -235,7 +243,8 @@ def main(count: int, jobs: int, only: str | None) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", choices=WRITERS)
     given = parser.parse_args()
-    sys.exit(main(given.sizes, given.jobs, given.only))
+    sys.exit(main(given.sizes, given.seed, given.jobs, given.only))

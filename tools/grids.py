@@ -7,7 +7,8 @@ A grid is a test of which the suite has only a few cases; the others have the ma
 cases depend on the seed. Exits with 1 where a case fails, and with 2 where there is none to run.
 
 The cases of a grid are run 25 at a time, in a process each, since what they compile stays in memory. A line for each
-such piece is appended to `tools/grids.jsonl`: a call that was stopped goes on after the last one, on the same commit.
+such piece is appended to `tools/grids.jsonl`: a call that was stopped goes on after the last one, on the same commit
+without changes.
 """
 
 import argparse
@@ -83,7 +84,7 @@ def run(grid: str, cases: list[str], seed: int, begin: int) -> dict:
     return {
         "grid": grid,
         "date": datetime.date.today().isoformat(),
-        "commit": _commit(),
+        "commit": revision(),
         "seed": seed,
         "from": begin,
         "to": begin + len(chosen),
@@ -94,12 +95,14 @@ def run(grid: str, cases: list[str], seed: int, begin: int) -> dict:
     }
 
 
-def _commit() -> str:
-    return _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "jaxpt") else "")
-
-
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+def revision() -> str:
+    """The commit, with a "+" where the code or the tests are others; "+" outside of git."""
+    code = ("jaxpt", "tests", "tools", ":(exclude)tools/*.jsonl")
+    head, changed = (
+        subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        for words in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--", *code))
+    )
+    return head.stdout.strip() + ("+" if head.returncode or changed.stdout else "")
 
 
 def show(grids: dict[str, list[str]]) -> None:
@@ -128,11 +131,11 @@ def main() -> int:
     if not chosen:
         _refuse(f"no grid has {' or '.join(options.words)} in its name; tools/grids.py lists them")
     failed = False
-    last, commit = last_runs(), _commit()
+    last, commit = last_runs(), revision()
     for grid in chosen:
         ran = last.get(grid, {})
         is_under_way = (ran.get("commit"), ran.get("seed")) == (commit, options.seed)
-        begin = ran.get("to", 0) if is_under_way and ran.get("to", 0) < len(grids[grid]) else 0
+        begin = ran.get("to", 0) if is_under_way and "+" not in commit and ran.get("to", 0) < len(grids[grid]) else 0
         for number in range(begin, len(grids[grid]), PIECE):
             row = run(grid, grids[grid], options.seed, number)
             with RESULTS.open("a", encoding="utf-8") as file:

@@ -4,8 +4,9 @@
 
 Takes parts in turn, each with a new seed, until the time is over; a part that has begun is finished. Each result is a
 line of the file, which later calls go on with. Then prints for each part how many trials went wrong, over all lines of
-the file for the current commit, and the upper 95 % bound of the share (Clopper and Pearson): of n trials without a
-failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a trial was wrong.
+the file for the current commit (where the code is another one, over those of this call), and the upper 95 % bound of
+the share (Clopper and Pearson): of n trials without a failure it is 1 - 0.05^(1/n), about 3/n. Exits with 1 where a
+trial was wrong.
 
     python tools/torture.py --full           the counts of a release, for days on two cores; a later call goes on
     python tools/torture.py --short          a few damaged files and flips; no line is kept
@@ -31,6 +32,7 @@ import sys
 import time
 from pathlib import Path
 
+import grids
 from scipy import stats
 
 ROOT = Path(__file__).parents[1]
@@ -70,9 +72,11 @@ def counts(part, said, code):
     if match is None:
         return 1, 1
     if part in ("cold_kills", "signals"):  # one line for each wrong one, and an unequal end
-        wrong = len(re.findall(r"^WRONG", said, re.MULTILINE)) + ("bit-equal: False" in said)
-        return int(match[1]), max(wrong, int(code != 0))
-    return int(match[2]), max(int(match[1]), int(code != 0))
+        trials, wrong = int(match[1]), len(re.findall(r"^WRONG", said, re.MULTILINE)) + ("bit-equal: False" in said)
+    else:
+        wrong, trials = int(match[1]), int(match[2])
+    wrong = max(wrong, int(code != 0))
+    return max(trials, wrong), wrong
 
 
 def upper_bound(wrong, trials):
@@ -87,9 +91,8 @@ def upper_bound(wrong, trials):
 
 def run_part(part, seed, arguments=None):
     """Runs a part's tool once; prints what it says where a trial is wrong."""
-    seeded = [] if part == "full_disk" else ["--seed", str(seed)]  # whose sizes are fixed
     tool, *usual = PARTS[part][0]
-    argv = [sys.executable, str(ROOT / "tools" / tool), *(arguments or usual), *seeded]
+    argv = [sys.executable, str(ROOT / "tools" / tool), *(arguments or usual), "--seed", str(seed)]
     begun = time.monotonic()
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
     trials, wrong = counts(part, done.stdout, done.returncode)
@@ -127,12 +130,14 @@ def main():
     if unknown := set(parts) - set(PARTS):
         parser.error(f"--only: no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if options.short:
-        rows = [run_part(part, options.seed, arguments) for part, arguments in SHORT.items()]
+        if not set(parts) & set(SHORT):
+            parser.error(f"--only: --short has {', '.join(SHORT)}")
+        rows = [run_part(part, options.seed, arguments) for part, arguments in SHORT.items() if part in parts]
         print("\n".join(table(rows)))
         return 1 if any(row["wrong"] for row in rows) else 0
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    commit = grids.revision()
     rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
-    rows = [row for row in rows if row["commit"] == commit.strip()]
+    rows = [row for row in rows if row["commit"] == commit and "+" not in commit]
     done = {(row["part"], row["seed"]) for row in rows}
     end, seed = time.monotonic() + 60 * options.minutes, options.seed
     if options.full:
@@ -142,7 +147,7 @@ def main():
             if (part, seed) in done or time.monotonic() >= end:
                 continue
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
-            rows.append({"commit": commit.strip(), "date": today, **run_part(part, seed)})
+            rows.append({"commit": commit, "date": today, **run_part(part, seed)})
             with options.results.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
         seed += 1

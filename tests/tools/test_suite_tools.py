@@ -13,6 +13,7 @@ from tests import costs, grids
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
+import full_disk  # noqa: E402
 import grids as grid_runs  # noqa: E402
 import mistakes  # noqa: E402
 import mutants  # noqa: E402
@@ -78,7 +79,7 @@ def grid_tool(monkeypatch, folder, *words):
     """The exit code of `tools/grids.py` on the tests in a folder."""
     monkeypatch.setattr(grid_runs, "ROOT", folder)
     monkeypatch.setattr(grid_runs, "RESULTS", folder / "grids.jsonl")
-    monkeypatch.setattr(grid_runs, "_commit", lambda: "abc")
+    monkeypatch.setattr(grid_runs, "revision", lambda: "abc")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(sys, "argv", ["grids.py", *words])
     try:
@@ -154,6 +155,7 @@ def test_a_campaign_counts_what_its_parts_say():
     signals = "10 signals; reaction: median 0.3 s, longest 1.2 s, within 2 s 10 of 10; final state bit-equal: "
     assert torture.counts("cold_kills", f"{signals}True", 0) == (10, 0)
     assert torture.counts("cold_kills", f"{signals}False\nWRONG steps 2\nWRONG end 1", 1) == (10, 3)
+    assert torture.counts("cold_kills", "0 signals; \nWRONG last\nWRONG steps", 1) == (2, 2)
     assert torture.counts("fuzz", "2 of 100 wrong; at most 1 s", 1) == (100, 2)
     assert torture.counts("flips", "0 of 200 wrong; 9 s", 0) == (200, 0)
     assert torture.counts("kills", "gpt2 4 kills, 9 s\n0 of 40 wrong; 6 chains; seed 0", 0) == (40, 0)
@@ -182,3 +184,48 @@ def test_what_was_prepared_by_half_is_not_used(tmp_path, monkeypatch, capsys):
             mistakes.main()
         monkeypatch.setattr(mistakes, "prepare", stopped)  # it is there now
     assert used == 2 * [[tmp_path / "kept" / "whole"]] and not (tmp_path / "kept.partial").exists()
+
+
+def test_another_seed_has_other_sizes_of_disks():
+    sizes = [full_disk.sizes(40_000, 30_000, 6, True, seed) for seed in range(3)]
+    assert sizes[0][0] == ("disk", 0) and sizes[0][2:4] == [("disk", 48_000), ("file", 64)]
+    assert len({tuple(of_seed) for of_seed in sizes}) == 3 and full_disk.sizes(40_000, 30_000, 6, True, 2) == sizes[2]
+    for of_seed in sizes:
+        assert [what for what, _ in of_seed] == 3 * ["disk"] + 3 * ["file"]
+        assert all(0 <= size <= 48_000 for _, size in of_seed)
+    assert len(full_disk.sizes(40_000, 30_000, 2, True, 0)) == 2
+
+
+def test_trials_of_changed_code_are_not_those_of_the_commit(tmp_path, monkeypatch, capsys):
+    def git(*words):
+        name = ("-c", "user.name=a", "-c", "user.email=a")
+        subprocess.run(["git", *name, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr(grid_runs, "ROOT", tmp_path)
+    assert grid_runs.revision() == "+"  # outside of git
+    (tmp_path / "tools").mkdir()
+    git("init")
+    git("commit", "--allow-empty", "-m", "a")
+    commit = grid_runs.revision()
+    (tmp_path / "tools" / "torture.jsonl").touch()
+    assert "+" not in commit and grid_runs.revision() == commit
+    (tmp_path / "tools" / "new.py").touch()
+    assert grid_runs.revision() == commit + "+"
+    row = {"commit": commit + "+", "part": "fuzz", "seed": 0, "trials": 100, "wrong": 1}
+    (tmp_path / "rows").write_text(json.dumps(row) + "\n")
+    monkeypatch.setattr(sys, "argv", ["torture.py", "--minutes", "0", "--results", str(tmp_path / "rows")])
+    assert torture.main() == 0 and "fuzz" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("only, parts", [("kills", ["kills"]), ("signals,flips", ["flips"]), ("signals", None)])
+def test_a_short_campaign_has_the_parts_that_are_asked_for(only, parts, monkeypatch, capsys):
+    done = []
+    row = {"trials": 1, "wrong": 0}
+    monkeypatch.setattr(torture, "run_part", lambda part, *_: done.append(part) or row | {"part": part})
+    monkeypatch.setattr(sys, "argv", ["torture.py", "--short", "--only", only])
+    if parts is None:
+        with pytest.raises(SystemExit, match="2"):
+            torture.main()
+        assert "--only: --short has kills, fuzz, flips" in capsys.readouterr().err
+    else:
+        assert torture.main() == 0 and done == parts
