@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import command_line
 import jax
 
 from jaxpt import config as configs
@@ -58,11 +59,12 @@ def digest_seconds(side, rounds):
     return seconds[1:]
 
 
+@command_line.one_line()
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="RECIPE | key=value")
-    parser.add_argument("--devices", type=int, default=2, help="of a CPU; replicas (2)")
-    parser.add_argument("--pairs", type=int, default=30, help="(30)")
+    parser.add_argument("--devices", type=command_line.count, default=2, help="of a CPU; replicas (2)")
+    parser.add_argument("--pairs", type=command_line.count, default=30, help="(30)")
     arguments = parser.parse_args()
     if jax.config.jax_platforms == "cpu":
         jax.config.update("jax_num_cpu_devices", arguments.devices)

@@ -79,7 +79,8 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=300)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--only", nargs="*", default=[], help="rows beside plain masked LM")
+    rows = list(dict.fromkeys(itertools.chain(*ROWS.values())))
+    parser.add_argument("--only", nargs="*", default=[], choices=rows, help="rows beside plain masked LM")
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # one core
     wanted = [(family, name) for family, rows in ROWS.items() for name in rows]

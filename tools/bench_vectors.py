@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import command_line
 import jax
 
 from jaxpt.data.preparing import prepare
@@ -75,13 +76,14 @@ def _texts(store: Any) -> Iterator[Any]:
         end += length
 
 
+@command_line.one_line()
 def main() -> None:
     """Prints the median of the rounds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipe")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=command_line.count, default=100)
+    parser.add_argument("--rounds", type=command_line.count, default=3)
     arguments = parser.parse_args()
     config = load(arguments.recipe, [*arguments.overrides, "run_dir=/nonexistent"])
     data = prepare(config, save=False)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 
+import command_line
 import numpy as np
 import yaml
 
@@ -240,13 +241,14 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@command_line.one_line()
 def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+")
     parser.add_argument("--data", required=True)
-    parser.add_argument("--tasks", default="lambada,arc_easy,piqa,hellaswag")
-    parser.add_argument("--limit", type=int, default=200)
+    parser.add_argument("--tasks", default="lambada,arc_easy,piqa,hellaswag", type=command_line.names(TASKS))
+    parser.add_argument("--limit", type=command_line.count, default=200)
     parser.add_argument("--shots", type=int, default=0)
     parser.add_argument("--texts", action="store_true")
     arguments = parser.parse_args()
@@ -256,7 +258,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             model = opened(run, folder / "hf")
-            for name in arguments.tasks.split(","):
+            for name in arguments.tasks:
                 given = (name, arguments.data, arguments.limit, arguments.shots, folder / f"{name}.shown.jsonl")
                 of_them = theirs(model, *given, folder)
                 for one in agreement(name, ours(run, model.backend == "seq2seq", *given, folder / "ours"), of_them):

@@ -51,5 +51,6 @@ if __name__ == "__main__":
     if given.opened:
         opened(words)
     else:
-        subprocess.run([sys.executable, "-m", "jaxpt", "cache", *words], check=True)
-        subprocess.run([sys.executable, __file__, "--opened", *words], check=True)
+        for command in (["-m", "jaxpt", "cache"], [__file__, "--opened"]):
+            if code := subprocess.run([sys.executable, *command, *words], check=False).returncode:
+                sys.exit(code)  # it has said why

@@ -28,6 +28,7 @@ import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import command_line
 import fuzz
 
 RECIPE = """
@@ -336,9 +337,9 @@ def main(flips: int, seed: int | None, jobs: int, only: str | None = None, one: 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--flips", type=int, default=2000)
+    parser.add_argument("--flips", type=command_line.count, default=2000)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=command_line.count, default=os.cpu_count())
     parser.add_argument("--only", choices=COMMANDS)
     parser.add_argument("--case", type=int, help="run one case, and print what it said")
     given = parser.parse_args()

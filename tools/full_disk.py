@@ -25,6 +25,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import command_line
 import flips
 import fuzz
 
@@ -242,9 +243,9 @@ def main(count: int, seed: int, jobs: int, only: str | None) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, default=20)
+    parser.add_argument("--sizes", type=command_line.count, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=command_line.count, default=os.cpu_count())
     parser.add_argument("--only", choices=WRITERS)
     given = parser.parse_args()
     sys.exit(main(given.sizes, given.seed, given.jobs, given.only))

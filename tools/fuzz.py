@@ -23,6 +23,8 @@ import time
 import traceback
 from pathlib import Path
 
+import command_line
+
 ROOT = Path(__file__).parents[1]
 CPU_SECONDS, WALL_SECONDS, MEMORY = 10, 90, 2 << 30
 SENTENCE = "the cat sat on the mat and the dog ran to the house number {} . "
@@ -358,9 +360,9 @@ def import_all(standing_in: bool = True) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--cases", type=command_line.count, default=200)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=command_line.count, default=os.cpu_count())
     parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--case", type=int, help="run one case, and print what it said")
     options = parser.parse_args()

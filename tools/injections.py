@@ -33,6 +33,7 @@ import threading
 import time
 from pathlib import Path
 
+import command_line
 import forked
 
 STEPS, CLEAN_STEPS = 240, 2000
@@ -215,11 +216,11 @@ def main():
     parser.add_argument("--trials", type=int, default=2, help="of each fault (2)")
     parser.add_argument("--clean", type=int, default=2, help="clean runs (2)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default=",".join(FOUND), help="kinds of faults, with commas between")
+    parser.add_argument(
+        "--only", type=command_line.names(FOUND), default=",".join(FOUND), help="kinds of faults, with commas between"
+    )
     arguments = parser.parse_args()
-    kinds = arguments.only.split(",") if arguments.trials else []
-    if unknown := set(kinds) - set(FOUND):
-        parser.error(f"--only: no kind {', '.join(sorted(unknown))}; there are {', '.join(FOUND)}")
+    kinds = arguments.only
     rng, wrong, done, losses = random.Random(arguments.seed), 0, 0, {}
     with tempfile.TemporaryDirectory() as name:
         forked.begin(folder := Path(name), "jaxpt.train.programs")

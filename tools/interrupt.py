@@ -32,6 +32,7 @@ import threading
 import time
 from pathlib import Path
 
+import command_line
 import forked
 from forked import ROOT
 
@@ -50,6 +51,7 @@ STAGES = {
     "end": (f"^step {STEPS}/.*validation:", None),
 }
 LAST = {"restore": STEPS, "steps": SWITCH - 10, "phase change": SWITCH, "end": STEPS}  # a run further on starts anew
+SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP", "SIGKILL")
 SAVES = (signal.SIGUSR1, signal.SIGHUP)
 SAVE_SECONDS, REGULAR = 10, 10
 BEFORE_STEPS = ("imports", "vocabulary", "records", "compile")
@@ -173,12 +175,14 @@ def standing(run_dir):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--each", type=int, default=2, help="signals in each stage (2)")
+    parser.add_argument("--each", type=command_line.count, default=2, help="signals in each stage (2)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--signals", default="SIGINT,SIGTERM,SIGUSR1,SIGHUP", help="with commas between")
-    parser.add_argument("--stages", default=",".join(STAGES), help="stages, with commas between")
+    parser.add_argument("--signals", type=command_line.names(SIGNALS), default=",".join(SIGNALS[:4]), help="A,B")
+    parser.add_argument(
+        "--stages", type=command_line.names(STAGES), default=",".join(STAGES), help="stages, with commas between"
+    )
     arguments = parser.parse_args()
-    numbers = [signal.Signals[name] for name in arguments.signals.split(",")]
+    numbers = [signal.Signals[name] for name in arguments.signals]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it, and theirs
     rng, wrong, waits, saved = random.Random(arguments.seed), [], [], []
     with tempfile.TemporaryDirectory() as name:
@@ -191,7 +195,7 @@ def main():
             raise SystemExit("\n".join(output.lines))
         times = durations(output, begun, time.monotonic())
         print("uninterrupted, seconds of each stage:", {k: round(v, 2) for k, v in times.items()}, flush=True)
-        for stage in [stage for stage in arguments.stages.split(",") for _ in range(arguments.each)]:
+        for stage in [stage for stage in arguments.stages for _ in range(arguments.each)]:
             if stage in BEFORE_STEPS:
                 shutil.rmtree(folder / "cache", ignore_errors=True)
             if stage in BEFORE_STEPS or standing(folder / "run") >= LAST.get(stage, STEPS - 40):

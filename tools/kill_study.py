@@ -23,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import command_line
 import forked
 import kills
 import psutil
@@ -101,7 +102,7 @@ def last_lines(log):
 def main():
     """The campaign; 1 where something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20, help="at least (20)")
+    parser.add_argument("--kills", type=command_line.count, default=20, help="at least (20)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     rng, total, wrong, studies = random.Random(arguments.seed), 0, 0, 0

@@ -27,6 +27,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import command_line
 import forked
 
 STEPS = 40
@@ -138,13 +139,13 @@ def chain(kind, folder, run_dir, whole, seconds, rng, kills):
 def main():
     """The campaign; 1 where something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=40, help="in all kinds together, at least (40)")
+    parser.add_argument("--kills", type=command_line.count, default=40, help="in all kinds together, at least (40)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default=",".join(KINDS), help="kinds, with commas between")
+    parser.add_argument(
+        "--only", type=command_line.names(KINDS), default=",".join(KINDS), help="kinds, with commas between"
+    )
     arguments = parser.parse_args()
-    kinds = arguments.only.split(",")
-    if unknown := set(kinds) - set(KINDS):
-        parser.error(f"--only: no kind {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    kinds = arguments.only
     rng, total, wrong = random.Random(arguments.seed), 0, 0
     with tempfile.TemporaryDirectory() as name:
         forked.begin(folder := Path(name))

@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import command_line
+
 ROOT = Path(__file__).parents[1]
 MISTAKES = Path(__file__).with_suffix(".jsonl")
 LATE = 5
@@ -160,14 +162,17 @@ def prepare(folder: Path) -> None:
 def main() -> None:
     """Prepares the files, makes the mistakes, prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="numbers of mistakes, with commas")
+    parser.add_argument("--only", type=command_line.numbers, default=(), help="numbers of mistakes, with commas")
     parser.add_argument("--surface", choices=("cli", "python"))
     parser.add_argument(
         "--prepared", type=Path, help="a folder for the small runs, which are trained if it is not there"
     )
     parser.add_argument("--results", type=Path, help="append each answer to this file, as JSON")
     arguments = parser.parse_args()
-    only = {int(number) for number in arguments.only.split(",") if number}
+    only, listed = set(arguments.only), map(json.loads, MISTAKES.read_text("utf-8").splitlines())
+    known = {row["number"] for row in listed if arguments.surface in (None, row["surface"])}
+    if unknown := only - known:
+        parser.error(f"--only: there is no mistake {min(unknown)}")
     wrong = count = late = 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.prepared or Path(temporary) / "prepared"

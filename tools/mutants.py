@@ -31,6 +31,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import command_line
+
 ROOT = Path(__file__).parents[1]
 MUTANTS = ROOT / "tools" / "mutants.jsonl"
 SECONDS = 900
@@ -360,17 +362,17 @@ def main() -> int:
     drawing.add_argument("--seed", type=int, default=0)
     drawing.add_argument("--count", type=int, default=60)
     running = commands.add_parser("run")
-    running.add_argument("--coverage", type=Path, required=True)
-    running.add_argument("--costs", type=Path, help="what tests cost, by JAXPT_TEST_COSTS")
+    running.add_argument("--coverage", type=command_line.existing, required=True)
+    running.add_argument("--costs", type=command_line.existing, help="what tests cost, by JAXPT_TEST_COSTS")
     running.add_argument("--results", type=Path, required=True)
     running.add_argument("--checkout", type=Path, default=ROOT)
-    running.add_argument("--jobs", type=int, default=2)
+    running.add_argument("--jobs", type=command_line.count, default=2)
     running.add_argument("--only", type=int, nargs="*")
-    running.add_argument("--mutants", type=Path, default=MUTANTS)
+    running.add_argument("--mutants", type=command_line.existing, default=MUTANTS)
     comparing = commands.add_parser("compare")
-    comparing.add_argument("before", type=Path)
-    comparing.add_argument("after", type=Path)
-    comparing.add_argument("--mutants", type=Path, default=MUTANTS)
+    comparing.add_argument("before", type=command_line.existing)
+    comparing.add_argument("after", type=command_line.existing)
+    comparing.add_argument("--mutants", type=command_line.existing, default=MUTANTS)
     options = parser.parse_args()
     if options.command == "draw":
         for mutant in draw(options.seed, options.count):

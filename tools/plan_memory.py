@@ -18,6 +18,7 @@ from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+import command_line
 import jax
 import jax.numpy as jnp
 
@@ -26,6 +27,7 @@ from jaxpt.plan import program
 from jaxpt.train import state, step
 
 
+@command_line.one_line()
 def main(path: str, *overrides: str) -> None:
     config = load(path, overrides)
     predicted = program.measure(config, program.Target()).total

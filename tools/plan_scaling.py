@@ -20,10 +20,13 @@ from __future__ import annotations
 import argparse
 import collections
 
+import command_line
+
 from jaxpt.config import load
 from jaxpt.plan import program, topologies
 
 
+@command_line.one_line()
 def main(path: str, rows: int, names: list[str], overrides: list[str]) -> None:
     print("| topology | devices | mesh | TFLOP a device | sent over fsdp, MB | over data, MB | both, MB | peak GiB |")
     print("|---|---|---|---|---|---|---|---|")
@@ -43,7 +46,7 @@ def main(path: str, rows: int, names: list[str], overrides: list[str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", metavar="CONFIG")
-    parser.add_argument("rows", metavar="ROWS", type=int)
+    parser.add_argument("rows", metavar="ROWS", type=command_line.count)
     parser.add_argument("words", metavar="TOPOLOGY|key=value", nargs="+")
     given = parser.parse_args()
     names, overrides = ([word for word in given.words if ("=" in word) == is_key] for is_key in (False, True))

@@ -32,6 +32,7 @@ import sys
 import time
 from pathlib import Path
 
+import command_line
 import grids
 from scipy import stats
 
@@ -121,14 +122,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="no part begins later (10)")
     parser.add_argument("--seed", type=int, default=0, help="of the first turn (0)")
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
+    parser.add_argument(
+        "--only", type=command_line.names(PARTS), default=",".join(PARTS), help="parts, with commas between"
+    )
     parser.add_argument("--results", type=Path, default=ROOT / "tools/torture.jsonl")
     parser.add_argument("--full", action="store_true", help="until each part has the counts of a release")
     parser.add_argument("--short", action="store_true", help="a few cheap trials, of which no line is kept")
     options = parser.parse_args()
-    parts = options.only.split(",")
-    if unknown := set(parts) - set(PARTS):
-        parser.error(f"--only: no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    parts = options.only
     if options.short:
         if not set(parts) & set(SHORT):
             parser.error(f"--only: --short has {', '.join(SHORT)}")

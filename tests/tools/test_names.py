@@ -58,7 +58,36 @@ def test_what_a_tool_takes_from_jaxpt_is_there(tool):
 def test_help_starts_no_work(tool, monkeypatch, capsys):
     path = str(TOOLS / f"{tool}.py")
     monkeypatch.setattr(sys, "argv", [path, "--help"])
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "path", [str(TOOLS), *sys.path])
     with pytest.raises(SystemExit) as stop:
         runpy.run_path(path, run_name="__main__")
     assert stop.value.code == 0 and f"usage: {tool}.py" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        ("plan_memory.py /nowhere.yaml", "plan_memory.py: /nowhere.yaml"),
+        ("plan_scaling.py /nowhere.yaml 1 v5e-8", "plan_scaling.py: /nowhere.yaml"),
+        ("bench_vectors.py /nowhere.yaml", "bench_vectors.py: /nowhere.yaml"),
+        ("bench_objectives.py text --only nosuch", "argument --only: invalid choice: 'nosuch'"),
+        ("compare_lm_eval.py run --data d --tasks nosuch", "argument --tasks: there is no 'nosuch'; there are lambada"),
+        ("mistakes.py --only 9999", "--only: there is no mistake 9999"),
+        ("mistakes.py --only x", "argument --only: expected numbers such as 0,5, got 'x'"),
+        ("mutants.py compare /nowhere /nowhere", "argument before: there is no file /nowhere"),
+        ("interrupt.py --signals SIGTREM", "argument --signals: there is no 'SIGTREM'; there are SIGINT, SIGTERM"),
+        ("interrupt.py --stages nosuch", "argument --stages: there is no 'nosuch'; there are imports,"),
+        ("kills.py --only nosuch", "argument --only: there is no 'nosuch'; there are bert,"),
+        ("fuzz.py --cases 0", "argument --cases: expected a positive integer, got '0'"),
+        ("flips.py --jobs 0", "argument --jobs: expected a positive integer, got '0'"),
+        ("full_disk.py --sizes 0", "argument --sizes: expected a positive integer, got '0'"),
+    ],
+)
+def test_mistakes_are_a_line_and_exit_code_2(command, message, monkeypatch, capsys):
+    tool, *words = command.split()
+    monkeypatch.setattr(sys, "argv", [str(TOOLS / tool), *words])
+    monkeypatch.setattr(sys, "path", [str(TOOLS), *sys.path])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(TOOLS / tool), run_name="__main__")
+    assert stop.value.code == 2 and message in capsys.readouterr().err.splitlines()[-1]
