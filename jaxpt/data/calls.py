@@ -33,6 +33,14 @@ class Vocabulary:
     spelled_from: int | None = None
     """The first of 512 ids that spell words which the vocabulary does not have: 256 for the first byte of a word, 256
     for the others (`spelled_words`)."""
+    hides_word_starts: bool = False
+    """Whether the text of a piece does not show that it starts a word, though the vocabulary says so ("▁the" of a
+    tokenizer.json). Runs from before the vocabulary was asked took the words of such a text for one."""
+
+    @property
+    def word_version(self) -> int:
+        """The version of calls that need to know where words start."""
+        return 2 if self.hides_word_starts else 1
 
     @property
     def sentinel_ids(self) -> range:
@@ -87,6 +95,8 @@ class Call:
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     uses: tuple[str, ...] = ()
     """Names of functions that it is given by name: records made by other code are other records."""
+    version: int = 1
+    """More than 1 where the same arguments gave something else before; a run from then is not resumed with it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -84,8 +84,12 @@ def transforms_of(config: Config, vocabulary: Vocabulary) -> Transforms:
 
 def describe(transforms: Transforms) -> dict[str, dict[str, Any]]:
     """Names and arguments of the preprocessors, in their order."""
+
+    def arguments(call: Call) -> dict[str, Any]:
+        return _plain(call.kwargs) | ({"version": call.version} if call.version > 1 else {})
+
     halves = {
-        half: {f"{number} {call.name}": _plain(call.kwargs) for number, call in enumerate(getattr(transforms, half))}
+        half: {f"{number} {call.name}": arguments(call) for number, call in enumerate(getattr(transforms, half))}
         for half in ("offline", "online")
     }
     corpus = transforms.corpus

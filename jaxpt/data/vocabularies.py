@@ -31,18 +31,20 @@ def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
     return vocabulary._tokenizer
 
 
-def pieces(vocabulary: seqio.Vocabulary) -> list[str]:
+def pieces(vocabulary: seqio.Vocabulary, raw: bool = False) -> list[str]:
     """The readable piece of each id.
 
     Args:
       vocabulary: one of `to_seqio`, or any of SeqIO's.
+      raw: as the vocabulary has it (`Tokenizer.pieces`).
 
     Returns:
       As many strings as there are ids.
     """
     size = vocabulary.vocab_size
     if isinstance(vocabulary, _OfTokenizer):
-        return vocabulary._tokenizer.tokens(range(size))
+        tokenizer = vocabulary._tokenizer
+        return tokenizer.pieces(range(size)) if raw else tokenizer.tokens(range(size))
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         return [vocabulary.tokenizer.id_to_piece(i) for i in range(size)]
     return [vocabulary.decode([i]) for i in range(size)]

@@ -94,7 +94,8 @@ class Bart(TextDenoising):
             "eos": vocabulary.eos,
         }
         noise = {name: getattr(self, name) for name in names} | ids
-        return Transforms(self.windows(text, vocabulary), (Call(preprocessors.bart.noise, noise),))
+        version = vocabulary.word_version if self.mask_rate > 0 and self.mask_length != "subword" else 1
+        return Transforms(self.windows(text, vocabulary), (Call(preprocessors.bart.noise, noise, version=version),))
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         self.check_tokens(vocabulary, "eos")

@@ -126,10 +126,11 @@ class MaskedLM(Objective):
         pairs = {f"{self.pair_loss}_labels": "int32", f"{self.pair_loss}_weights": "float32"} if self.pair_loss else {}
 
         def transforms(vocabulary: Vocabulary, seed: int) -> Transforms:
+            version = vocabulary.word_version if self.unit in ("word", "ngram", "span") else 1
             return Transforms(
                 offline=self._offline(length, {"cls": vocabulary.cls, "sep": vocabulary.sep}, seed),
                 online=(
-                    Call(preprocessors.masked_lm.mask, self._mask(length, vocabulary)),
+                    Call(preprocessors.masked_lm.mask, self._mask(length, vocabulary), version=version),
                     Call(preprocessors.features.encoder, {"length": length, "max_predictions": n}),
                 ),
             )

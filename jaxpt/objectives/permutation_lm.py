@@ -79,7 +79,7 @@ class PermutationLM(Objective):
             return Transforms(
                 offline=self._offline(length, separator, special, seed),
                 online=(
-                    Call(preprocessors.permutation_lm.permute, permute | special),
+                    Call(preprocessors.permutation_lm.permute, permute | special, version=vocabulary.word_version),
                     Call(preprocessors.features.encoder, {"length": length, "max_predictions": n}),
                 ),
             )

@@ -34,13 +34,13 @@ def word_starts(vocabulary: seqio.Vocabulary, rule: WordRule = "spaces") -> np.n
       >>> [chr(i - 3) for i in np.flatnonzero(word_starts(seqio.ByteVocabulary()))]
       [' ']
     """
-    if rule == "albert" and any(name.startswith("▁") for name in pieces(vocabulary)):
+    if rule == "albert" and any(name.startswith("▁") for name in pieces(vocabulary, raw=True)):
 
         def starts(name: str) -> bool:
             is_english = all(c in string.punctuation or c.lower() in string.ascii_lowercase for c in name)
             return name.startswith(("▁", "<")) or name in set(string.punctuation) or not is_english
 
-        return np.array([starts(name) for name in pieces(vocabulary)])
+        return np.array([starts(name) for name in pieces(vocabulary, raw=True)])
     if hasattr(vocabulary, "word_starts"):
         return vocabulary.word_starts()
     return np.array([name.startswith(_SPACES) or scripts.is_unspaced(name) for name in pieces(vocabulary)])

@@ -123,8 +123,9 @@ def sentinels(ids: Mapping[str, int], where: Any) -> tuple[int, int]:
 
 
 def vocabulary(
-    size: int, added: Mapping[str, int], sentinels: int, sentinels_end: int, **ids: int | None
-) -> Vocabulary:
+    size: int, added: Mapping[str, int], sentinels: int, sentinels_end: int, hides_word_starts: bool = False,
+    **ids: int | None,
+) -> Vocabulary:  # fmt: skip
     """The ids of a vocabulary, some of whose last ones may be those of added tokens; sentinels are none.
 
     Args:
@@ -132,6 +133,7 @@ def vocabulary(
       added: ids of the tokens that were added.
       sentinels: how many sentinels there are.
       sentinels_end: the id behind them.
+      hides_word_starts: as `Vocabulary`'s.
       **ids: further fields.
 
     Example:
@@ -141,7 +143,10 @@ def vocabulary(
     tokens = {i for token, i in added.items() if not re.fullmatch(r"<extra_id_\d+>", token)}
     behind = next(count for count in itertools.count() if size - 1 - count not in tokens)
     end = sentinels_end if sentinels and sentinels_end != size - behind else None
-    return Vocabulary(size, sentinels=sentinels, added=tuple(added.items()), behind=behind, sentinels_end=end, **ids)
+    return Vocabulary(
+        size, sentinels=sentinels, added=tuple(added.items()), behind=behind, sentinels_end=end,
+        hides_word_starts=hides_word_starts, **ids,
+    )  # fmt: skip
 
 
 class Match(NamedTuple):

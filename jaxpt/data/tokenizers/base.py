@@ -268,6 +268,10 @@ class Tokenizer(abc.ABC):
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The readable piece of each id, such as ["▁the", "##ing", "<extra_id_0>"]."""
 
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The piece of each id as the vocabulary has it, such as ["Ġthe", "▁the"]; each id has another one."""
+        return self.tokens(ids)
+
     @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
     def spelled(self, i: int) -> bytes | None:
         """The bytes that an id stands for; b"" if `decode` leaves it out, None if it stands for text."""
@@ -282,20 +286,24 @@ class Tokenizer(abc.ABC):
 
         SentencePiece's and byte-level pieces start a word with white space ("▁the", "Ġthe"), WordPiece's without "##".
         Pieces of scripts without spaces (`scripts`) each start a word, in every vocabulary.
+
+        Raises:
+          UserError: the pieces do not say it.
         """
         v = self.vocabulary
         named = {v.pad, v.unk, v.bos, v.eos, v.cls, v.sep, v.mask, *v.languages, *v.sentinel_ids}
         named |= {*range(v.size - v.behind, v.size)}
 
-        def starts(i: int, piece: str) -> bool:
+        def starts(i: int, token: str, piece: str) -> bool:
             if self.kind == "wordpiece":
                 return not piece.startswith("##") or scripts.is_unspaced(piece[2:])
-            if piece.startswith("▁") or piece[:1].isspace() or scripts.is_unspaced(piece):
+            if piece.startswith("▁") or token[:1].isspace() or scripts.is_unspaced(token):
                 return True
-            is_part = scripts.may_spell_bytes(piece) and "\ufffd" in self.decode([i])  # of a character
-            return is_part and scripts.is_unspaced_bytes(piece)
+            is_part = scripts.may_spell_bytes(token) and "\ufffd" in self.decode([i])  # of a character
+            return is_part and scripts.is_unspaced_bytes(token)
 
-        return np.array([i in named or starts(i, piece) for i, piece in enumerate(self.tokens(range(v.size)))])
+        names = zip(self.tokens(range(v.size)), self.pieces(range(v.size)))
+        return np.array([i in named or starts(i, *pair) for i, pair in enumerate(names)])
 
     def resolved(self) -> dict[str, Any]:
         """Options of tokenizer_config.json whose default depends on config.json."""

@@ -51,10 +51,11 @@ class RustTokenizer(Tokenizer):
             name: next((i for t in spellings if (i := tokenizer.token_to_id(t)) is not None), None)
             for name, spellings in SPECIALS.items()
         }
-        size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        all_ids = tokenizer.get_vocab(with_added_tokens=True)
+        size = max(all_ids.values(), default=-1) + 1
         added_ids = {token: tokenizer.token_to_id(token) for token in self.added}
         self.vocabulary = added_tokens.vocabulary(
-            size, added_ids, sentinels, sentinels_end,
+            size, added_ids, sentinels, sentinels_end, hides_word_starts=self._hides_word_starts(all_ids),
             **(ids | {"pad": ids["pad"] or 0, "eod": tokenizer.token_to_id("<eod>")}),
         )  # fmt: skip
 
@@ -140,6 +141,26 @@ class RustTokenizer(Tokenizer):
             return piece or f"<{i}>"
         text = self._tokenizer.decode([i], skip_special_tokens=False)
         return piece if "\ufffd" in text else text  # part of a character: as the vocabulary spells its bytes
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        pieces = [self._tokenizer.id_to_token(int(i)) or f"<{i}>" for i in ids]
+        return [p.removeprefix("▁") if added_tokens.is_sentinel(p) else p for p in pieces]
+
+    def _hides_word_starts(self, ids: Mapping[str, int]) -> bool:
+        """Whether a piece that starts a word is decoded without the space before it."""
+        if self.kind == "wordpiece" or self.byte_text == "all":
+            return False
+        words = (p for p in ids if p.startswith("▁") and p[1:2].isalpha() and not scripts.is_unspaced(p[1:]))
+        word = next(words, None)
+        return word is not None and not self._piece(ids[word])[:1].isspace()
+
+    def word_starts(self) -> np.ndarray:
+        if suffix := getattr(self._tokenizer.model, "end_of_word_suffix", None):
+            raise UserError(
+                f"data.tokenizer: the pieces of this vocabulary say where a word ends ({suffix}), not where it starts: "
+                "no unit of whole words; choose one of pieces, or another vocabulary"
+            )
+        return super().word_starts()
 
     def _spelled(self, i: int) -> bytes | None:
         piece = self._tokenizer.id_to_token(i)

@@ -1,18 +1,22 @@
 """Words and sentences in scripts without spaces, and that nothing changes in those with spaces."""
 
 import functools
+from typing import get_args
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from jaxpt.config import TokenizerConfig
-from jaxpt.data import tokenizers
+from jaxpt.data import fingerprint, tokenizers
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.preprocessors import bart, units, words
+from jaxpt.data.tokenizers.rust_tokenizers import openai_gpt
 from jaxpt.data.vocabularies import to_seqio
-from jaxpt.objectives.masked_lm import MaskedLM
+from jaxpt.errors import UserError
+from jaxpt.objectives.masked_lm import MaskedLM, Unit
 from jaxpt.objectives.mbart import MBart
+from jaxpt.objectives.permutation_lm import PermutationLM
 from tests.data.preprocessors import corpus
 
 JAPANESE = (
@@ -36,6 +40,7 @@ SPACED = (
     "Did you read it? Yes!",
     "어제 아침 역 앞에서 오랜 친구를 만났다.", "Вчера утром я встретил старого друга.", "कल सुबह मैं एक पुराने दोस्त से मिला।",
 )  # fmt: skip
+MADE = {MBart: "bart.noise", PermutationLM: "permutation_lm.permute", MaskedLM: "masked_lm.mask"}
 UNSPACED = (*JAPANESE, *CHINESE, *THAI)
 
 
@@ -140,10 +145,32 @@ def test_word_starts_of_alberts_code(monkeypatch):
     """As _is_start_piece_sp of google-research/albert; a vocabulary without "▁" keeps its own rule."""
     starts = ["▁the", "▁", ".", "(", "'", "19", "3d", "é", "naïve", "日本", "<unk>", "€", "İ"]
     parts = ["ing", "S", "'s", "--", "e.g"]
-    monkeypatch.setattr(words, "pieces", lambda vocabulary: [*starts, *parts])
+    monkeypatch.setattr(words, "pieces", lambda vocabulary, raw=False: [*starts, *parts])
     found = words.word_starts(None, "albert")
     assert found.tolist() == [True] * len(starts) + [False] * len(parts)
     of_spaces = [name.startswith("▁") or name == "日本" for name in (*starts, *parts)]
     assert words.word_starts(None).tolist() == of_spaces
-    monkeypatch.setattr(words, "pieces", lambda vocabulary: [" the", "ing", "19"])
+    monkeypatch.setattr(words, "pieces", lambda vocabulary, raw=False: [" the", "ing", "19"])
     assert words.word_starts(None, "albert").tolist() == [True, False, False]
+
+
+def test_a_tokenizer_json_has_the_words_of_its_model(tmp_path):
+    """Its decoder leaves out the space before a word, which the vocabulary has."""
+    trained("sentencepiece").save(tmp_path)
+    model, rust = tokenizers.load(tmp_path), tokenizers.load(tmp_path / "tokenizer.json")
+    for rule in ("spaces", "albert"):
+        of_model, of_rust = (words.word_starts(to_seqio(tokenizer), rule) for tokenizer in (model, rust))
+        np.testing.assert_array_equal(of_rust, of_model)
+    for objective, is_of_words in [
+        (MBart(), True), (MBart(mask_length="subword"), False), (MBart(mask_rate=0.0), False), (PermutationLM(), True),
+        *((MaskedLM(unit=unit), unit in ("word", "ngram", "span")) for unit in get_args(Unit)),
+    ]:  # fmt: skip
+        was, now = (
+            fingerprint.describe(objective.data_spec(64).transforms(tokenizer.vocabulary, 0))
+            for tokenizer in (model, rust)
+        )
+        changes = {"online.0 " + MADE[type(objective)] + ".version": (None, 2)} if is_of_words else {}
+        assert fingerprint.changes(was, now) == changes  # runs that took other words are not resumed
+    letters = {letter: n for n, letter in enumerate(["<unk>", "a", "b", "a</w>"])}
+    with pytest.raises(UserError, match=r"say where a word ends .</w>., not where it starts"):
+        openai_gpt(letters, []).word_starts()
