@@ -1,6 +1,6 @@
 """Dialogues as text: chat templates in Jinja, rendered as `transformers` renders them.
 
-A template comes with a tokenizer: `chat_template.jinja`, `chat_templates/NAME.jinja`, or `chat_template` in
+A template comes with a tokenizer: `chat_template.jinja`, `additional_chat_templates/NAME.jinja`, or `chat_template` in
 tokenizer_config.json. It is a program from elsewhere, so it runs in a sandbox that bounds its steps and its output.
 """
 

@@ -294,10 +294,11 @@ def test_import_and_export_keep_templates(where, texts, tmp_path, capsys):  # no
     else:
         (source / "chat_template.jinja").write_text(TEMPLATES["chatml"])
     if where == "files":
-        (source / "chat_templates").mkdir()
-        (source / "chat_templates" / "rag.jinja").write_text(TEMPLATES["mistral"])
+        for folder, template in (("chat_templates", "older"), ("additional_chat_templates", TEMPLATES["mistral"])):
+            (source / folder).mkdir()
+            (source / folder / "rag.jinja").write_text(template)
     want = tokenizers.load(source).chat_templates
-    assert want
+    assert want and "older" not in want.values()
     assert main(["import", str(source), str(tmp_path / "run")]) == 0
     assert tokenizers.load(tmp_path / "run" / "tokenizer").chat_templates == want  # its checksums, too
     convert.export(tmp_path / "run", tmp_path / "out", report=lambda line: None)

@@ -13,7 +13,9 @@ from jaxpt.runtime import hub
 from jaxpt.runtime.disk import read_json, write_bytes, write_text
 
 SETTINGS = "tokenizer_config.json"
-CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "chat_templates"
+CHAT_TEMPLATE = "chat_template.jinja"
+CHAT_TEMPLATES = ("chat_templates", "additional_chat_templates")
+"""Directories of templates with a name; the last is that of `transformers`, and counts."""
 ADDED = "tokens_added"
 """Key of tokenizer_config.json: the tokens of `data.tokenizer.add_tokens`."""
 STYLE = "sentencepiece_style"
@@ -118,7 +120,8 @@ def read_settings(directory: Path, name: str = SETTINGS) -> dict[str, Any]:
 
 def chat_template_files(directory: Path) -> list[str]:
     """Names of the files with templates of dialogues in a directory, as `transformers` writes them."""
-    named = sorted(f"{CHAT_TEMPLATES}/{path.name}" for path in (directory / CHAT_TEMPLATES).glob("*.jinja"))
+    folders = (sorted((directory / folder).glob("*.jinja")) for folder in CHAT_TEMPLATES)
+    named = (str(path.relative_to(directory)) for paths in folders for path in paths)
     return [*[CHAT_TEMPLATE] * (directory / CHAT_TEMPLATE).is_file(), *named]
 
 
