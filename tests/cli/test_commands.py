@@ -189,6 +189,7 @@ def test_help_is_a_word_too(capsys, argv, same):
         (["train", RECIPE, "train.stepz=1"], "command line: unknown key train.stepz; did you mean train.steps?"),
         (["inspect", RECIPE, "-n", "2", "train.stepz=1"], "command line: unknown key train.stepz"),
         (["tokenizer", "inspect", "gone"], "gone"),
+        (["tokenizer", "inspect", "gone", "a\udcffb"], "TEXT: not UTF-8"),
         (["export", "run", "gs://b/x"], "OUT: gs://b/x: is an address; files are written to mounted file systems"),
         (["report", "run", "--out", "gs://b/x.html"], "argument --out: gs://b/x.html: is an address"),
     ],
