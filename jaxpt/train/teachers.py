@@ -161,7 +161,7 @@ def other_vocabulary(config: Config, tokenizer: Tokenizer) -> str | None:
     except UserError:  # it has none, as T5X's have, or one that is not read here
         return None
     ids = range(min(tokenizer.vocabulary.size, theirs.vocabulary.size))
-    pairs = zip(ids, tokenizer.tokens(ids), theirs.tokens(ids), strict=True)
+    pairs = zip(ids, tokenizer.pieces(ids), theirs.pieces(ids), strict=True)
     other = next((f"id {i} is {a!r} here, {b!r} there" for i, a, b in pairs if a != b), None)
     if other is None:
         return None
@@ -180,7 +180,7 @@ def _difference(mine: Tokenizer, theirs: Tokenizer) -> str:
         if a != b:
             return f"{field} {a} here, {b} there"
     ids = range(mine.vocabulary.size)
-    for i, a, b in zip(ids, mine.tokens(ids), theirs.tokens(ids), strict=True):
+    for i, a, b in zip(ids, mine.pieces(ids), theirs.pieces(ids), strict=True):
         if a != b:
             return f"id {i} is {a!r} here, {b!r} there"
     return "the same ids, reached by other rules"

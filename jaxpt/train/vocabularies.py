@@ -95,8 +95,8 @@ def rows_by_token(config: Config, source: InitConfig) -> np.ndarray:
       UserError: no vocabulary is named, or the two have no token in common.
     """
     new, old = _both(config, source, "tokens needs data.tokenizer.path, the run's vocabulary")
-    ids = {token: i for i, token in reversed(list(enumerate(old.tokens(range(old.vocabulary.size)))))}
-    rows = np.array([ids.get(token, -1) for token in new.tokens(range(new.vocabulary.size))])
+    ids = {token: i for i, token in reversed(list(enumerate(old.pieces(range(old.vocabulary.size)))))}
+    rows = np.array([ids.get(token, -1) for token in new.pieces(range(new.vocabulary.size))])
     if (rows < 0).all():
         raise UserError(f"init_from.vocabulary: tokens: {source.path} has none of the run's {len(rows)} tokens")
     return rows

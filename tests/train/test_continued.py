@@ -15,7 +15,7 @@ from jaxpt.evals import heldout
 from jaxpt.hf import revisions
 from jaxpt.inference import opening
 from jaxpt.study import recipes
-from jaxpt.train import initial, run_dir, state
+from jaxpt.train import initial, run_dir, state, vocabularies
 from tests import fine_tuning
 
 RECIPE = """
@@ -198,3 +198,35 @@ def test_a_vocabulary_that_is_no_extension_is_refused(tmp_path):
     wordpiece = tokenizers.train(fine_tuning.WORDS * 9, TokenizerConfig(kind="wordpiece"), 60)
     with pytest.raises(UserError, match="a wordpiece vocabulary that is no byte-level BPE cannot be extended"):
         extension.extend(wordpiece, ["text"], 1)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "sentencepiece"])
+def test_tokens_are_found_by_their_pieces(kind, tmp_path):
+    """A tokenizer.json decodes "the" and "▁the" to one text; "é" is a letter of GPT-2's vocabulary and a byte."""
+    config = TokenizerConfig(kind=kind, extra_ids=2 if kind == "sentencepiece" else None)
+    tokenizers.train([*builtin.documents()[:9], *["né é"] * 99], config, 500, tmp_path / "a")
+    a, b = (tokenizers.load(tmp_path / "a" / name) for name in (".", "tokenizer.json"))
+    ids = range(a.vocabulary.size)
+    assert len(set(b.pieces(ids))) == len(ids) > len(set(b.tokens(ids)))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "tokenizer.json").write_bytes((tmp_path / "a" / "tokenizer.json").read_bytes())
+    for new, old in (("b", "b"), ("a", "b"), ("b", "a")):
+        recipe = recipes.load(
+            "configs/smoke/t5_tiny.yaml",
+            [f"data.tokenizer.kind={kind}", f"data.tokenizer.path={tmp_path / new}", "data.tokenizer.extra_ids=null",
+             f"init_from.path={tmp_path / old}", "init_from.vocabulary=tokens"],
+        )  # fmt: skip
+        assert vocabularies.rows_by_token(recipe, recipe.init_from).tolist() == [*ids]
+        tokenizers.check_same(recipe, tokenizers.load(tmp_path / old), "of the batches")
+    extension.check(a, b)
+
+
+def test_a_vocabulary_without_a_pre_tokenizer_is_extended(tmp_path):
+    tokenizers.train(builtin.documents()[:9], TokenizerConfig(kind="bpe"), 260, tmp_path)
+    tree = json.loads((tmp_path / "tokenizer.json").read_text())
+    tree |= {"pre_tokenizer": None, "normalizer": {"type": "ByteLevel"}}
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "tokenizer.json").write_text(json.dumps(tree))
+    base = tokenizers.load(tmp_path / "bare")
+    extended = extension.extend(base, ["go went go went"], 2)
+    assert len(extended.encode("go went")) < len(base.encode("go went"))

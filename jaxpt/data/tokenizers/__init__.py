@@ -317,5 +317,5 @@ def check_same(config: Config, own: Tokenizer, words: str) -> None:
     options = {"lowercase": settings.lowercase, "extra_ids": settings.extra_ids, "add_tokens": settings.add_tokens}
     tokenizer = load(settings.path, settings.kind, **options)
     ids = range(own.vocabulary.size)
-    if tokenizer.vocabulary.size != own.vocabulary.size or tokenizer.tokens(ids) != own.tokens(ids):
+    if tokenizer.vocabulary.size != own.vocabulary.size or tokenizer.pieces(ids) != own.pieces(ids):
         raise UserError(f"data.tokenizer.path: {settings.path}: is not the vocabulary {words}")

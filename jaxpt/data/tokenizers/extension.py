@@ -74,7 +74,7 @@ def extend(tokenizer: Tokenizer, texts: Iterable[str], count: int) -> RustTokeni
 def check(extended: Tokenizer, tokenizer: Tokenizer) -> None:
     """Raises UserError where a vocabulary does not begin with another one."""
     ids = range(tokenizer.vocabulary.size)
-    if len(ids) > extended.vocabulary.size or extended.tokens(ids) != tokenizer.tokens(ids):
+    if len(ids) > extended.vocabulary.size or extended.pieces(ids) != tokenizer.pieces(ids):
         raise UserError(
             f"data.tokenizer: the vocabulary of {extended.vocabulary.size} ids does not begin with the {len(ids)} ids "
             "of the one that it is to extend"
@@ -112,7 +112,8 @@ def _words(rust: Any, texts: Iterable[str]) -> dict[tuple[str, ...], int]:
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         text = text if rust.normalizer is None else rust.normalizer.normalize_str(text)
-        counts.update(word for word, _ in rust.pre_tokenizer.pre_tokenize_str(text))
+        cut = [(text, None)] if rust.pre_tokenizer is None else rust.pre_tokenizer.pre_tokenize_str(text)
+        counts.update(word for word, _ in cut)
     words: collections.Counter[tuple[str, ...]] = collections.Counter()
     for word, n in counts.items():
         words[tuple(token.value for token in rust.model.tokenize(word))] += n
