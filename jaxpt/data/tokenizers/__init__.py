@@ -70,9 +70,10 @@ def load(
         declaration = declared.read(folder)
         settings, is_ours = declaration.settings, file_kind in (None, "sentencepiece", "wordpiece", "bpe")
         tokenizer = _read(file_kind, files, declaration.effective if is_ours else settings, lowercase, extra_ids)
+        added = [*settings.get(vocabulary_files.ADDED, ()), *add_tokens]
         if is_ours:
-            tokenizer = _with_declared(tokenizer, declaration, files[0])
-        if added := [*settings.get(vocabulary_files.ADDED, ()), *add_tokens]:
+            tokenizer = _with_declared(tokenizer, declaration, files[0], added)
+        elif added:
             tokenizer = add(tokenizer, added)
         tokenizer.chat_templates = vocabulary_files.read_chat_templates(folder)
     except UserError:
@@ -99,8 +100,10 @@ def load(
     return tokenizer
 
 
-def _with_declared(tokenizer: Tokenizer, declaration: declared.Declared, file: Path) -> Tokenizer:
-    """The tokenizer with all that the files beside it say.
+def _with_declared(
+    tokenizer: Tokenizer, declaration: declared.Declared, file: Path, added: Sequence[str]
+) -> Tokenizer:  # fmt: skip
+    """The tokenizer with all that the files beside it say, and with `added` tokens, which they may name.
 
     Raises:
       UserError: an option that is not supported, or an added token that does not get its id.
@@ -111,13 +114,14 @@ def _with_declared(tokenizer: Tokenizer, declaration: declared.Declared, file: P
         tokenizer = tokenizer.with_declared(declaration.added)
     except UserError as error:
         raise UserError(f"{declaration.folder}: {error}") from None
+    if added:
+        tokenizer = tokenizer.with_tokens(tuple(dict.fromkeys(added)))
     specials, missing = _specials(tokenizer, declaration, file)
     lines += [
         f"{declaration.folder}: {part}_token {token} is not in the vocabulary; it has none" for part, token in missing
     ]
     if specials:
         tokenizer.name_specials(specials)
-        tokenizer.name_ends()
     elif file.suffix == ".json":
         names = [f"{part} {token.content}" for part, token in tokenizer.special_tokens().items() if part != "pad"]
         lines.append(f"{file}: no file names special tokens; taken by their usual names: {', '.join(names) or 'none'}")
@@ -183,7 +187,7 @@ def add(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     """
     extended = tokenizer.with_tokens(tuple(dict.fromkeys(tokens)))
     extended.chat_templates, extended.assumed = tokenizer.chat_templates, tokenizer.assumed
-    extended.carried = tokenizer.carried
+    extended.carried, extended.of_config = tokenizer.carried, tokenizer.of_config
     if tokenizer.specials:
         extended.name_specials(tokenizer.specials)
     extended.vocabulary = dataclasses.replace(extended.vocabulary, languages=tokenizer.vocabulary.languages)
@@ -263,7 +267,11 @@ def planned(config: TokenizerConfig, vocab_size: int) -> Vocabulary:
     """
     vocabulary, tokens = tokenizer_class(config.kind).planned(config, vocab_size), config.add_tokens
     added = tuple((token, vocabulary.size + n) for n, token in enumerate(tokens))
-    return dataclasses.replace(vocabulary, size=vocabulary.size + len(tokens), added=added, behind=len(tokens))
+    ids, named = dict(added), {part: getattr(vocabulary, part) for part in ("cls", "sep", "mask")}
+    for part in [part for part, i in named.items() if i is None]:
+        named[part] = next((ids[token] for token in SPECIALS[part][:2] if token in ids), None)
+    size = vocabulary.size + len(tokens)
+    return dataclasses.replace(vocabulary, size=size, added=added, behind=len(tokens), **named)
 
 
 class _Counted(list[str]):

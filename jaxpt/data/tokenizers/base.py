@@ -148,16 +148,15 @@ class Tokenizer(abc.ABC):
         return self
 
     def name_specials(self, tokens: Mapping[str, AddedToken | None]) -> None:
-        """Says which special tokens there are: {"bos": <s>, "pad": None, …}; of other parts the tokenizer knows."""
+        """Says which special tokens there are: {"bos": <s>, "pad": None, …}; of other parts the tokenizer knows.
+
+        Where a mask is named and no CLS or SEP (EuroBERT, mmBERT), BOS and EOS are around an encoder's text.
+        """
         self.specials = tokens
         ids = {part: None if token is None else self.token_id(token.content) for part, token in tokens.items()}
         if "pad" in ids:
             ids["pad"] = ids["pad"] or 0  # a vocabulary without padding gives some id
-        self.vocabulary = dataclasses.replace(self.vocabulary, **ids)
-
-    def name_ends(self) -> None:
-        """Where files name a mask and no CLS or SEP (EuroBERT, mmBERT), BOS and EOS are around an encoder's text."""
-        v = self.vocabulary
+        v = self.vocabulary = dataclasses.replace(self.vocabulary, **ids)
         if v.mask is not None:
             cls, sep = (v.bos if v.cls is None else v.cls), (v.eos if v.sep is None else v.sep)
             self.vocabulary = dataclasses.replace(v, cls=cls, sep=sep)

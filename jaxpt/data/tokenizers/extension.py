@@ -65,6 +65,7 @@ def extend(tokenizer: Tokenizer, texts: Iterable[str], count: int) -> RustTokeni
         tokenizer.vocabulary.sentinel_ids.stop, tokenizer.added,
     )  # fmt: skip
     extended.chat_templates, extended.carried = tokenizer.chat_templates, tokenizer.carried
+    extended.of_config = tokenizer.of_config
     if tokenizer.specials:
         extended.name_specials(tokenizer.specials)
     check(extended, tokenizer)

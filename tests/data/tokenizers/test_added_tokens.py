@@ -1,9 +1,12 @@
 """Tokens of `data.tokenizer.add_tokens`: their ids, what is read as one, and what `transformers` reads of them."""
 
+import json
+
 import pytest
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
+from jaxpt.data.tokenizers import extension
 from jaxpt.errors import UserError
 
 TEXTS = [f"the film is good {n} a bad plot, café ½" for n in range(300)] + ["Hello World\n\n tabs\t here"] * 20
@@ -82,3 +85,31 @@ def test_transformers_reads_the_same(base, tmp_path):
     theirs.save_pretrained(tmp_path / "theirs")
     again = tokenizers.load(tmp_path / "theirs")
     assert again.encode_batch(SAMPLES) == ours.encode_batch(SAMPLES)
+
+
+def test_added_tokens_keep_and_make_special_tokens(tmp_path):
+    """What files say stays (EuroBERT's BOS and EOS are around a text); a token with the name of a mask is one."""
+    grown = tokenizers.train(TEXTS, TokenizerConfig(kind="bpe"), 300, tmp_path / "bare")
+    named = ("<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "<|pad|>")
+    tree = json.loads((tmp_path / "bare" / "tokenizer.json").read_text())
+    tree["added_tokens"] += [
+        tree["added_tokens"][0] | {"id": grown.vocabulary.size + n, "content": token} for n, token in enumerate(named)
+    ]
+    (tmp_path / "named").mkdir()
+    (tmp_path / "named" / "tokenizer.json").write_text(json.dumps(tree))
+    settings = {f"{part}_token": token for part, token in zip(("bos", "eos", "mask", "pad"), named)}
+    (tmp_path / "named" / "tokenizer_config.json").write_text(json.dumps(settings))
+    base = tokenizers.load(tmp_path / "named")
+    more = tokenizers.load(tmp_path / "named", add_tokens=["<x>"])
+    more.save(tmp_path / "more")
+    extended = extension.extend(base, ["go went go went"], 1)
+    for tokenizer in (base, more, tokenizers.load(tmp_path / "more"), tokenizers.add(base, ["<x>"]), extended):
+        v = tokenizer.vocabulary
+        assert (v.cls, v.sep) == (grown.vocabulary.size, grown.vocabulary.size + 1)
+    for kind in ("sentencepiece", "bpe"):
+        sentinels = 2 if kind == "sentencepiece" else None
+        config = TokenizerConfig(kind=kind, extra_ids=sentinels, add_tokens=["[MASK]", "<x>"])
+        first = tokenizers.train(TEXTS, config, KINDS[kind], tmp_path / kind)
+        again = tokenizers.load(tmp_path / kind)
+        assert first.vocabulary.mask == again.vocabulary.mask == again.vocabulary.size - 2 and not again.assumed
+        assert tokenizers.planned(config, again.vocabulary.size - 2).mask == again.vocabulary.mask
