@@ -187,6 +187,8 @@ def _store(
     spec = config.objective.data_spec(config.data.length)
     if spec.uses_chat_template:
         identity["chat_templates"] = dict(tokenizer.chat_templates)
+    if tokenizer.text_version > 1:
+        identity["text_version"] = tokenizer.text_version
     rows_per_shard = ROWS_PER_SHARD if order > 1 and config.task is not None else None
     if rows_per_shard is not None:
         identity["rows_per_shard"] = rows_per_shard

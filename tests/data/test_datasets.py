@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from pydantic import create_model
 
-from jaxpt.data import datasets, run_tokenizer, seqio_tasks
+from jaxpt.config import TokenizerConfig
+from jaxpt.data import datasets, fingerprint, run_tokenizer, seqio_tasks, tokenizers
 from jaxpt.data._tf import seqio, tf
 from jaxpt.data.calls import Call
 from jaxpt.data.records import cache as records
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.stream import order
 from jaxpt.data.stream.order import permuted
+from jaxpt.data.tokenizers.rust_tokenizers import RustTokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
 from tests import families
@@ -122,6 +124,23 @@ def test_a_setting_of_the_data_that_says_nothing_makes_new_records(text, cache):
         return datasets.prepare(settings.model_copy(update={"data": data})).stores["train"].directory
 
     assert records(1) == records(1) != records(2)
+
+
+@pytest.mark.slow
+def test_another_version_of_a_vocabularys_texts_makes_new_records(text, cache, tmp_path, monkeypatch):
+    """A run whose texts have the same ids by both goes on: its records have the checksum that they had."""
+    tokenizers.train(LINES, TokenizerConfig(kind="sentencepiece", extra_ids=8), 90, tmp_path / "words")
+    path = tmp_path / "words" / "tokenizer.json"
+
+    def prepared_now():
+        tokenizer = {"kind": "sentencepiece", "path": str(path), "extra_ids": 8}
+        return datasets.prepare(config("t5", text, cache, tokenizer=tokenizer), workers=1)
+
+    now = prepared_now()
+    monkeypatch.setattr(RustTokenizer, "text_version", 1)
+    before = prepared_now()
+    assert now.stores["train"].directory != before.stores["train"].directory
+    assert not fingerprint.changes(before.fingerprint, now.fingerprint)
 
 
 @pytest.mark.slow

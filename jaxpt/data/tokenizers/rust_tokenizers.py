@@ -103,10 +103,10 @@ class RustTokenizer(Tokenizer):
         return AddedToken(token.content, special=True) if token is not None and token.special else None
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [e.ids for e in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def _encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Any]]:
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        encodings = self._plain.encode_batch(list(texts), add_special_tokens=False)
         return [(e.ids, np.array(e.offsets, np.int64)) for e in encodings]
 
     def encode(self, text: str, special: bool = False) -> list[int]:
@@ -115,6 +115,32 @@ class RustTokenizer(Tokenizer):
     def encode_rendered(self, text: str) -> Encoded:
         encoding = self._with_specials.encode(text, add_special_tokens=False)
         return Encoded(encoding.ids, np.array(encoding.offsets, np.int64).reshape(-1, 2))
+
+    @functools.cached_property
+    def _spelled_specials(self) -> set[str]:
+        """Special tokens that the model would take for pieces where a text spells them: a unigram model's search knows
+        all of its pieces."""
+        if not isinstance(self._tokenizer.model, models.Unigram):
+            return set()
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        read = {token.content for token in added if not token.special}
+        special = {token.content for token in added} | self._written().keys()
+        return (special - read) & self._tokenizer.get_vocab(with_added_tokens=False).keys()
+
+    @functools.cached_property
+    def _plain(self) -> Any:
+        """The library's tokenizer for text in which special tokens are text: they are no pieces, but keep their ids."""
+        if not self._spelled_specials:
+            return self._tokenizer
+        tree = _tree(self)
+        for piece in tree["model"]["vocab"]:
+            if piece[0] in self._spelled_specials:
+                piece[0] = f"\uffff{piece[0]}"  # this is no character: no text has it
+        tree["added_tokens"] = [t for t in tree["added_tokens"] if t["content"] not in self._spelled_specials]
+        tree["post_processor"] = None
+        plain = library.Tokenizer.from_str(json.dumps(tree))
+        plain.encode_special_tokens = True
+        return plain
 
     @functools.cached_property
     def _with_specials(self) -> Any:
@@ -200,6 +226,10 @@ class RustTokenizer(Tokenizer):
             if END_OF_TEXT in vocab:
                 return "GPT2Tokenizer"
         return "PreTrainedTokenizerFast"
+
+    @property
+    def text_version(self) -> int:
+        return 2 if self._spelled_specials else 1
 
     def digest(self) -> str:
         return vocabulary_files.digest_of(self._tokenizer.to_str().encode())

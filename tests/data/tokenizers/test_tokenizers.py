@@ -113,6 +113,21 @@ def test_special_tokens_in_a_document_are_plain_text_unless_asked_for(trained):
         assert tokenizer.encode("a <extra_id_0> b")[-2 - len(tokenizer.encode("b")) + 1] == SIZE - 1
 
 
+def test_special_tokens_in_a_document_are_plain_text_for_a_tokenizer_json(trained, tmp_path):
+    ours, out = trained
+    rust = tokenizers.load(out / "tokenizer.json")
+    names = [token.content for token in ours.special_tokens().values()]
+    documents = [*SAMPLES, *(f"a {name}b {name}" for name in names), "".join(names)]
+    for _ in range(2):
+        plain = ours.encode_batch(documents)
+        assert rust.encode_batch(documents) == plain
+        assert [row.ids for row in rust.encode_with_offsets(documents)] == plain
+        assert all(rust.encode(name, special=True) == [rust.token_id(name)] for name in names)
+        ours, rust = (tokenizers.add(tokenizer, ["<|im_end|>"]) for tokenizer in (ours, rust))
+        assert rust.encode("a <|im_end|>")[-1] == rust.vocabulary.size - 1 == ours.vocabulary.size - 1
+    assert rust.text_version == (2 if rust.kind == "sentencepiece" else 1) and ours.text_version == 1
+
+
 def test_no_tokens_are_nowhere_in_a_text():
     assert re.split(any_of([]), "a b") == ["a b"] and re.split(any_of(["b"]), "a b") == ["a ", "b", ""]
 
@@ -398,6 +413,8 @@ def test_a_unigram_model_in_a_tokenizer_json(tmp_path):
     v = ours.vocabulary
     assert (v.size, v.pad, v.eos, v.unk, v.sentinels) == (7, 0, 1, 2, 2)
     assert ours.encode("ab<extra_id_0>") == [3, 4, 6]
+    # A document that spells special tokens: unknown characters here.
+    assert ours.encode("ab<pad>b</s><unk>") == [3, 4, 2, 4, 2] and ours.encode("a<pad></s>", special=True) == [3, 0, 1]
     ours.save(tmp_path / "saved")
     assert tokenizers.load(tmp_path / "saved").digest() == ours.digest()
     with pytest.raises(UserError, match=r"has 2 sentinels, data\.tokenizer\.extra_ids is 100"):
