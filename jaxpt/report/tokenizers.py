@@ -9,7 +9,7 @@ from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import SPECIALS
 from jaxpt.errors import UserError, escaped
-from jaxpt.inference import outside
+from jaxpt.runtime.disk import is_utf_8
 from jaxpt.runtime.terminal import print_table
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def inspect(path: str, text: str | None = None) -> None:
     Raises:
       UserError: no vocabulary there, or a text that is not UTF-8.
     """
-    outside.check_utf_8(text or "", "TEXT")
+    if not is_utf_8(text or ""):
+        raise UserError("TEXT: not UTF-8; wants text in UTF-8")
     named = vocabulary_files.read_settings(Path(path)).get("kind")  # whoever names the directory means its code, too
     tokenizer = tokenizers.load(path, named if isinstance(named, str) and "." in named else None)
     print(f"{path}: {tokenizer.kind}")
