@@ -28,7 +28,7 @@ flips.prepare = prepare
 assert flips.main(int(sys.argv[2]), seed=3, jobs=1) == 0
 full_disk.WRITERS = {name: full_disk.WRITERS[name] for name in ("export", "cache")}
 full_disk.prepare = lambda: shutil.copytree(kept, ".", dirs_exist_ok=True) and None
-sys.exit(full_disk.main(6, 1, None))
+sys.exit(full_disk.main(6, seed=0, jobs=1, only=None))
 """
 """Both tools in one process, on the run that the first has trained: imports and training are most of what they cost."""
 
