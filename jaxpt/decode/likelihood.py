@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -76,11 +76,8 @@ def loglikelihood(
     contexts: Sequence[Ids],
     continuations: Sequence[Ids],
     *,
-    form: Literal["plain", "span"] | None = None,
-    unit: Literal["piece", "word"] = "piece",
-    word_starts: np.ndarray | None = None,
-    language: int | None = None,
     progress: Callable[[float], None] = lambda share: None,
+    **keys: Any,
 ) -> Likelihoods:
     """Log-likelihoods of continuations given contexts.
 
@@ -89,27 +86,18 @@ def loglikelihood(
       params: its parameters.
       objective: the objective that the network was trained with.
       vocabulary: vocabulary of the run.
-      contexts: ids of each context, without special tokens that the format adds ([CLS], EOS of an encoder's input). A
-        decoder's empty context becomes BOS, or EOS.
-      continuations: ids of each continuation, at least one.
-      form: of an encoder-decoder: `plain`, the continuation is the target; `span`, it is the missing span at the end of
-        the context. Default: `span` if the objective fills sentinels.
-      unit: of a masked LM: `piece`, one token is masked at a time; `word`, the later tokens of its word too.
-      word_starts: bool [vocabulary], True at ids that begin a word; for unit: word.
-      language: the language's token (mBART).
+      contexts: ids of each context, as of `lay`.
+      continuations: ids of each continuation.
       progress: called after each batch with the share of the work that is done, from 0 to 1.
+      **keys: form, unit, word_starts and language, as of `lay`.
 
     Returns:
       One item per continuation, and the number of truncated contexts.
 
     Raises:
-      UserError: an empty continuation, one that is longer than the model's positions, or a model that predicts no
-        tokens.
+      UserError: as `lay`.
     """
-    rows, layout, truncated = lay(
-        network, objective, vocabulary, contexts, continuations,
-        form=form, unit=unit, word_starts=word_starts, language=language,
-    )  # fmt: skip
+    rows, layout, truncated = lay(network, objective, vocabulary, contexts, continuations, **keys)
     row_scores = score_rows(network, params, objective, layout, [row for of_item in rows for row in of_item], progress)
     each = iter(row_scores)
     joined = [[np.concatenate(x) for x in zip(*(next(each) for _ in of_item))] for of_item in rows]
@@ -128,25 +116,27 @@ def lay(
     word_starts: np.ndarray | None = None,
     language: int | None = None,
 ) -> Laid:
-    """Rows of continuations and their contexts.
+    """Continuations and their contexts as the model reads them.
 
     Args:
-      network: as of `loglikelihood`, and so are the others.
-      objective: the network's.
-      vocabulary: of the run.
-      contexts: ids of each.
-      continuations: ids of each.
-      form: of an encoder-decoder.
-      unit: of a masked LM.
-      word_starts: for unit: word.
-      language: the language's token.
+      network: backbone and heads.
+      objective: the objective that the network was trained with.
+      vocabulary: vocabulary of the run.
+      contexts: ids of each context, without special tokens that the format adds ([CLS], EOS of an encoder's input). A
+        decoder's empty context becomes BOS, or EOS.
+      continuations: ids of each continuation, at least one.
+      form: of an encoder-decoder: `plain`, the continuation is the target; `span`, it is the missing span at the end of
+        the context. Default: `span` if the objective fills sentinels.
+      unit: of a masked LM: `piece`, one token is masked at a time; `word`, the later tokens of its word too.
+      word_starts: bool [vocabulary], True at ids that begin a word; for unit: word.
+      language: the language's token (mBART).
 
     Returns:
       The rows of each continuation.
 
     Raises:
-      UserError: as `loglikelihood`; what is wrong with one of them begins with "context" or "continuation" and its
-        index.
+      UserError: an empty continuation, one that is longer than the model's positions, or a model that predicts no
+        tokens. What is wrong with one text begins with "context" or "continuation" and its index.
     """
     if len(contexts) != len(continuations):
         raise UserError(f"{len(contexts)} contexts and {len(continuations)} continuations: there must be as many")
