@@ -60,7 +60,7 @@ def number(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as a person says them: 75 → 1m15s."""
-    seconds = int(seconds)
+    seconds = round(seconds)  # 75 seconds by two readings of a clock may be 74.99999
     hours, rest = divmod(seconds, 3600)
     minutes, seconds = divmod(rest, 60)
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s" if minutes else f"{seconds}s"
