@@ -84,9 +84,10 @@ hold() {
   cd "$tree"
   exec 9>"$runs/lock"
   flock -w 2 9
-  trap : TERM # which a shutdown sends to all: stay, to write the code
+  trap 'echo 143 >"$runs/exit" && exit' TERM # before the command starts: it would not hear of it
   echo $$ >"$runs/pid"
   ! mountpoint -q "$shared" || export XDG_CACHE_HOME=${XDG_CACHE_HOME-$shared/cache}
+  trap : TERM # which a shutdown sends to all: stay, to write the code
   env --default-signal=INT "$@" || code=$? # nohup's children ignore it
   echo "$code" >"$runs/exit"
 }

@@ -40,7 +40,7 @@ case "${0##*/} $*" in
   "git "*" status "*) printf "${CHANGED- M changed.py\\n}" ;;
   srun*) [[ -z ${SCANCEL-} ]] || kill -TERM $PPID; exit "$SRUN" ;;
   scontrol*) exit "${REQUEUE-0}" ;;
-  mountpoint*) exit "${MOUNTED-1}" ;;
+  mountpoint*) [[ -z ${SHUTDOWN-} ]] || kill -TERM $PPID; exit "${MOUNTED-1}" ;;
 esac
 """
 
@@ -285,11 +285,10 @@ def worker(play):
 
 
 def until(worker, state):
-    for _ in range(200):
-        if worker("state")[1] == f"host: {state}\n":
-            return
+    latest = time.monotonic() + 60
+    while (told := worker("state"))[1] != f"host: {state}\n":
+        assert time.monotonic() < latest, told
         time.sleep(0.02)
-    raise AssertionError(worker("state"))
 
 
 linux = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("flock"), reason="workers are Linux")
@@ -322,6 +321,14 @@ def test_a_worker_keeps_one_run_and_its_exit_code(play, worker):
     until(worker, 143)
     (play.folder / "jaxpt-run/exit").unlink()  # as where the machine went down
     assert worker("state")[1] == "host: lost\n"
+
+
+@linux
+def test_a_shutdown_before_the_command_has_started_ends_the_run(play, worker):
+    command = ("bash", str(play.tools / "tpu_worker.sh"), "start", "touch", "started")
+    assert play.run(*command, SHUTDOWN="1")[0] == 0
+    until(worker, 143)
+    assert not (play.folder / "jaxpt/started").exists()
 
 
 @linux
