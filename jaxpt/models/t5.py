@@ -23,15 +23,12 @@ from jaxpt.models.attention import Attention
 from jaxpt.models.base import LanguageModel, UntiedHead, compute_dtype
 from jaxpt.models.cache import stored
 from jaxpt.models.decoder import EncoderDecoder
-from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, RMSNorm, constrain
+from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, Initializer, RMSNorm, constrain
 from jaxpt.models.mask import Mask
 from jaxpt.models.moe import MixtureConfig, MoE, feed
 from jaxpt.models.output import Output, Past, Projection
 from jaxpt.models.positions import LearnedBias, RelativeBias
 from jaxpt.models.stack import Segment, Shared, Stack, repeated
-
-INIT = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
-
 
 ACTIVATION: dict[str, Activation] = {"relu": "relu", "gated_gelu": "gelu_tanh", "gated_silu": "silu"}
 
@@ -64,6 +61,8 @@ class T5Config(MixtureConfig):
     """Each layer has a separate position bias (UMT5); false: all layers of a stack share one."""
     epsilon: PositiveFloat = 1e-6
     """ε of the norms."""
+    init_scale: PositiveFloat = 1.0
+    """Factor of the variance of all first weights but the embeddings' and the routers' (Switch: 0.1)."""
     buckets: Size = 32
     """Number of buckets of the position bias."""
     max_distance: Size = 128
@@ -93,6 +92,10 @@ class T5Config(MixtureConfig):
             Segment(tuple(functools.partial(Block, self, self.is_sparse(at[0])) for at in blocks), len(blocks[0]))
             for blocks in self.numbers(side)
         )
+
+    def kernel_init(self, factor: float = 1.0) -> Initializer:
+        """Draws a matrix of n rows with the variance factor · `init_scale` / n."""
+        return nn.initializers.variance_scaling(factor * self.init_scale, "fan_in", "normal")
 
     @property
     def scaled(self) -> bool:
@@ -129,13 +132,13 @@ class Block(nn.Module):
             return RMSNorm(c.epsilon, dtype, name=f"{name}_norm")(x)
 
         # Scores are not divided by √head_dim: the query initialiser is scaled instead.
-        query_init = nn.initializers.variance_scaling(1.0 / c.head_dim, "fan_in", "normal")
+        init, query_init = c.kernel_init(), c.kernel_init(1.0 / c.head_dim)
         attention = functools.partial(
-            Attention, c.heads, c.head_dim, dtype, INIT, INIT, query_init, use_bias=False, scale=1.0,
+            Attention, c.heads, c.head_dim, dtype, init, init, query_init, use_bias=False, scale=1.0,
             dropout=c.dropout, implementation=c.attention,
         )  # fmt: skip
         options = {"gated": c.feed_forward != "relu", "dropout": c.dropout, "name": "feed_forward"}
-        parts = ACTIVATION[c.feed_forward], INIT, INIT, dtype
+        parts = ACTIVATION[c.feed_forward], init, init, dtype
         dense = functools.partial(FeedForward, c.mlp_dim, use_bias=False)
         feed_forward = (functools.partial(MoE, c) if self.is_sparse else dense)(*parts, **options)
 
@@ -161,7 +164,7 @@ class Block(nn.Module):
 
 def position_bias(config: T5Config, bidirectional: bool, name: str | None = None) -> RelativeBias:
     """The module of the relative position bias [H, L, S]."""
-    init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+    init = nn.initializers.variance_scaling(config.init_scale, "fan_avg", "uniform")
     return RelativeBias(
         config.heads, bidirectional, init, buckets=config.buckets, max_distance=config.max_distance, name=name
     )
@@ -200,7 +203,7 @@ class T5(T5Scores, EncoderDecoder):
         self.decoder = self.encoder if c.share_layers else decoder
         self.encoder_norm, self.decoder_norm = RMSNorm(c.epsilon, dtype), RMSNorm(c.epsilon, dtype)
         self.encoder_drop, self.decoder_drop = Dropout(c.dropout), Dropout(c.dropout)
-        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, c.kernel_init(), dtype)
 
     def embed(self, stack: str, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
         """The token embeddings; relative positions are the same in a packed row."""

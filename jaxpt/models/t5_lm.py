@@ -18,7 +18,7 @@ from jaxpt.models.decoder import Decoder
 from jaxpt.models.layers import Dropout, Embed, RMSNorm
 from jaxpt.models.output import Output
 from jaxpt.models.stack import Shared, Stack
-from jaxpt.models.t5 import INIT, T5Config, T5Scores, bias_of, position_bias
+from jaxpt.models.t5 import T5Config, T5Scores, bias_of, position_bias
 
 
 class T5LMConfig(T5Config):
@@ -51,7 +51,7 @@ class T5LM(T5Scores, Decoder):
         self.decoder = Stack(c.segments("decoder"), c.remat, c.unroll)
         self.decoder_norm = RMSNorm(c.epsilon, dtype)
         self.drop = Dropout(c.dropout)
-        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
+        self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, c.kernel_init(), dtype)
 
     def embed(self, tokens_BxL: jax.Array, positions: jax.Array | None) -> jax.Array:
         """Input of the first layer: token embeddings alone."""

@@ -1,8 +1,11 @@
 """Causality, padding and packing of T5, on both sides."""
 
+import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 
+from jaxpt.models.network import Network
 from jaxpt.models.t5 import T5Config
 from tests import grids
 from tests.models.helpers import apply, influence, made, packed, t5, tokens
@@ -83,3 +86,14 @@ def test_config():
     assert t5().position_limit is None
     assert T5Config.family == "encoder_decoder"
     assert t5(dropout=0.1) == t5(dropout=0.1) and hash(t5()) == hash(t5())
+
+
+def test_first_weights_but_embeddings_and_routers_have_the_variance_of_init_scale():
+    def network(scale):
+        return Network(t5(experts=4, sparse_every=2, init_scale=scale).build())
+
+    usual, small = jax.jit(lambda key: (network(1.0).init(key), network(0.25).init(key)))(jax.random.key(0))
+    for path, x in traverse_util.flatten_dict(usual, sep="/").items():
+        is_same = path.endswith(("scale", "router/kernel", "token_embed/table"))
+        y = traverse_util.flatten_dict(small, sep="/")[path]
+        np.testing.assert_allclose(y, x if is_same else 0.5 * x, rtol=1e-5, err_msg=path)
