@@ -8,9 +8,9 @@
 `data.fields` names the two texts of a document, such as `[en, de]` of {"en": "the cat sat", "de": "die Katze saß"}. 15
 % of the tokens of both are selected, with all options of masked LM. The model's token types are XLM's language
 embeddings, in the order of `objective.languages`; `language_types: false` disables them, as in XLM-R. Differences from
-XLM: it uses </s> for [SEP], selects each token by itself, may select inner separators, selects frequent tokens less
-often (jaxpt: uniformly), and alternates with masked LM of monolingual text (jaxpt: a separate run, started from the
-other's checkpoint). Paper: https://arxiv.org/abs/1901.07291
+XLM: it uses </s> for [SEP], selects each token by itself, may select inner separators, and alternates with masked LM of
+monolingual text (jaxpt: a separate run, started from the other's checkpoint). Its paper selects frequent tokens less
+often (`frequency_exponent`: -0.5), the published command all alike. Paper: https://arxiv.org/abs/1901.07291
 """
 
 from __future__ import annotations
