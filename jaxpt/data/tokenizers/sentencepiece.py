@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from jaxpt.data.tokenizers.added_tokens import AddedToken, Finder
 from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Encoded, Tokenizer
 from jaxpt.data.tokenizers.sentencepiece_styles import PLAIN, STYLES, XLM_R_STARTS, Style, style_of
 from jaxpt.errors import UserError
+
+_SENTINEL = "<extra_id_"
 
 
 class _Part(NamedTuple):
@@ -188,7 +191,7 @@ class SentencePieceTokenizer(Tokenizer):
             for content, i in self._written().items():
                 tokens.setdefault(content, dataclasses.replace(flags.get(content, AddedToken(content)), id=i))
             tokens |= {token.content: token for token in self.declared}
-        normalizer = models.characters(self._proto.normalizer_spec, self._cleaning)
+        normalizer = models.characters(self._proto, self._cleaning)
         return Finder([*tokens.values()], normalizer) if tokens else None
 
     def _around(
@@ -215,9 +218,20 @@ class SentencePieceTokenizer(Tokenizer):
                 at = match.end
         return parts
 
+    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    def _gaps(self, prefix: bool) -> re.Pattern[str]:
+        """Matches where a text lacks the space before a sentinel: the model's pieces start with it."""
+        spec = self._proto.normalizer_spec
+        before = r"\s" if spec.name.startswith("nmt_") else " "  # other rules keep tabs
+        pieces = (self._proto.pieces[i].piece for i in self.vocabulary.sentinel_ids)
+        names = "|".join(re.escape(piece[1:]) for piece in pieces if piece.startswith("▁"))
+        at_start = "" if prefix and spec.add_dummy_prefix else "^|"  # where the model puts no space itself
+        return re.compile(f"(?:{at_start}(?<=[^{before}]))(?={names or '(?!)'})")
+
     def _encode_plain(self, texts: list[str], prefix: bool) -> list[list[int]]:
         if self._cleaning is not None:
             texts = [self._cleaning.normalize_str(text) for text in texts]
+        texts = [self._gaps(prefix).sub(" ", text) if _SENTINEL in text else text for text in texts]
         return (self._sp if prefix else self._bare).encode(texts, num_threads=1)
 
     @functools.cached_property
@@ -229,7 +243,7 @@ class SentencePieceTokenizer(Tokenizer):
         return models.processor(proto, self.path or "tokenizer")
 
     def _with_offsets(self, texts: list[str], prefix: bool) -> list[tuple[list[int], np.ndarray]]:
-        cleaned = [_cleaned(text, self._cleaning) for text in texts]
+        cleaned = [_spaced(*_cleaned(text, self._cleaning), self._gaps(prefix)) for text in texts]
         model = self._sp if prefix else self._bare
         protos = model.encode([text for text, _ in cleaned], out_type="serialized_proto", num_threads=1)
         encodings = []
@@ -295,6 +309,10 @@ class SentencePieceTokenizer(Tokenizer):
             and not (self.style.name == "xlnet" and self.style.keeps_accents)
         )
 
+    @property
+    def text_version(self) -> int:
+        return 2 if self.vocabulary.sentinels else 1
+
     def digest(self) -> str:
         rules: list[Any] = [(self.style.lowercase, self.style.keeps_accents)] if self._cleaning is not None else []
         rules += [self.declared] if self.declared else []
@@ -325,6 +343,16 @@ def _cleaned(text: str, cleaning: Any) -> tuple[str, np.ndarray | None]:
     parts.split(lambda _, part: part.split(Regex("(?m)."), "isolated"))
     splits = parts.get_splits("original", "char")
     return "".join(part for part, _, _ in splits), np.array([span for _, span, _ in splits], np.int64).reshape(-1, 2)
+
+
+def _spaced(text: str, origin: np.ndarray | None, gaps: re.Pattern[str]) -> tuple[str, np.ndarray | None]:
+    """As `_cleaned`, with a space wherever `gaps` matches; it stands for no character."""
+    at = [match.start() for match in gaps.finditer(text)] if _SENTINEL in text else []
+    if not at:
+        return text, origin
+    if origin is None:
+        origin = np.arange(len(text))[:, None] + np.array([0, 1])
+    return gaps.sub(" ", text), np.insert(origin, at, origin[at, :1], axis=0)
 
 
 def _through(spans_Nx2: np.ndarray, origin_Cx2: np.ndarray) -> np.ndarray:

@@ -18,6 +18,12 @@ from jaxpt.data.tokenizers.added_tokens import AddedToken
 from jaxpt.data.tokenizers.sentencepiece_styles import Style
 from jaxpt.errors import UserError
 
+_SYMBOL_SCORE = 13 / 128
+"""SentencePiece's score of a user-defined symbol, for each character but the first, whatever its model says. It is 0.1
+there; sums of this number are exact, so that equal ways stay equal."""
+_STAND_INS = 0x10F000
+"""The first of some characters for private use: they stand for symbols while a text is normalized."""
+
 
 def _from_bytes(model: bytes) -> Any:
     return sentencepiece_model_pb2.ModelProto.FromString(model)
@@ -99,7 +105,7 @@ def is_standard(proto: Any) -> bool:
     spaces = normalizer.add_dummy_prefix and normalizer.remove_extra_whitespaces and spec.split_by_whitespace
     # The "nmt_" rules make every kind of white space a space; others leave tabs to the model.
     plain = spec.model_type == spec.UNIGRAM and not spec.byte_fallback and normalizer.name.startswith("nmt_")
-    return bool(spaces and plain)
+    return bool(spaces and plain and not _protected(proto))
 
 
 def to_rust(
@@ -127,7 +133,7 @@ def to_rust(
     new = {p.piece for p in proto.pieces if p.type == p.UNUSED} & {token.content for token in added}
     pieces = [re.sub("^▁(?=<extra_id_)", "", p.piece) for p in proto.pieces if p.piece not in new]
     rust = library.Tokenizer(_model(proto, pieces, unk))
-    rust.normalizer = _normalizer(proto.normalizer_spec, cleaning, not first_only)
+    rust.normalizer = _normalizer(proto, cleaning, not first_only)
     if first_only:
         rust.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
     symbols = [p.piece for p in proto.pieces if p.type == p.USER_DEFINED and not p.piece.startswith("▁<extra_id_")]
@@ -152,7 +158,7 @@ def to_rust(
 def _model(proto: Any, pieces: Sequence[str], unk: int) -> Any:
     spec = proto.trainer_spec
     if spec.model_type == spec.UNIGRAM:
-        scores = [p.score for p in proto.pieces]
+        scores = [_SYMBOL_SCORE * (len(p.piece) - 1) if p.type == p.USER_DEFINED else p.score for p in proto.pieces]
         return models.Unigram(list(zip(pieces, scores)), unk_id=unk, byte_fallback=spec.byte_fallback)
     symbols = any(p.type == p.USER_DEFINED for p in proto.pieces)
     return models.BPE(
@@ -169,26 +175,42 @@ def _merges(proto: Any) -> list[tuple[str, str]]:
     return [(left, right) for left, right in cuts if left in scores and right in scores]
 
 
-def characters(spec: Any, cleaning: Any) -> Any:
+def characters(proto: Any, cleaning: Any) -> Any:
     """The step that changes single characters; None where there is none.
 
     Args:
-      spec: the model's normalizer_spec.
+      proto: the model.
       cleaning: a step before it, or None.
     """
-    steps = _character_steps(spec, cleaning)
+    steps = _character_steps(proto, cleaning)
     return normalizers.Sequence(steps) if steps else None
 
 
-def _character_steps(spec: Any, cleaning: Any) -> list[Any]:
-    charsmap = spec.precompiled_charsmap
-    return [*filter(None, [cleaning]), *([normalizers.Precompiled(charsmap)] if charsmap else [])]
+def _character_steps(proto: Any, cleaning: Any) -> list[Any]:
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    steps = [*filter(None, [cleaning])]
+    if not charsmap:
+        return steps
+    pairs = [(symbol, chr(_STAND_INS + n)) for n, symbol in enumerate(_protected(proto))]
+    hide = [normalizers.Replace(symbol, stand_in) for symbol, stand_in in pairs]
+    show = [normalizers.Replace(stand_in, symbol) for symbol, stand_in in pairs]
+    return [*steps, *hide, normalizers.Precompiled(charsmap), *show]
 
 
-def _normalizer(spec: Any, cleaning: Any, prefix: bool) -> Any:
-    steps = _character_steps(spec, cleaning)
+def _protected(proto: Any) -> list[str]:
+    """User-defined symbols that the model's normalizer would change, the longest first: it leaves them as they are."""
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    symbols = [p.piece for p in proto.pieces if p.type == p.USER_DEFINED and not p.piece.startswith("▁<extra_id_")]
+    if not (charsmap and symbols):
+        return []
+    normalize = normalizers.Precompiled(charsmap).normalize_str
+    return sorted((symbol for symbol in symbols if normalize(symbol) != symbol), key=len, reverse=True)
+
+
+def _normalizer(proto: Any, cleaning: Any, prefix: bool) -> Any:
+    spec, steps = proto.normalizer_spec, _character_steps(proto, cleaning)
     if spec.remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        steps += [normalizers.Replace(Regex(r"\A +|[ ▁]+\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     if spec.add_dummy_prefix and prefix:
         steps.append(normalizers.Prepend("▁"))
     return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])

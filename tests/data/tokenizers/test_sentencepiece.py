@@ -1,8 +1,10 @@
 """SentencePiece models with what stands beside them: added tokens, options, a tokenizer.json; and mT5's sentinels."""
 
 import json
+import re
 
 import pytest
+import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from jaxpt.data import tokenizers
@@ -16,19 +18,20 @@ LLAMA = {
     "remove_extra_whitespaces": False, "vocab_size": 360,
 }  # fmt: skip
 TEXT = ["the end of a value and the name of a class\n" * 9, "a value is returned, and the class has a name\n" * 9]
+WITH_LETTERS = ["".join(TEXT) + "".join(map(chr, range(33, 127)))]
+T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 
 
 @pytest.fixture(scope="module")
 def models():
     """A model as Llama's, and one as mT5's with 20 sentinels inside."""
-    text = ["".join(TEXT) + "".join(map(chr, range(33, 127)))]
-    t5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "vocab_size": 160}
     sentinels = [f"▁<extra_id_{i}>" for i in reversed(range(20))]
-    proto = sentencepiece_model_pb2.ModelProto.FromString(by_spm(text, **t5, user_defined_symbols=sentinels))
+    trained = by_spm(WITH_LETTERS, **T5, vocab_size=160, user_defined_symbols=sentinels)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(trained)
     pieces = sorted(proto.pieces, key=lambda piece: piece.piece in sentinels)  # which are its last, in mT5's
     del proto.pieces[:]
     proto.pieces.extend(pieces)
-    return by_spm(text, **LLAMA), proto.SerializeToString()
+    return by_spm(WITH_LETTERS, **LLAMA), proto.SerializeToString()
 
 
 def directory(path, model, **settings):
@@ -104,6 +107,65 @@ def test_sentinels_inside_a_model(models, tmp_path):
     rust = tokenizers.load(tmp_path / "saved" / "tokenizer.json")  # and so in a tokenizer.json
     assert rust.vocabulary.sentinel_ids == v.sentinel_ids == range(v.size - 20, v.size)
     assert rust.encode("a <extra_id_3>") == bare.encode("a <extra_id_3>")
+
+
+GLUED = {  # text: as it is read
+    "a<extra_id_0> b": "a <extra_id_0> b",
+    "(<extra_id_1><extra_id_0>": "( <extra_id_1> <extra_id_0>",
+    "<extra_id_0>, é½<extra_id_2>.": "<extra_id_0>, é½ <extra_id_2>.",
+    "\n<extra_id_0>\t<extra_id_1>": "<extra_id_0> <extra_id_1>",
+}
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_sentinels_need_no_space_before_them(models, inside, tmp_path):
+    """As T5's tokenizer finds them; the text behind one is read as behind any other piece."""
+    path = tmp_path / "spiece.model"
+    path.write_bytes(models[1] if inside else by_spm(WITH_LETTERS, **T5, vocab_size=120))
+    ours = tokenizers.load(path, extra_ids=20)
+    for glued, spaced in GLUED.items():
+        ids = ours.encode(glued)
+        assert ids == ours.encode(spaced)
+        assert sum(i in ours.vocabulary.sentinel_ids for i in ids) == glued.count("<extra")
+        read = ours.encode_with_offsets([glued])[0]
+        spans = {glued[start:end] for i, (start, end) in zip(*read) if i in ours.vocabulary.sentinel_ids}
+        assert read.ids == ids and spans == set(re.findall("<extra_id_.>", glued))
+    assert ours.encode("a<extra_id_20>")[-1] not in ours.vocabulary.sentinel_ids  # which it does not have
+    assert ours.text_version == 2
+
+
+@pytest.mark.parity
+def test_sentinels_are_found_where_t5s_tokenizer_finds_them(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "spiece.model").write_bytes(by_spm(WITH_LETTERS, **T5, vocab_size=120))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    ours, theirs = tokenizers.load(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("a<extra_id_0> the", "a<extra_id_0><extra_id_1>", "(<extra_id_0>\n<extra_id_99>", "a <extra_id_3> b"):
+        assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+SYMBOLS = ("->", "(", "the", "½", "\n", "Name", "__")
+OPTIONS = {
+    "unigram": {}, "unigram, folded": {"normalization_rule_name": "nmt_nfkc_cf"},
+    "bpe, folded": {"model_type": "bpe", "normalization_rule_name": "nmt_nfkc_cf"}, "bpe": LLAMA | {"vocab_size": 400},
+    "no prefix": {"add_dummy_prefix": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_symbols_of_a_model_are_in_its_tokenizer_json(name, tmp_path):
+    """SentencePiece keeps them whole, and as they are: it neither folds nor normalizes them."""
+    options = {"vocab_size": 130, "user_defined_symbols": SYMBOLS} | OPTIONS[name]
+    (tmp_path / "spiece.model").write_bytes(by_spm(WITH_LETTERS, **options))
+    ours = tokenizers.load(tmp_path, extra_ids=0)
+    ours.save(tmp_path / "saved")
+    rust = tokenizers.load(tmp_path / "saved" / "tokenizer.json")
+    library = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    forms = ("{0}", "a{0}b", "a {0} b", "a {0}b", "a{0} b", "{0} end", "end{0}", "{0}{0}", " {0}  {0}", "cl{0}{0}y")
+    texts = [form.format(symbol) for form in forms for symbol in SYMBOLS] + ["a½->Name(\n\n)", *TEXT]
+    assert ours.encode_batch(texts) == library.encode(texts)
+    assert [rust.tokens(ids) for ids in rust.encode_batch(texts)] == [rust.tokens(ids) for ids in library.encode(texts)]
 
 
 def test_added_tokens_behind_sentinels(models, tmp_path):
