@@ -209,23 +209,31 @@ class RustTokenizer(Tokenizer):
             merges = (" ".join(m) if isinstance(m, list) else m for m in tree["model"]["merges"])
             files["vocab.json"] = json.dumps(vocab, ensure_ascii=False)
             files["merges.txt"] = "#version: 0.2\n" + "".join(f"{m}\n" for m in merges)
-        self._write(directory, files, self._class_of(tree, vocab), self._settings())
+        name, options = self._class_of(tree, vocab)
+        self._write(directory, files, name, self._settings() | options)
 
-    def _class_of(self, tree: dict[str, Any], vocab: dict[str, int]) -> str:
-        """The class of `transformers` that does what we do.
+    def _class_of(self, tree: dict[str, Any], vocab: dict[str, int]) -> tuple[str, dict[str, bool]]:
+        """The class of `transformers` that does what we do, with its options in tokenizer_config.json.
 
-        Those of BERT, GPT-2 and RoBERTa take the pieces alone from a tokenizer.json and bring their own steps and
-        names of special tokens; PreTrainedTokenizerFast takes all of it.
+        Those of BERT, GPT-2 and RoBERTa take the pieces alone from a tokenizer.json and bring their own steps, template
+        and names of special tokens; PreTrainedTokenizerFast takes all of it.
         """
+        normalizer, pre_tokenizer = tree["normalizer"] or {}, tree["pre_tokenizer"] or {}
         if self.kind == "wordpiece" and vocab.keys() >= set(BERT_TOKENS.values()):
-            if _steps(tree) == _steps(_tree(wordpiece({"[UNK]": 0}, self.lowercase))):
-                return "BertTokenizer"
-        elif self.kind == "bpe" and _steps(tree) == _steps(_tree(bpe({}, [], lowercase=False))):
-            if vocab.keys() >= set(BART_TOKENS.values()):
-                return "RobertaTokenizer"
-            if END_OF_TEXT in vocab:
-                return "GPT2Tokenizer"
-        return "PreTrainedTokenizerFast"
+            accents, chinese = normalizer.get("strip_accents"), normalizer.get("handle_chinese_chars", True)
+            like = wordpiece({"[UNK]": 0}, self.lowercase, strip_accents=accents, chinese_chars=chinese)
+            if _steps(tree) == _steps(_tree(like)):
+                options = {} if accents is None else {"strip_accents": accents}
+                return "BertTokenizer", options if chinese else {**options, "tokenize_chinese_chars": False}
+        elif self.kind == "bpe":
+            has_prefix = pre_tokenizer.get("add_prefix_space", False)
+            options = {"add_prefix_space": True} if has_prefix else {}
+            if _steps(tree) == _steps(_tree(bpe({}, [], lowercase=False, add_prefix_space=has_prefix))):
+                if vocab.keys() >= set(BART_TOKENS.values()):
+                    return "RobertaTokenizer", options
+                if END_OF_TEXT in vocab:
+                    return "GPT2Tokenizer", options
+        return "PreTrainedTokenizerFast", {}
 
     @property
     def text_version(self) -> int:
@@ -306,7 +314,10 @@ def wordpiece(
     rust = library.Tokenizer(models.WordPiece(vocab, unk_token=unk, max_input_chars_per_word=100))
     rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase, strip_accents, chinese_chars)
     rust.decoder = decoders.WordPiece()
-    rust.add_special_tokens([t for t in BERT_TOKENS.values() if t in vocab])
+    known = [token for token in BERT_TOKENS.values() if token in vocab]
+    rust.add_special_tokens(known)
+    if (len(known) < len(BERT_TOKENS) or unk != "[UNK]") and {"[CLS]", "[SEP]"} <= vocab.keys():  # BERT's class has all
+        rust.post_processor = processors.BertProcessing(*((token, vocab[token]) for token in ("[SEP]", "[CLS]")))
     return RustTokenizer(rust, "wordpiece")
 
 

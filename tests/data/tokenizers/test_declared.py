@@ -117,6 +117,48 @@ def test_options_of_bert_are_honoured(tmp_path):
         assert tokenizers.load(both).encode("Schön 中文") == ids, options
 
 
+def test_options_are_saved_for_the_class_that_has_them(tmp_path):
+    """Whose template AutoTokenizer puts around a text; where there is no such class it is in the tokenizer.json."""
+    for options in (
+        {"strip_accents": False}, {"do_lower_case": False, "strip_accents": True}, {"tokenize_chinese_chars": False},
+    ):  # fmt: skip
+        write(tmp_path / "bert", vocab__txt=VOCAB, tokenizer_config__json=CONFIG | options)
+        assert saved_settings(tmp_path / "bert").items() >= {**CONFIG, **options}.items()
+    write(tmp_path / "none", vocab__txt=VOCAB.replace("[MASK]", "c"), tokenizer_config__json=CONFIG)
+    assert saved_settings(tmp_path / "none")["tokenizer_class"] == "PreTrainedTokenizerFast"
+    rust = json.loads((tmp_path / "none" / "saved" / "tokenizer.json").read_text("utf-8"))
+    assert (rust["post_processor"]["cls"], rust["post_processor"]["sep"]) == (["[CLS]", 2], ["[SEP]", 3])
+    for first, name in ((["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "Roberta"), (["<|endoftext|>"], "GPT2")):
+        settings = {"tokenizer_class": f"{name}Tokenizer", "add_prefix_space": True}
+        vocab = {piece: i for i, piece in enumerate([*first, "a", "Ġ", "Ġa"])}
+        files = {"vocab__json": vocab, "merges__txt": "Ġ a\n", "tokenizer_config__json": settings}
+        assert saved_settings(write(tmp_path / name, **files)).items() >= settings.items()
+        assert tokenizers.load(tmp_path / name / "saved").encode("a a") == [vocab["Ġa"]] * 2
+
+
+@pytest.mark.parity
+def test_transformers_puts_cls_and_sep_around_what_was_saved(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    for options in ({}, {"strip_accents": False}, {"strip_accents": True}, {"tokenize_chinese_chars": False}):
+        for folds in (True, False):
+            settings = CONFIG | options | {"do_lower_case": folds}
+            write(tmp_path, vocab__txt=VOCAB, tokenizer_config__json=settings, config__json={"model_type": "bert"})
+            saved_settings(tmp_path)
+            vocabularies.take(tmp_path, tmp_path / "run", {"extra_ids": 0}, lambda line: None)
+            ids = [
+                transformers.AutoTokenizer.from_pretrained(folder)("Schön 中文")["input_ids"]
+                for folder in (tmp_path, tmp_path / "saved", tmp_path / "run")
+            ]
+            assert ids[0] == ids[1] == ids[2] and (ids[0][0], ids[0][-1]) == (2, 3), settings
+            shutil.rmtree(tmp_path / "run")
+
+
+def saved_settings(folder):
+    """tokenizer_config.json of a directory's vocabulary, saved in it."""
+    tokenizers.load(folder).save(folder / "saved")
+    return json.loads((folder / "saved" / "tokenizer_config.json").read_text("utf-8"))
+
+
 def test_added_tokens_beside_a_vocab_txt(tmp_path):
     files = {"vocab__txt": VOCAB, "tokenizer_config__json": CONFIG}
     ours = tokenizers.load(write(tmp_path / "none", **files))
