@@ -128,7 +128,7 @@ def _with_declared(
     if declaration.flag("add_eos_token"):
         lines.append(f"{declaration.folder}: add_eos_token: the end of a text is put where the objective puts it")
     tokenizer.of_config = _of_config(declaration, specials) if file.suffix == ".json" else {}
-    tokenizer.carried = {key: declaration.settings[key] for key in declared.CARRIED if key in declaration.settings}
+    tokenizer.carried = declaration.carried
     tokenizer.assumed = "; ".join(lines) or None
     return tokenizer
 

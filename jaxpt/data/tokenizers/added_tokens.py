@@ -67,7 +67,10 @@ def parse(value: Any, where: str, i: int | None = None, **flags: bool) -> AddedT
     token_flags = {flag: tree[flag] for flag in _FLAGS if flag in tree}
     if wrong := next((flag for flag, on in token_flags.items() if not isinstance(on, bool)), None):
         raise UserError(f"{where}: {wrong} is {shown(token_flags[wrong])}; wants true or false")
-    return AddedToken(tree["content"], i, **(flags | token_flags))
+    token_flags = flags | token_flags
+    if isinstance(value, Mapping):  # as `tokenizers` does
+        token_flags.setdefault("normalized", not token_flags.get("special", False))
+    return AddedToken(tree["content"], i, **token_flags)
 
 
 def numbered(tokens: Iterable[AddedToken], ids: Mapping[str, int], size: int) -> list[AddedToken]:

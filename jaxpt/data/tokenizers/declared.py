@@ -2,8 +2,8 @@
 
 `transformers` reads them in this order, and so do we:
 
-- added tokens: `added_tokens_decoder` of tokenizer_config.json; without it `added_tokens.json`. Those of tokenizer.json
-  stand in it anyway;
+- added tokens: `added_tokens_decoder` of tokenizer_config.json, whose flags count before those of tokenizer.json;
+  without it `added_tokens.json`, whose flags count after them;
 - special tokens: tokenizer_config.json; special_tokens_map.json counts before it where there is no
   `added_tokens_decoder`; then what the class has of its own;
 - the class: `tokenizer_class` of tokenizer_config.json, of config.json, `model_type` of config.json;
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from jaxpt.data.tokenizers.base import BART_TOKENS, BERT_TOKENS, END_OF_TEXT, SP
 from jaxpt.errors import UserError, shown
 
 MAP, ADDED_TOKENS, DECODER = "special_tokens_map.json", "added_tokens.json", "added_tokens_decoder"
+EXTRA = ("extra_special_tokens", "additional_special_tokens")
+"""Keys of special tokens without a part: lists, or mappings with a name for each."""
 
 _FAIRSEQ = BART_TOKENS | {"sep": "</s>", "cls": "<s>"}
 _GPT2 = {"bos": END_OF_TEXT, "eos": END_OF_TEXT}
@@ -88,6 +90,7 @@ class Declared:
       specials: {"bos": "<s>", "pad": None, …}: the special tokens that files name, None where they say that there is
         none.
       model_ids: {"bos": 1, "eos": 2}: config.json's.
+      carried: keys of tokenizer_config.json that are kept as they are: `CARRIED`, and special tokens without a part.
     """
 
     folder: Path
@@ -97,6 +100,7 @@ class Declared:
     added: tuple[AddedToken, ...]
     specials: Mapping[str, AddedToken | None]
     model_ids: Mapping[str, int]
+    carried: Mapping[str, Any]
 
     @property
     def specials_of_class(self) -> Mapping[str, str]:
@@ -147,15 +151,16 @@ def read(folder: Path) -> Declared:
     if not isinstance(name, str) or not isinstance(model_type, str):
         raise UserError(f"{folder}: tokenizer_class {shown(name)}, model_type {shown(model_type)}: wants names")
     special_map = {} if DECODER in settings else vocabulary_files.read_settings(folder, MAP)
-    specials = _specials(folder, settings | special_map)
-    extra = _extra(folder, settings | special_map)
-    special = {token.content for token in (*specials.values(), *extra) if token is not None}
+    specials, extra = _specials(folder, settings | special_map), _extra(folder, settings | special_map)
+    listed = [token for key in EXTRA if key in extra for token in _tokens(extra[key])]
+    special = {token.content for token in (*specials.values(), *listed) if token is not None}
     added = _with_ids(folder, settings, special)
     by_name = {token.content: token for token in added}
     specials = {part: token and by_name.get(token.content, token) for part, token in specials.items()}
-    extra = [token for token in extra if token.content not in by_name]
+    listed = [token for token in listed if token.content not in by_name]
     model_ids = {part: i for part in ("bos", "eos") if isinstance(i := model.get(f"{part}_token_id"), int)}
-    return Declared(folder, settings, name, model_type, (*added, *extra), specials, model_ids)
+    carried = {key: settings[key] for key in CARRIED if key in settings} | _named(extra)
+    return Declared(folder, settings, name, model_type, (*added, *listed), specials, model_ids, carried)
 
 
 def class_name(name: str) -> str:
@@ -195,17 +200,40 @@ def _specials(folder: Path, settings: Mapping[str, Any]) -> dict[str, AddedToken
     }
 
 
-def _extra(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:
-    """`extra_special_tokens`, `additional_special_tokens`: special tokens without a part, sentinels left out."""
-    tokens = []
-    for key in ("extra_special_tokens", "additional_special_tokens"):
-        listed = settings.get(key) or []
-        listed = listed.values() if isinstance(listed, Mapping) else listed
-        if isinstance(listed, str | int | float):
-            raise UserError(f"{folder / vocabulary_files.SETTINGS}: {key} is {shown(listed)}; wants a list of tokens")
+def _extra(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Special tokens without a part as tokenizer_config.json has them, sentinels left out: `EXTRA`, and keys of their
+    own, such as `image_token`."""
+    extra: dict[str, Any] = {}
+    for key, value in settings.items():
         where = f"{folder / vocabulary_files.SETTINGS}: {key}"
-        tokens += [added_tokens.parse(token, where, special=True) for token in listed]
-    return [token for token in tokens if not added_tokens.is_sentinel(token.content)]
+        if key in EXTRA and isinstance(value, str | int | float):
+            raise UserError(f"{where} is {shown(value)}; wants a list of tokens")
+        if key in EXTRA and isinstance(value, Mapping):
+            extra[key] = {name: added_tokens.parse(token, where, special=True) for name, token in value.items()}
+        elif key in EXTRA and value:
+            tokens = [added_tokens.parse(token, where, special=True) for token in value]
+            extra[key] = [token for token in tokens if not added_tokens.is_sentinel(token.content)]
+        elif key.endswith("_token") and key.removesuffix("_token") not in SPECIALS and _is_token(value):
+            extra[key] = added_tokens.parse(value, where, special=True)
+    return extra
+
+
+def _is_token(value: Any) -> bool:
+    return "content" in value if isinstance(value, Mapping) else isinstance(value, str) and value != ""
+
+
+def _tokens(tree: Any) -> Iterator[AddedToken]:
+    """The tokens of a list or mapping."""
+    yield from tree.values() if isinstance(tree, Mapping) else tree
+
+
+def _named(tree: Any) -> Any:
+    """Tokens, with the lists and mappings that they stand in, as tokenizer_config.json has them."""
+    if isinstance(tree, AddedToken):
+        return tree.named()
+    if isinstance(tree, list):
+        return [_named(token) for token in tree]
+    return {name: _named(token) for name, token in tree.items()}
 
 
 def _with_ids(folder: Path, settings: Mapping[str, Any], special: set[str]) -> list[AddedToken]:
@@ -215,13 +243,17 @@ def _with_ids(folder: Path, settings: Mapping[str, Any], special: set[str]) -> l
         if not isinstance(entries, Mapping) or not all(str(i).isdecimal() for i in entries):
             raise UserError(f"{where}: {DECODER} is {shown(entries)}; wants {{id: token}}")
         tokens = [added_tokens.parse(token, f"{where}: {DECODER}: {i}", int(i)) for i, token in entries.items()]
+        tokens = [dataclasses.replace(token, special=token.special or token.content in special) for token in tokens]
     else:
         where, entries = folder / ADDED_TOKENS, vocabulary_files.read_settings(folder, ADDED_TOKENS)
         if wrong := next((t for t, i in entries.items() if not isinstance(i, int) or isinstance(i, bool)), None):
             raise UserError(f"{where}: {shown(wrong)}: {shown(entries[wrong])} is no id; wants {{token: id}}")
+        rust = vocabulary_files.read_settings(folder, "tokenizer.json") if entries else {}
+        listed = {token["content"]: added_tokens.parse(token, ADDED_TOKENS) for token in rust.get("added_tokens", ())}
         tokens = [
-            AddedToken(token, i, normalized=token not in special, special=token in special)
+            dataclasses.replace(listed[token], id=i) if token in listed
+            else AddedToken(token, i, normalized=token not in special, special=token in special)
             for token, i in entries.items()
-        ]
+        ]  # fmt: skip
     tokens = [token for token in tokens if not added_tokens.is_sentinel(token.content)]
     return sorted(tokens, key=lambda token: token.id or 0)

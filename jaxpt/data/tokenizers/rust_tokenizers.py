@@ -70,7 +70,7 @@ class RustTokenizer(Tokenizer):
         """The tokenizer with further tokens.
 
         Args:
-          tokens: those with an id must be numbered.
+          tokens: those with an id must be numbered; their flags count before those that the library knows.
           added: those of them that are of `with_tokens`; they count before those that the library adds already.
 
         Raises:
@@ -79,8 +79,9 @@ class RustTokenizer(Tokenizer):
         tree, size = _tree(self), self.vocabulary.size
         known = {token["content"]: token for token in tree["added_tokens"]}
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        counting = {token.content for token in tokens if added or token.id is not None}
         for token in added_tokens.numbered(tokens, ids, size):
-            if added or token.content not in known:
+            if token.content in counting or token.content not in known:
                 known[token.content] = {"id": token.id, **token.tree()}
         tree["added_tokens"] = sorted(known.values(), key=lambda token: token["id"])
         rust, v = library.Tokenizer.from_str(json.dumps(tree)), self.vocabulary
