@@ -189,6 +189,8 @@ def _store(
         identity["chat_templates"] = dict(tokenizer.chat_templates)
     if tokenizer.text_version > 1:
         identity["text_version"] = tokenizer.text_version
+    if config.task is not None and tokenizer.label_version > 1:
+        identity["label_version"] = tokenizer.label_version
     rows_per_shard = ROWS_PER_SHARD if order > 1 and config.task is not None else None
     if rows_per_shard is not None:
         identity["rows_per_shard"] = rows_per_shard

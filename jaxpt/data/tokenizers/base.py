@@ -244,8 +244,9 @@ class Tokenizer(abc.ABC):
     def encode_words(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Token ids of each word of texts that are given as words.
 
-        Each word is encoded by itself: WordPiece and SentencePiece begin words as in running text. Byte-level BPE
-        encodes all words but a text's first with the space that stands before them there.
+        Each word is encoded by itself, and begins as in running text: byte-level BPE, and a SentencePiece model that
+        puts no space before a text (Gemma's), encode all words but a text's first with the space that stands before
+        them there.
 
         Args:
           texts: the words of each text.
@@ -254,10 +255,16 @@ class Tokenizer(abc.ABC):
           For each text the ids of each of its words; none for a word that has no token, such as "" or a control
           character.
         """
-        space = " " if self.byte_text == "all" else ""
+        space = " " * self._needs_space
         flat = self.encode_batch([space * (n > 0) + word for words in texts for n, word in enumerate(words)])
         ids = iter(flat)
         return [[next(ids) for _ in words] for words in texts]
+
+    @functools.cached_property
+    def _needs_space(self) -> bool:
+        """Whether a word that is encoded by itself begins as in running text only with the space before it."""
+        alone, spaced = ("".join(self.pieces(ids)) for ids in self.encode_batch(["a", " a"]))
+        return self.byte_text == "all" or (spaced.startswith("▁") and not alone.startswith("▁"))
 
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -332,6 +339,11 @@ class Tokenizer(abc.ABC):
     def text_version(self) -> int:
         """More than 1 where a text had other ids before, by the same `digest`: records from then are made again."""
         return 1
+
+    @property
+    def label_version(self) -> int:
+        """As `text_version`, of the records of tasks: words had other ids, or spans other tokens."""
+        return 2 if self._needs_space and self.byte_text != "all" else 1
 
     def digest(self) -> str:
         """Hash of everything that determines the ids: by default the files and the module's source."""

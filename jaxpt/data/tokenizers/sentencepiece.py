@@ -250,6 +250,7 @@ class SentencePieceTokenizer(Tokenizer):
         for (text, origin), proto in zip(cleaned, protos):
             pieces = sentencepiece_pb2.SentencePieceText.FromString(proto).pieces
             spans = _characters(text, np.array([(p.begin, p.end) for p in pieces], np.int64).reshape(-1, 2))
+            spans = _shared(spans, [p.piece for p in pieces], len(text))
             encodings.append(([p.id for p in pieces], spans if origin is None else _through(spans, origin)))
         return encodings
 
@@ -313,6 +314,10 @@ class SentencePieceTokenizer(Tokenizer):
     def text_version(self) -> int:
         return 2 if self.vocabulary.sentinels else 1
 
+    @property
+    def label_version(self) -> int:
+        return 2
+
     def digest(self) -> str:
         rules: list[Any] = [(self.style.lowercase, self.style.keeps_accents)] if self._cleaning is not None else []
         rules += [self.declared] if self.declared else []
@@ -329,6 +334,14 @@ def _characters(text: str, spans_Nx2: np.ndarray) -> np.ndarray:
     begin, end = spans_Nx2.T
     within = np.append((raw & 0xC0) == 0x80, False)
     return np.stack([starts[begin] - within[begin], starts[end]], -1)
+
+
+def _shared(spans_Nx2: np.ndarray, pieces: Sequence[str], size: int) -> np.ndarray:
+    """Spans in which each part of a character has it: SentencePiece gives it to the last part alone, be they its bytes
+    or the "1⁄2" of "½"."""
+    start, end = spans_Nx2.T
+    is_part = (start == end) & np.array([piece != "▁" for piece in pieces], bool)  # the model's space is no part
+    return np.stack([start, np.where(is_part, np.minimum(start + 1, size), end)], -1)
 
 
 def _cleaned(text: str, cleaning: Any) -> tuple[str, np.ndarray | None]:

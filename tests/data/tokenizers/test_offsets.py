@@ -1,14 +1,18 @@
 """Offsets of tokens point into the text as it was given, whatever a tokenizer makes of it; words are encoded apart."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
+from jaxpt.data.labelled.question_answering import token_span
 from jaxpt.data.tokenizers import rust_tokenizers
 from jaxpt.data.tokenizers import sentencepiece as sp
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
+from tests.data.tokenizers.test_tokenizers import by_spm
 
 CORPUS = ["The quick brown fox jumps over the lazy dog.", "A café in Zürich, ½ price: naïve ﬁne 日本 text"] * 20
 TEXTS = [
@@ -92,6 +96,18 @@ def test_cleaning_is_undone(known):
     assert text[offsets[-1, 0] : offsets[-1, 1]] in "Fine"
 
 
+@pytest.mark.parametrize(("text", "at"), [("½ cup", 0), ("a 日本 b", 3), ("№ 5", 0), ("x 🦊🦊", 3), ("``½''", 2)])
+def test_all_parts_of_a_character_stand_for_it(text, at):
+    """Its bytes, and letters that it is spelled with: an answer that begins with it begins with the first of these."""
+    model = by_spm(["\n".join(CORPUS)], byte_fallback=True, vocab_size=330)
+    for style in (sp.PLAIN, sp.STYLES["albert"]):
+        ours = sp.SentencePieceTokenizer(model, 0, style=style)
+        ((ids, offsets),) = ours.encode_with_offsets([text])
+        first, last = token_span(offsets, at, at + 1, "row 1")
+        answer = ours.decode(ids[first : last + 1]).strip()
+        assert answer.lower() == unicodedata.normalize("NFKC", text[at]).lower()
+
+
 def test_a_tokenizer_without_offsets_says_so():
     class Own(Tokenizer):
         kind = "my_lab.own"
@@ -106,6 +122,18 @@ def test_words_have_the_ids_of_running_text(known, name):
     words = ["the", "quick", "brown", "fox"]
     (ids,) = known[name].encode_words([words])
     assert [i for of_word in ids for i in of_word] == known[name].encode(" ".join(words))
+
+
+def test_words_of_a_model_without_a_space_before_a_text(tmp_path):
+    """Gemma's is one."""
+    options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "add_dummy_prefix": False}
+    model = by_spm(["\n".join(CORPUS)], vocab_size=90, **options)
+    ours = sp.SentencePieceTokenizer(model, 0)
+    ours.save(tmp_path)
+    for tokenizer in (ours, rust_tokenizers.read(tmp_path / "tokenizer.json")):
+        words = tokenizer.encode_words([["fox", "the", "a"]])[0]
+        assert [i for of_word in words for i in of_word] == tokenizer.encode("fox the a")
+        assert words[0] == tokenizer.encode("fox") and tokenizer.label_version == 2
 
 
 def test_a_word_may_have_no_token(known):
