@@ -133,14 +133,15 @@ def to_rust(
     new = {p.piece for p in proto.pieces if p.type == p.UNUSED} & {token.content for token in added}
     pieces = [re.sub("^▁(?=<extra_id_)", "", p.piece) for p in proto.pieces if p.piece not in new]
     rust = library.Tokenizer(_model(proto, pieces, unk))
-    rust.normalizer = _normalizer(proto, cleaning, not first_only)
-    if first_only:
-        rust.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
+    scheme = "never" if not proto.normalizer_spec.add_dummy_prefix else "first" if first_only else "always"
+    rust.normalizer = _normalizer(proto, cleaning, scheme)
+    # Not in the normalizer: a token that is looked for in the normalized text would be one with a space before it.
+    rust.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False)
     symbols = [p.piece for p in proto.pieces if p.type == p.USER_DEFINED and not p.piece.startswith("▁<extra_id_")]
     if symbols and proto.trainer_spec.model_type == proto.trainer_spec.BPE:  # no merge leads to these
         longest_first = "|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True))
         split = pre_tokenizers.Split(Regex(longest_first), "isolated")
-        rust.pre_tokenizer = pre_tokenizers.Sequence([rust.pre_tokenizer, split]) if first_only else split
+        rust.pre_tokenizer = pre_tokenizers.Sequence([rust.pre_tokenizer, split])
     strip = [decoders.Strip(" ", 1, 0)] * proto.normalizer_spec.add_dummy_prefix
     rust.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
     special = [name for name, p in zip(pieces, proto.pieces) if p.type in (p.UNKNOWN, p.CONTROL)]
@@ -207,10 +208,10 @@ def _protected(proto: Any) -> list[str]:
     return sorted((symbol for symbol in symbols if normalize(symbol) != symbol), key=len, reverse=True)
 
 
-def _normalizer(proto: Any, cleaning: Any, prefix: bool) -> Any:
+def _normalizer(proto: Any, cleaning: Any, scheme: str) -> Any:
     spec, steps = proto.normalizer_spec, _character_steps(proto, cleaning)
     if spec.remove_extra_whitespaces:
         steps += [normalizers.Replace(Regex(r"\A +|[ ▁]+\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    if spec.add_dummy_prefix and prefix:
-        steps.append(normalizers.Prepend("▁"))
-    return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+    if scheme == "always":  # also where a text has a space itself
+        steps.append(normalizers.Replace(Regex(r"\A[ ▁]"), "▁▁"))
+    return normalizers.Sequence(steps)

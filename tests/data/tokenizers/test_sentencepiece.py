@@ -71,6 +71,20 @@ def test_added_tokens_of_a_dialogue(models, tmp_path):
     assert tokenizers.load(folder).tokens(tokenizers.load(folder).encode("the"))[0][0] != "▁"
 
 
+def test_a_token_of_the_normalized_text_is_found_inside_of_words(models, tmp_path):
+    """A token of added_tokens.json is one, unless a file names it as special; in the saved tokenizer.json as well."""
+    for legacy in (True, False):
+        folder = directory(tmp_path / f"{legacy}", models[0], legacy=legacy)
+        size = tokenizers.load(folder).vocabulary.size
+        (folder / "added_tokens.json").write_text(json.dumps({"<ent>": size, "Name": size + 1}))
+        ours = tokenizers.load(folder)
+        ours.save(folder / "saved")
+        rust = tokenizers.load(folder / "saved" / "tokenizer.json")
+        for text in ("a<ent>the Name<ent>Names", " <ent>a", "<ent>", "  the", "▁a", "", " "):
+            assert rust.encode(text) == ours.encode(text), text
+        assert ours.encode("a<ent>Name")[1:] == [size, size + 1]
+
+
 def test_a_tokenizer_json_of_others_counts_before_the_model(models, tmp_path):
     folder = directory(tmp_path / "hf", models[0])
     tokenizers.load(folder).save(tmp_path / "saved")
