@@ -158,8 +158,9 @@ class SentencePieceTokenizer(Tokenizer):
         return extended
 
     def token_id(self, token: str) -> int | None:
-        i = self._sp.piece_to_id(token)
-        return i if self._sp.id_to_piece(i) == token else None
+        pieces = (token, f"▁{token}") if added_tokens.is_sentinel(token) else (token,)
+        ids = zip(map(self._sp.piece_to_id, pieces), pieces)
+        return next((i for i, piece in ids if self._sp.id_to_piece(i) == piece), None)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         return self.encode_batch([text], special)[0]
@@ -255,7 +256,18 @@ class SentencePieceTokenizer(Tokenizer):
         return encodings
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self._sp.decode(self._shown(ids))
+        return self._showing.decode(self._shown(ids))
+
+    @functools.cached_property
+    def _showing(self) -> Any:
+        """The model that shows the mask in a text; it is a control symbol otherwise, which stands for no text."""
+        mask = self.vocabulary.mask
+        if mask is None or not self._sp.is_control(mask):
+            return self._sp
+        proto = type(self._proto)()
+        proto.CopyFrom(self._proto)
+        proto.pieces[mask].type = proto.SentencePiece.USER_DEFINED
+        return models.processor(proto, self.path or "tokenizer")
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         pieces = [self._sp.id_to_piece(int(i)) if 0 <= i < self.vocabulary.size else f"<{i}>" for i in ids]

@@ -107,6 +107,7 @@ def test_sentinels_inside_a_model(models, tmp_path):
     bare = tokenizers.load(path)
     v = bare.vocabulary
     assert v.sentinels == 20 and bare.tokens(v.sentinel_ids)[-1] == "<extra_id_0>" and bare.assumed is None
+    assert bare.token_id("<extra_id_0>") == v.first_sentinel and bare.token_id("<extra_id_20>") is None
     assert bare.encode("a <extra_id_0> the")[1] == v.first_sentinel
     for extra_ids in (0, 20):  # none are put behind it, or as many as it has
         assert tokenizers.load(path, extra_ids=extra_ids).vocabulary == v

@@ -368,6 +368,7 @@ def test_xlm_r_has_fairseqs_ids(sentencepiece_model, tmp_path):
     for text in SAMPLES:
         assert ours.encode(text) == [3 if i == 0 else i + 1 for i in plain.encode(text)]
     assert ours.encode("a <mask>", special=True)[-1] == size + 1 != ours.encode("a <mask>")[-1]
+    assert ours.decode(ours.encode("return <mask> value", special=True)) == "return<mask> value"
     assert ours.decode([0, *ours.encode("return a value"), 2]) == "return a value"
     ours.save(tmp_path / "saved")
     assert tokenizers.load(tmp_path / "saved").digest() == ours.digest()
