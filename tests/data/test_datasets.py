@@ -16,10 +16,11 @@ from jaxpt.data.records import cache as records
 from jaxpt.data.sources.opening import open_source
 from jaxpt.data.stream import order
 from jaxpt.data.stream.order import permuted
+from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.data.tokenizers.rust_tokenizers import RustTokenizer
 from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
-from tests import families
+from tests import families, fine_tuning
 from tests.data.seqio_task import make_task
 
 LINES = [
@@ -141,6 +142,21 @@ def test_another_version_of_a_vocabularys_texts_makes_new_records(text, cache, t
     before = prepared_now()
     assert now.stores["train"].directory != before.stores["train"].directory
     assert not fingerprint.changes(before.fingerprint, now.fingerprint)
+
+
+@pytest.mark.slow
+def test_another_version_of_labels_makes_new_records_of_tasks_alone(text, cache, tmp_path, monkeypatch):
+    rows = [{"tokens": ["a", "film", f"{n}"], "tags": ["O", "O", "B-good"]} for n in range(40)]
+    tagging = fine_tuning.recipe(tmp_path, made=rows, task={"kind": "tagging"})
+
+    def directories():
+        recipes = tagging, config("bert", text, cache)
+        return [datasets.prepare(recipe, workers=1).stores["train"].directory for recipe in recipes]
+
+    before = directories()
+    monkeypatch.setattr(Tokenizer, "label_version", 2)
+    after = directories()
+    assert (before[0] == after[0], before[1] == after[1]) == (False, True)
 
 
 @pytest.mark.slow

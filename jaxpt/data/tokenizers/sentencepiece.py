@@ -278,7 +278,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
     def _written(self) -> dict[str, int]:
-        control = filter(self._sp.is_control, range(self.vocabulary.size))
+        control = [*filter(self._sp.is_control, range(self.vocabulary.size)), self._sp.unk_id()]
         added_ids = dict(self.vocabulary.added)
         return super()._written() | {self._sp.id_to_piece(i): i for i in control} | added_ids
 

@@ -95,6 +95,8 @@ def test_saved_and_loaded_is_the_same(trained):
     again = tokenizers.load(out)
     assert (again.kind, again.vocabulary, again.digest()) == (tokenizer.kind, tokenizer.vocabulary, tokenizer.digest())
     assert again.encode_batch(SAMPLES) == tokenizer.encode_batch(SAMPLES)
+    written = " ".join(token.content for token in tokenizer.special_tokens().values())
+    assert again.encode(written, special=True) == tokenizer.encode(written, special=True)
     single = {"sentencepiece": "spiece.model", "wordpiece": "vocab.txt", "bpe": "vocab.json"}[tokenizer.kind]
     assert tokenizers.load(out / single).encode_batch(SAMPLES) == tokenizer.encode_batch(SAMPLES)
 
