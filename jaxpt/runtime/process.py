@@ -8,6 +8,7 @@ import os
 import platform
 import resource
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ _ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")
 """Device files of TPUs (two generations of drivers) and of GPUs."""
 MIN_BYTES = 3_000_000_000
 """Address space that JAX and TensorFlow take before they do anything; not all of it is ever memory."""
+_SPAWNING = threading.Lock()
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> bool:
@@ -80,9 +82,10 @@ def without_script() -> Iterator[None]:
     `multiprocessing` has each of them import it, for what is defined there. A script without `if __name__ ==
     "__main__":` would run again in every one of them, and wait there for the work that they were started for.
     """
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
+    with _SPAWNING:  # all threads see the change: a second one would take the stand-in for the script
+        script = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = script

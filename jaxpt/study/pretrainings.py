@@ -41,8 +41,6 @@ PROGRAM = (sys.executable, "-m", "jaxpt")
 """What trains and probes a row: the words before the command."""
 PACE = (sys.executable, "-m", "jaxpt.cli.children", "measure")
 """What measures its steps."""
-_SPAWNING = threading.Lock()
-"""`without_script` changes what all threads see."""
 
 
 def study(
@@ -400,7 +398,7 @@ def _counted(plan: Study, config: Config, child: Children) -> int:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_count, args=(theirs, plan, config))
-    with _SPAWNING, without_script():
+    with without_script():
         process.start()
     theirs.close()
     child.set(process.pid)

@@ -17,7 +17,7 @@ from jaxpt.config import Config
 from jaxpt.config.plain import leaves
 from jaxpt.errors import DivergedError, listed
 from jaxpt.parallel import compiler, distributed, failures, processes
-from jaxpt.runtime import maintenance, plugins, progress, signals
+from jaxpt.runtime import background, maintenance, plugins, progress, signals
 from jaxpt.train import (
     checkpoint,
     copies,
@@ -83,7 +83,7 @@ def train(config: Config, timings: Timings | None = None) -> int:
         settings = leaves(configs.dump(config) | {"distributed": None})
         processes.assert_same_settings(dict(settings), config.distributed.timeout)
         watch = maintenance.watch(_save_before_maintenance)
-        with out_of_memory.explained(config), signals.save_requests(), watch:
+        with out_of_memory.explained(config), signals.save_requests(), watch, background.scope():
             return _train(config, timings or Timings(), asked)
 
 

@@ -5,18 +5,25 @@ import os
 import shutil
 import signal
 import sys
+import threading
 
 import jax
 import pytest
 import yaml
 
+import jaxpt
 from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.data import fingerprint
-from jaxpt.train import loop, programs
+from jaxpt.data.records import cache
+from jaxpt.data.stream import order
+from jaxpt.errors import UserError
+from jaxpt.runtime import background
+from jaxpt.train import amounts, loop, programs
 from tests import families
 from tests.processes import forked
 from tests.runs import assert_bit_equal, final
+from tests.waiting import LIMIT, until
 
 WORDS = "says that the cat sat on the mat and the dog ran to the house"
 TEXT = "\n".join(f"document number {i} {WORDS}" for i in range(60))
@@ -185,6 +192,34 @@ def test_eval_gives_what_training_measured(workplace, capsys):
         assert cli.main(["eval", str(path)]) == 0
         shown = capsys.readouterr().out
         assert f"{loss:.4f}" in shown and "baseline" in shown
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_leaves_nobody_who_makes_records(workplace, monkeypatch):
+    """In a notebook the process goes on."""
+    monkeypatch.setitem(order.SHARDINGS, 3, order.Sharding(600, 8))
+    monkeypatch.setattr(cache, "_STARTUP", 1e9)  # no processes
+    monkeypatch.setattr(background, "_PATIENCE", LIMIT)
+    make_shard, begun = cache.make_shard, []
+
+    def endless(work, number, shard, path, report):
+        begun.append(number)
+        if len(begun) == 1:
+            return make_shard(work, number, shard, path, report)
+        while True:
+            report(0)
+
+    def fail(*_):  # when the first shard is there
+        until(lambda: len(begun) > 1)
+        raise UserError("something else is wrong")
+
+    monkeypatch.setattr(cache, "make_shard", endless)
+    monkeypatch.setattr(amounts, "line", fail)
+    overrides = [f"run_dir={workplace / 'fails'}", f"data.cache_dir={workplace / 'others'}"]
+    with pytest.raises(UserError, match="something else"):
+        jaxpt.fit(configs.load(workplace / "recipe.yaml", overrides))
+    assert "jaxpt-preparer" not in [thread.name for thread in threading.enumerate()]
+    assert len([*(workplace / "others" / "records").glob("*/*")]) == 1, "the shard that is whole"
 
 
 def piped(folder):

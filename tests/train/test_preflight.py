@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -114,9 +113,6 @@ CASES = {
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    for thread in threading.enumerate():
-        if thread.name == "jaxpt-preparer":  # of an earlier test's run: it would say its line in this one
-            thread.join()
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "a.doc"):
         Path(name).write_text("the cat sat\n")

@@ -30,7 +30,7 @@ from jaxpt.data.records.store import Store, damaged, made, publish, read_manifes
 from jaxpt.data.seqio_tasks import Documents, Offline, code, resolve
 from jaxpt.data.sources.base import Pieces
 from jaxpt.errors import UserError
-from jaxpt.runtime import disk, packages, plugins
+from jaxpt.runtime import background, disk, packages, plugins
 from jaxpt.runtime.process import without_script
 from jaxpt.runtime.progress import Progress, clock, work_line
 
@@ -242,6 +242,10 @@ def _in_parallel(spec: Offline, jobs: list[Job], say: Progress, workers: int, ni
             "a process that prepared data was killed, perhaps for want of memory; the shards that are done are kept: "
             f"start again with fewer than {workers} --workers"
         ) from None
+    except background.Stopped:  # the pool would wait for a process that reads, or that starts
+        for process in list(pool._processes.values()):
+            process.kill()  # at any time: a shard gets its name when it is whole
+        raise
     finally:
         cells[len(cells) - 1] = 1
         pool.shutdown(cancel_futures=True)

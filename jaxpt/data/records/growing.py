@@ -2,14 +2,13 @@
 
 Invariants: a shard that has its name is whole, and never changes; what is read of one does not depend on the others;
 whatever needs all shards (the number of records, the checksum, counts of tokens) waits for them. A preparer that fails
-ends every reader with its error. It ends with the program, and the next run goes on where it stopped.
+ends every reader with its error. It ends with the run, however that ends, and the next run goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,36 +22,12 @@ from jaxpt.data.records.cache import Turn
 from jaxpt.data.records.shard import Ragged, read_meta
 from jaxpt.data.records.store import Store, shard_name
 from jaxpt.data.seqio_tasks import Offline
-from jaxpt.runtime import safetensors
+from jaxpt.runtime import background, safetensors
 from jaxpt.runtime.progress import Progress
 
 _POLL = 0.05  # seconds
-_PREPARER = "jaxpt-preparer"
-_program_ends = threading.Event()
 
-
-class Stopped(Exception):
-    """The program ends."""
-
-
-def _check_program() -> None:
-    """Raises Stopped in a thread that outlives the program's work: the interpreter would wait for it."""
-    if _program_ends.is_set() or not threading.main_thread().is_alive():
-        raise Stopped
-
-
-@atexit.register  # after multiprocessing's own, so it is called before that one
-def _end_preparers() -> None:
-    """Ends the preparers and their processes. `multiprocessing` waits at exit for processes that wait for more work.
-
-    A process can be killed at any time: a shard gets its name when it is whole.
-    """
-    _program_ends.set()
-    preparers = [thread for thread in threading.enumerate() if thread.name == _PREPARER]
-    while any(thread.is_alive() for thread in preparers):
-        for child in multiprocessing.active_children():
-            child.kill()
-        time.sleep(_POLL)
+atexit.register(background.program.end)  # after multiprocessing's own, so it is called before that one
 
 
 class Growing(Store):
@@ -72,7 +47,8 @@ class Growing(Store):
         self._callbacks: list[Callable[[Store], None]] = []
         self._mapped = functools.cache(lambda number: safetensors.mapped(self._path(number)))
         self._meta = functools.cache(lambda number: read_meta(self._path(number)))
-        threading.Thread(target=self._run, args=(build,), name=_PREPARER).start()
+        self._scope = background.current()
+        self._scope.start(functools.partial(self._run, build), "jaxpt-preparer")
 
     def _run(self, build: Callable[[Turn], Store]) -> None:
         try:
@@ -186,7 +162,7 @@ class Growing(Store):
     def _wait(self, is_done: Callable[[], bool]) -> None:
         while not is_done():
             self._check()
-            _check_program()
+            self._scope.check()
             time.sleep(_POLL)
 
     def _check(self) -> None:
@@ -220,8 +196,10 @@ def grow(
     if store is not None:
         return store
 
+    scope = background.current()
+
     def update(line: str) -> None:
-        _check_program()
+        scope.check()
         say.update(line)
 
     def build(begin: Turn) -> Store:

@@ -22,7 +22,7 @@ import numpy as np
 from jaxpt.data._tf import tf
 from jaxpt.data.records.shard import Ragged, is_intact, read_meta
 from jaxpt.errors import UserError
-from jaxpt.runtime import safetensors
+from jaxpt.runtime import background, safetensors
 from jaxpt.runtime.disk import write_text
 
 FORMAT = 2
@@ -125,10 +125,13 @@ class Store:
         """
         if sum(shard["size"] for shard in self.manifest["shards"]) > CHECKED_BYTES:
             shards = self.manifest["shards"][part::parts]
-            threading.Thread(target=self._check, args=(shards,), name="jaxpt-store", daemon=True).start()
+            arguments = shards, background.current()
+            threading.Thread(target=self._check, args=arguments, name="jaxpt-store", daemon=True).start()
 
-    def _check(self, shards: list[dict[str, Any]]) -> None:
+    def _check(self, shards: list[dict[str, Any]], scope: background.Scope) -> None:
         for shard in shards:
+            if scope.is_ended:
+                return
             path = self.directory / shard["file"]
             if not is_intact(path, shard["crc32"], _PACE):
                 self._damaged = path

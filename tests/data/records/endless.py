@@ -1,6 +1,8 @@
 """A program that ends while its records are being made by another process: `test_growing.py` runs it."""
 
+import contextlib
 import dataclasses
+import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 from jaxpt.data._tf import tf
 from jaxpt.data.records import cache
 from jaxpt.data.records.growing import grow
-from jaxpt.runtime import signals
+from jaxpt.runtime import background, signals
 from jaxpt.runtime.progress import Progress
 
 SHARDS = 3
@@ -51,17 +53,21 @@ class Endless:
         pass
 
 
-def main(has_begun: bool) -> None:
-    """Ends as `jaxpt train` does, when another process is at work or while it starts."""
+def main(when: str) -> None:
+    """Ends as `jaxpt train` does, when another process is at work ("begun") or while it starts ("starting"). When a
+    "run" ends, the program goes on, and ends as a script does."""
     cache._STARTUP = 0.0
-    store = grow(Endless(), Path("endless").absolute(), {}, Progress(), range)
-    while has_begun and not list(Path().glob("working-*")):
-        time.sleep(0.05)
-    print("shards made:", store.ready(), flush=True)
-    signals.finish(0)
+    with background.scope() if when == "run" else contextlib.nullcontext():
+        store = grow(Endless(), Path("endless").absolute(), {}, Progress(), range)
+        while when != "starting" and not list(Path().glob("working-*")):
+            time.sleep(0.05)
+        print("shards made:", store.ready(), flush=True)
+    if when != "run":
+        signals.finish(0)
+    assert not multiprocessing.active_children()
 
 
 if __name__ == "__main__":
     from tests.data.records import endless  # its classes are known to the other process by this name
 
-    endless.main(sys.argv[1] == "begun")
+    endless.main(sys.argv[1])

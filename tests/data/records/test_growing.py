@@ -17,7 +17,9 @@ from jaxpt.data.records.growing import Growing, grow
 from jaxpt.data.records.store import Store, shard_name
 from jaxpt.data.stream.order import ByShards, groups, parts
 from jaxpt.errors import UserError
+from jaxpt.runtime import background
 from jaxpt.runtime.progress import Progress
+from tests.waiting import LIMIT
 
 SHARDS, EACH = 6, 5
 KEY = 3
@@ -31,6 +33,7 @@ class Numbers:
     name: str = "numbers"
     gate: threading.Event = dataclasses.field(default_factory=threading.Event)
     fails: int | None = None
+    is_endless: bool = False
     made: list = dataclasses.field(default_factory=list)
     failure = None
     consumed = 0
@@ -43,7 +46,9 @@ class Numbers:
 
     def dataset(self, number, shard):
         if number != READ[0]:
-            assert self.gate.wait(20)
+            assert self.gate.wait(LIMIT)
+            if self.is_endless:
+                return tf.data.Dataset.range(1 << 60).map(lambda i: {"tokens": tf.fill([1], i), "label": i})
         if number == self.fails:
             self.failure = UserError("numbers 7: broken")
             raise self.failure
@@ -130,8 +135,25 @@ def test_a_failure_ends_the_readers_in_one_line(tmp_path, place):
         )
 
 
+def test_a_run_that_fails_ends_its_preparer(tmp_path, whole, monkeypatch):
+    """It leaves the shards that are whole, and nothing else; the next run makes those that are missing."""
+    monkeypatch.setattr(background, "_PATIENCE", LIMIT)
+    work = Numbers(is_endless=True)
+    work.gate.set()
+    with pytest.raises(UserError, match="wrong"), background.scope():
+        store = start(tmp_path / "numbers", work)
+        assert "jaxpt-preparer" in [thread.name for thread in threading.enumerate()]
+        raise UserError("something else is wrong")
+    assert "jaxpt-preparer" not in [thread.name for thread in threading.enumerate()]
+    assert [path.name for path in store.directory.iterdir()] == [shard_name(READ[0], SHARDS)]
+    with pytest.raises(background.Stopped):
+        store.wait()
+    again = Numbers(gate=work.gate)
+    assert start(tmp_path / "numbers", again).checksum == whole.checksum and again.made == READ[1:]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["begun", "starting"])
+@pytest.mark.parametrize("when", ["begun", "starting", "run"])
 def test_a_program_ends_while_records_are_made(tmp_path, when):
     """Where this fails the program waits for a process that waits for work, and the time is over."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
