@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 
 import pytest
 
@@ -93,8 +94,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
+    from jaxpt.runtime import progress
     from tests import garbage  # noqa: F401
 
+    # Tests count the lines of commands: on a loaded machine slow work would add some. `test_progress.py` has its own.
+    progress.SECONDS = 3600.0
     record_cost("imports", "imports and collection", cpu_seconds())
 
 
@@ -116,6 +120,25 @@ if IS_DEVICE_RUN:
         from tests import tolerances
 
         tolerances.widen(monkeypatch)
+
+
+LEFT_BEHIND = ("jaxpt-preparer", "jaxpt-compile", "jaxpt-store")
+"""Threads that a test may leave: of a run that failed, whose program compiles, and of stores that no run had opened."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_earlier_tests():
+    """Their threads have ended, which would print into this test; and what commands set for their process is undone."""
+    from jaxpt.runtime import progress, signals
+
+    for thread in threading.enumerate():
+        if thread.name in LEFT_BEHIND:
+            thread.join(60)
+    path = [*sys.path]
+    yield
+    sys.path[:] = path  # commands append the current directory, whose modules would hide those of later tests
+    progress.display.quiet = False  # of `--quiet`
+    signals.clear_save_request()
 
 
 @pytest.fixture(autouse=True, scope="module")
