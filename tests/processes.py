@@ -3,7 +3,7 @@
 `run` joins some by `jax.distributed` over loopback, each with CPU devices of its own.
 """
 
-import multiprocessing
+import multiprocessing.context
 import os
 import re
 import socket
@@ -15,9 +15,26 @@ PRELOADED = [
 ]  # fmt: skip
 
 
+class _Process(multiprocessing.context.ForkServerProcess):
+    """Has the environment of its parent, not that of the first test which started the server."""
+
+    def start(self):
+        self.environment = dict(os.environ)
+        super().start()
+
+    def run(self):
+        os.environ.clear()
+        os.environ.update(self.environment)
+        super().run()
+
+
+class _Context(multiprocessing.context.ForkServerContext):
+    Process = _Process
+
+
 def forked():
     """The context of processes that are forked from one that has imported jaxpt, and run nothing yet."""
-    context = multiprocessing.get_context("forkserver")
+    context = _Context()
     context.set_forkserver_preload(PRELOADED)
     return context
 
@@ -47,6 +64,7 @@ def run(target, count, devices, folder, *arguments):
         worker.start()
     for worker in workers:
         worker.join(300)
+        worker.kill()  # one that hangs
     return [worker.exitcode for worker in workers], "\n".join((folder / f"{n}.log").read_text() for n in range(count))
 
 
