@@ -14,7 +14,8 @@ from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.train import preflight
 from tests import grids
-from tests.test_readmes import ARCHITECTURE, FRONT, HEADERS, ROOT, blocks, header_commands
+from tests.test_headers import HEADERS, header_commands
+from tests.test_readmes import ARCHITECTURE, FRONT, ROOT, blocks
 
 SMALL = [
     "model.layers=1", "model.embed_dim=32", "model.heads=2", "model.unroll=1", "data.length=16", "data.batch_size=8",

@@ -173,6 +173,30 @@ def standing(run_dir):
     return forked.newest(run_dir) or 0
 
 
+def prepare(folder, stage, times, rng, saved):
+    """Makes the folder ready for a signal in a stage: without what the stage makes, and with a run that comes to it."""
+    if stage in BEFORE_STEPS:
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+    if stage in BEFORE_STEPS or standing(folder / "run") >= LAST.get(stage, STEPS - 40):
+        shutil.rmtree(folder / "run", ignore_errors=True)
+    if stage == "restore" and not standing(folder / "run"):  # there has to be something to restore
+        interrupt(folder, folder / "run", "steps", times["steps"], rng, [signal.SIGTERM], saved)
+
+
+def finish(folder):
+    """Resumes the run to its end.
+
+    Returns:
+      (exit code; whether its last state is that of the whole run, "not compared" if it failed; its last lines).
+    """
+    last = start(folder, folder / "run")
+    output = Output(last)
+    code, equal = forked.ended(last), "not compared"
+    if code == 0:
+        equal = forked.digests(folder / "run", STEPS) == forked.digests(folder / "whole", STEPS)
+    return code, equal, output.lines[-5:]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", type=command_line.count, default=2, help="signals in each stage (2)")
@@ -196,12 +220,7 @@ def main():
         times = durations(output, begun, time.monotonic())
         print("uninterrupted, seconds of each stage:", {k: round(v, 2) for k, v in times.items()}, flush=True)
         for stage in [stage for stage in arguments.stages for _ in range(arguments.each)]:
-            if stage in BEFORE_STEPS:
-                shutil.rmtree(folder / "cache", ignore_errors=True)
-            if stage in BEFORE_STEPS or standing(folder / "run") >= LAST.get(stage, STEPS - 40):
-                shutil.rmtree(folder / "run", ignore_errors=True)
-            if stage == "restore" and not standing(folder / "run"):  # there has to be something to restore
-                interrupt(folder, folder / "run", "steps", times["steps"], rng, [signal.SIGTERM], saved)
+            prepare(folder, stage, times, rng, saved)
             number, code, seconds, output, problem = interrupt(
                 folder, folder / "run", stage, times.get(stage, 1.0), rng, numbers, saved
             )
@@ -214,13 +233,9 @@ def main():
                 waits.append(seconds)
             if problem or not right_code(number, code):
                 wrong.append((stage, named, code, problem, output.lines[-5:]))
-        last = start(folder, folder / "run")
-        output = Output(last)
-        code, equal = forked.ended(last), "not compared"
-        if code == 0:
-            equal = forked.digests(folder / "run", STEPS) == forked.digests(folder / "whole", STEPS)
-        else:
-            wrong.append(("last", code, output.lines[-5:]))
+        code, equal, lines = finish(folder)
+        if code != 0:
+            wrong.append(("last", code, lines))
     if len(saved) > 3 and all(step % REGULAR == 0 for step in saved):
         wrong.append(("requests", f"all saves are regular ones: {saved}"))
     quick = sum(wait <= 2 for wait in waits)
