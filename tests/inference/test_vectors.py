@@ -26,6 +26,7 @@ def test_what_is_written_is_read(tmp_path, name):
         vector_files.write(tmp_path / name, WORDS, VECTORS)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.bin.gz"])
 def test_gensim_reads_and_writes_the_same(tmp_path, name):
     keyed = pytest.importorskip("gensim.models").KeyedVectors

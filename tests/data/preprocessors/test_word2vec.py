@@ -110,6 +110,7 @@ def test_ways_are_those_of_a_prefix_code_of_least_length():
     assert entropy <= mean < entropy + 0.1 and (ways[known, 0] >> 1 == known.sum() - 2).all()  # all begin at the root
 
 
+@pytest.mark.parity
 def test_hashes_are_fasttexts():
     gensim = pytest.importorskip("gensim.models.fasttext")
     for word in ("cat", "a", "naïve", "Straße", "今日"):

@@ -50,12 +50,14 @@ def texts(tmp_path, monkeypatch):
     return str(directory)
 
 
+@pytest.mark.parity
 def test_rows_from_any_number_on(texts):
     assert next(tables.read(texts, "hf", split="validation")) == (1, {"text": "validation 0", "label": 0})
     rows = list(tables.read(texts, "hf", start=Offset(number=1500)))
     assert rows[0] == (1501, {"text": "train 1500", "label": 0}) and len(rows) == 600
 
 
+@pytest.mark.parity
 def test_classes_are_names():
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(
@@ -65,6 +67,7 @@ def test_classes_are_names():
     assert hf_datasets._plain(features["tags"], [0, 1]) == ["O", "B"]
 
 
+@pytest.mark.parity
 def test_a_corpus(texts, tmp_path):
     section = families.tree("gpt2")["data"]
     data = families.config("gpt2", data={**section, "path": f"hf://{texts}", "validation_path": "validation"}).data
@@ -75,6 +78,7 @@ def test_a_corpus(texts, tmp_path):
     assert source.fingerprint() == opening.open_source(data).fingerprint()
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
     ("settings", "answer"),
     [
@@ -88,6 +92,7 @@ def test_what_it_does_not_have(settings, answer, texts):
         opening.open_source(families.config("gpt2", data={**section, "path": f"hf://{texts}", **settings}).data)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("name", ["squad", "a/b/c/d"])
 def test_what_is_no_name(name):
     pytest.importorskip("datasets")
