@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from jaxpt.study.finetunings import END
+from tests.waiting import LIMIT
 
 STUDY = """
 import subprocess, sys, time
@@ -24,7 +25,7 @@ def test_it_ends_with_the_study_that_is_killed():
     said = list(iter(study.stdout.readline, f"{END}0\n"))  # the worker has begun, and waits for more
     assert "usage: jaxpt schema" in said[0]
     study.kill()
-    ready, _, _ = select.select([study.stdout], [], [], 30)
+    ready, _, _ = select.select([study.stdout], [], [], LIMIT)
     assert ready and study.stdout.read() == ""  # nobody writes there any more, though there was more to be read
     study.stdin.close()
     study.wait()

@@ -22,6 +22,7 @@ from jaxpt.data.vocabularies import to_seqio
 from jaxpt.errors import UserError
 from tests import families, fine_tuning
 from tests.data.seqio_task import make_task
+from tests.waiting import LIMIT
 
 LINES = [
     f"Sentence {i} speaks of {w}. It goes on, and ends." for i in range(30) for w in ("cats", "dogs", "mice", "birds")
@@ -364,7 +365,7 @@ def test_batches_are_the_same_while_records_are_made(text, cache, byte_level, tm
 
     def gated(work, number, *arguments):
         asked.append(number) if work._split == "train" else None
-        assert (work._split == "train" and len(asked) == 1) or gate.wait(20)
+        assert (work._split == "train" and len(asked) == 1) or gate.wait(LIMIT)
         return make_shard(work, number, *arguments)
 
     monkeypatch.setattr(records, "make_shard", gated)

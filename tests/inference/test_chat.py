@@ -25,6 +25,7 @@ from jaxpt.inference import dialogue
 from jaxpt.inference.chat import Chat
 from jaxpt.inference.dialogue import end_of_answer
 from tests.inference.helpers import made
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[2]
 PLAIN = (
@@ -216,7 +217,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(folder):
         while shown.count(b"> ") < 2:
             shown += os.read(ours, 1000)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(LIMIT) == 130
         assert termios.tcgetattr(theirs) == before
     finally:
         process.kill()

@@ -13,6 +13,7 @@ from jaxpt.errors import UserError
 from jaxpt.parallel import private, processes, roll_call
 from tests.parallel import forks
 from tests.processes import free_port
+from tests.waiting import LIMIT
 
 
 def test_alone_there_is_nothing_to_join():
@@ -119,9 +120,9 @@ def test_what_jax_refuses_is_a_line_about_the_coordinator(numbers):
     jax.devices()
     place = roll_call.ProcessInfo(f"localhost:{free_port()}", 2, 1)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        other = pool.submit(roll_call.call_roll, place, 20.0)
+        other = pool.submit(roll_call.call_roll, place, LIMIT)
         with pytest.raises(UserError) as caught:
-            processes.start(DistributedConfig(coordinator=place.coordinator, processes=2, process=0, timeout=20))
+            processes.start(DistributedConfig(coordinator=place.coordinator, processes=2, process=0, timeout=LIMIT))
         assert other.result() == place
     where = f"distributed.coordinator: {place.coordinator}: "
     assert str(caught.value).startswith(f"{where}jax.distributed.initialize() must be called before any JAX calls")

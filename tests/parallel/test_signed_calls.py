@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from jaxpt import errors
 from jaxpt.errors import UserError
 from jaxpt.parallel import roll_call, signed_calls
 from tests.processes import free_port
+from tests.waiting import LIMIT, until
 
 STRANGERS = {
     "half-open": b"",
@@ -39,7 +41,7 @@ def notes(monkeypatch):
     return found
 
 
-def heard(coordinator, number, timeout=5.0, processes=2):
+def heard(coordinator, number, timeout=LIMIT, processes=2):
     """What a process hears; "" when all are there."""
     try:
         roll_call.call_roll(roll_call.ProcessInfo(coordinator, processes, number), timeout)
@@ -50,11 +52,30 @@ def heard(coordinator, number, timeout=5.0, processes=2):
 
 def connected(port):
     """A connection, as soon as somebody listens."""
-    for _ in range(200):
+
+    def connect():
         with contextlib.suppress(OSError):
             return socket.create_connection(("localhost", port))
-        time.sleep(0.01)
-    raise AssertionError("nobody listens")
+
+    return until(connect)
+
+
+@pytest.fixture
+def dropped(monkeypatch):
+    """An event: a stranger was dropped. The time of process 0 is over then, and that of one which looks for it."""
+    event = threading.Event()
+
+    class Roll(roll_call._Roll):
+        def _drop(self, who):
+            super()._drop(who)
+            if not event.is_set():
+                self._deadline.reschedule(0.0)
+            event.set()
+
+    monkeypatch.setattr(roll_call, "_Roll", Roll)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * LIMIT * event.is_set())
+    monkeypatch.setattr(roll_call, "time", clock)
+    return event
 
 
 def test_strangers_are_dropped_with_one_note_and_the_start_goes_on(notes):
@@ -84,29 +105,28 @@ def test_more_connections_than_a_listener_holds_drop_the_oldest(notes, monkeypat
         assert heard(f"localhost:{port}", 1) == first.result() == ""
 
 
-def test_one_that_sends_a_byte_at_a_time_has_no_more_time_than_others(notes, monkeypatch):
+def test_one_that_sends_a_byte_at_a_time_has_no_more_time_than_others(notes, dropped, monkeypatch):
     monkeypatch.setattr(signed_calls, "SECONDS", 0.1)
-    port, ended = free_port(), threading.Event()
+    port = free_port()
 
     def drip():
         with connected(port) as connection, contextlib.suppress(OSError):
-            while not ended.wait(0.02):
+            while not dropped.wait(0.02):
                 connection.sendall(b"a")
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         dripping = pool.submit(drip)
-        words = heard(f"localhost:{port}", 0, 0.5)
-        ended.set()
+        words = heard(f"localhost:{port}", 0)
         dripping.result()
     assert words == (
         "of 2 processes 1 did not come in time (distributed.timeout); the last that was dropped: 127.0.0.1 said nothing"
     )
 
 
-def test_one_that_hangs_up_is_said(notes):
+def test_one_that_hangs_up_is_said(notes, dropped):
     port = free_port()
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(heard, f"localhost:{port}", 0, 1.0)
+        first = pool.submit(heard, f"localhost:{port}", 0)
         connection = connected(port)
         assert len(connection.recv(64)) == signed_calls._DIGITS + 1  # the challenge: it is heard
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -149,12 +169,12 @@ def test_one_of_another_version_is_said(notes, message):
     assert asyncio.run(call()) == "is of another version of jaxpt"
 
 
-def test_another_token_is_named_at_both_ends(notes, monkeypatch):
+def test_another_token_is_named_at_both_ends(notes, dropped, monkeypatch):
     port = free_port()
     monkeypatch.setattr(roll_call, "_token", lambda info, environment: b"own" if info.process else b"another")
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(heard, f"localhost:{port}", 0, 0.4)
-        second = heard(f"localhost:{port}", 1, 0.3)
+        first = pool.submit(heard, f"localhost:{port}", 0)
+        second = heard(f"localhost:{port}", 1)
     assert "sent a line that is not signed with the token of this run (JAXPT_TOKEN)" in first.result()
     assert second.endswith("what listens there hung up: another run, or another JAXPT_TOKEN?")
 
@@ -176,14 +196,14 @@ def test_a_stranger_that_listens_is_not_believed(notes, answer):
     assert "did not find process 0 there in time" in words and "pay me" not in words and "400" not in words
 
 
-def test_an_overheard_line_is_of_no_use(notes):
+def test_an_overheard_line_is_of_no_use(notes, dropped):
     """What a process has signed for one call is refused in the next one."""
     port = free_port()
     info = roll_call.ProcessInfo(f"localhost:{port}", 2, 1)
     token = roll_call._token(info, {})
     caller = signed_calls.Caller(process=1, processes=2, host="h", failure="gone", challenge="c")
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(heard, f"localhost:{port}", 0, 0.5)
+        first = pool.submit(heard, f"localhost:{port}", 0)
         with connected(port) as connection:
             connection.recv(64)
             connection.sendall(signed_calls._signed(token, "the challenge of another call", caller.model_dump_json()))

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from jaxpt.runtime import maintenance
+from tests.waiting import until
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
@@ -37,24 +38,16 @@ def metadata(monkeypatch):
     server.server_close()
 
 
-def wait_for(condition):
-    for _ in range(500):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError
-
-
 def test_each_notice_is_told_once(metadata):
     lines = []
     with maintenance.watch(lines.append, poll_seconds=0.01):
         time.sleep(0.1)
         assert lines == []
         metadata.values["maintenance-event"] = "TERMINATE_ON_HOST_MAINTENANCE"
-        wait_for(lambda: lines)
+        until(lambda: lines)
         time.sleep(0.1)
         metadata.values["preempted"] = "TRUE"
-        wait_for(lambda: len(lines) > 1)
+        until(lambda: len(lines) > 1)
         time.sleep(0.1)
     assert lines == [
         "the machine's host announces maintenance-event: TERMINATE_ON_HOST_MAINTENANCE",

@@ -3,11 +3,13 @@
 import doctest
 import io
 import time
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from jaxpt.runtime import progress
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -19,10 +21,11 @@ def display(monkeypatch):
     return display
 
 
-def _work():
+def _work(wait):
+    """Work of four pieces; `wait` gets the line at each of them."""
     with progress.track("writing", 4, "tensors") as work:
-        for _ in work.count(range(4)):
-            time.sleep(0.03)
+        for done in work.count(range(4)):
+            wait(f"{done} of 4 tensors")
 
 
 def test_a_notebook_without_widgets_has_plain_lines(monkeypatch):
@@ -37,20 +40,31 @@ def test_examples_in_docstrings():
     assert doctest.testmod(progress).failed == 0
 
 
-def test_plain_lines_with_count_and_time_left(display, capsys):
-    _work()
+def test_plain_lines_with_count_and_time_left(display, capsys, monkeypatch):
+    printed, print_line = [], display.print
+    monkeypatch.setattr(display, "print", lambda line: (print_line(line), printed.append(line)))
+    _work(lambda words: until(lambda: [line for line in printed if words in line]))
     out, err = capsys.readouterr()
     lines = err.splitlines()
-    assert lines[0].startswith("writing ░") and "of 4 tensors" in lines[0] and not out
+    assert lines[0].startswith("writing ░") and "0 of 4 tensors" in lines[0] and not out
     assert lines[-1].endswith(" left") and "3 of 4 tensors, " in lines[-1]
 
 
 def test_long_work_has_fewer_lines(display, capsys, monkeypatch):
     """The gap between two lines grows with the time that the work has taken."""
+    now = 0.0
+
+    def wait(seconds):
+        nonlocal now
+        now += seconds
+        return now > 0.5
+
+    display.quiet = True  # its own thread has the machine's clock
     monkeypatch.setattr(progress, "GROWTH", 1.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
     with progress.track("compiling", 4, "programs"):
-        time.sleep(0.5)  # lines after .01, .02, .04, … .32 s; every .01 s they would be 49
-    assert 3 <= len(capsys.readouterr().err.splitlines()) <= 7
+        display._print_lines(SimpleNamespace(wait=wait, is_set=lambda: False))
+    assert len(capsys.readouterr().err.splitlines()) == 6  # after .01, .02, .04, … .32 s; every .01 s they would be 49
 
 
 def test_work_of_unknown_size_shows_its_time(display):
@@ -64,7 +78,7 @@ def test_quiet(display, capsys):
     display.quiet = True
     with progress.progress(None) as say:
         say.note("prepared")
-    _work()
+    _work(lambda words: time.sleep(0.03))
     assert capsys.readouterr() == ("", "")
 
 
@@ -81,7 +95,7 @@ def test_a_live_line_on_a_terminal(display):
     with display.on(console), progress.track("training", 10, "steps"), progress.track("evaluating") as work:
         work.show("evaluating: 5 of 10 rows")
         display.print("step 5")
-        time.sleep(0.2)
+        until(lambda: "evaluating: 5 of 10 rows" in screen.getvalue())
     shown = screen.getvalue()
     assert "training" in shown and "evaluating: 5 of 10 rows" in shown and "step 5" in shown
     assert display.current() is None
@@ -105,7 +119,7 @@ def test_a_report_gets_notes_at_once_and_few_lines(monkeypatch):
 
 def test_the_pace_counts_from_the_first_piece(monkeypatch):
     """What is done once before it, such as compilation, is no part of a piece."""
-    monkeypatch.setattr(progress.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 0.0))
     work = progress.Work("evaluating", 5, "rows")
     monkeypatch.setattr(progress.time, "monotonic", lambda: 100.0)
     work.add()

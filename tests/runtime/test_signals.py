@@ -14,7 +14,7 @@ import pytest
 from jaxpt.runtime import signals
 
 ROOT = Path(__file__).parents[2]
-AT_ONCE = 10
+AT_ONCE = 200
 """Seconds: less than those of any work here that a signal has to end; a loaded machine takes some."""
 HEAD = """
 import contextlib, multiprocessing, os, pathlib, signal, sys, time
@@ -74,13 +74,13 @@ def test_nothing_watches_after_the_block():
 
 
 def test_a_signal_comes_while_the_main_thread_is_in_c():
-    """A hash of many rounds runs no byte code for a minute, and lets go of the interpreter's lock, as XLA does."""
+    """A hash of many rounds runs no byte code for many minutes, and lets go of the interpreter's lock, as XLA does."""
     code, _, _, seconds = run(
         """
 import hashlib
 signals.start()
 say("ready")
-hashlib.pbkdf2_hmac("sha512", b"", b"", 10**8)
+hashlib.pbkdf2_hmac("sha512", b"", b"", 10**9)
 """,
         signal.SIGTERM,
         pause=0.3,
@@ -147,11 +147,11 @@ with signals.deferred():
     while signals.received() is None:
         time.sleep(0.01)
     say("saving")
-    time.sleep(60)
+    time.sleep(600)
 """
     code, _, _, seconds = run(program, signal.SIGINT, signal.SIGTERM, pause=1.1)
     assert code == 143 and seconds < AT_ONCE
-    code, out, _, _ = run(program.replace("60", "1"), signal.SIGINT, signal.SIGINT)
+    code, out, _, _ = run(program.replace("600", "1"), signal.SIGINT, signal.SIGINT)
     assert code == 130 and out == "ready\nsaving\n"
 
 
@@ -184,7 +184,7 @@ _, status = os.waitpid(child, 0)
 say(os.waitstatus_to_exitcode(status))
 time.sleep(0.5)
 say("on")
-time.sleep(60)
+time.sleep(600)
 """,
         *[0, signal.SIGTERM],
     )
@@ -199,7 +199,7 @@ from jaxpt.runtime import disk
 with disk.whole_directory(pathlib.Path({str(tmp_path)!r}, "half")) as directory:
     (directory / "file").write_text("half")
     say("ready")
-    time.sleep(60)
+    time.sleep(600)
 """,
         signal.SIGTERM,
     )
@@ -229,7 +229,7 @@ def test_a_signal_while_the_process_ends_counts():
     code, out, _, _ = run(
         """
 import atexit
-atexit.register(lambda: (say("ending"), time.sleep(60)))
+atexit.register(lambda: (say("ending"), time.sleep(600)))
 signals.start()
 signals.finish(0)
 """,
@@ -278,8 +278,8 @@ def test_a_process_ends_before_its_grace_is_over():
 signals.start()
 with signals.deferred(signals.hard_end(1.5, lambda: "the save was not finished")):
     say("ready")
-    time.sleep(60)  # a save that does not end in time
+    time.sleep(600)  # a save that does not end in time
 """,
         signal.SIGTERM,
     )
-    assert (code, err) == (143, "jaxpt: the save was not finished\n") and 1 < seconds < 20
+    assert (code, err) == (143, "jaxpt: the save was not finished\n") and 1 < seconds < AT_ONCE

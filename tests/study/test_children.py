@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from jaxpt.study import children, failures
+from tests.waiting import LIMIT
 
 
 @pytest.mark.parametrize("module", [children, failures], ids=lambda module: module.__name__)
@@ -21,7 +22,7 @@ def test_the_exit_code_of_a_process():
 
 
 def test_jobs_run_at_once_and_after_those_that_they_need():
-    together, order, lent = threading.Barrier(2, timeout=20), [], []
+    together, order, lent = threading.Barrier(2, timeout=LIMIT), [], []
 
     def job(name, slot):
         if name != "c":

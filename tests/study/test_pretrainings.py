@@ -21,6 +21,7 @@ from tests import families, fine_tuning
 from tests.config.helpers import ROOT
 from tests.inference.helpers import directory
 from tests.study.helpers import names, read_until, statuses, table, write_study
+from tests.waiting import LIMIT
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +169,7 @@ def test_a_signal_goes_to_the_row(tmp_path):
     started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     read_until(started, "ready")
     started.send_signal(signal.SIGTERM)
-    output = started.communicate(timeout=60)[0]
+    output = started.communicate(timeout=LIMIT)[0]
     assert started.returncode == 128 + signal.SIGTERM and "[gpt2] saved" in output, output
     assert saved.exists() and statuses(tmp_path)["gpt2"] == "not started"
 

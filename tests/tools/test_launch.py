@@ -7,10 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests import waiting
 
 TOOLS = Path(__file__).parents[2] / "tools"
 TPU = ["--name=pod", "--zone=here", "--type=v6e-64", "--every=0"]
@@ -66,7 +67,7 @@ class Play:
             (self.folder / name).write_text("".join(f"{a}\n" for a in answers.split(", ")) if answers else "")
         done = subprocess.run(
             command, cwd=self.folder, env=self.environment | variables, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr, (self.folder / "log").read_text().splitlines()
 
@@ -285,10 +286,7 @@ def worker(play):
 
 
 def until(worker, state):
-    latest = time.monotonic() + 60
-    while (told := worker("state"))[1] != f"host: {state}\n":
-        assert time.monotonic() < latest, told
-        time.sleep(0.02)
+    waiting.until(lambda: worker("state")[1] == f"host: {state}\n")
 
 
 linux = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("flock"), reason="workers are Linux")

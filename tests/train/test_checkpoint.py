@@ -361,7 +361,7 @@ def test_a_checkpoint_of_the_layout_before_heads_is_refused(tmp_path):
 def clock(monkeypatch):
     """The seconds that the clock shows, in a list of one."""
     seconds = [0.0]
-    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(checkpoint, "time", types.SimpleNamespace(monotonic=lambda: seconds[0]))
     signals.clear_save_request()
     yield seconds
     signals.clear_save_request()

@@ -198,7 +198,7 @@ def test_two_processes_of_four_are_lost_for_good(whole):
     done = saved(run_dir)[-1]
     assert 2 <= done <= 8
 
-    left = [*arguments, "distributed.processes=4", "distributed.timeout=10"]
+    left = [*arguments, "distributed.processes=4", "distributed.timeout=20"]
     steps, _, logs = train(left, 2, 1, folder / "lost.2")
     assert "of 4 processes 2 go on (distributed.min_processes): 0, 1; some did not come in time" in logs
     assert steps == wanted[done:]

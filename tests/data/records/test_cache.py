@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pydoc_data.topics import topics
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -305,8 +306,8 @@ def test_beam_makes_the_same_bytes(tmp_path):
 def test_a_wait_for_another_process_says_how_long_it_is(tmp_path, monkeypatch):
     lines, answers, now = [], iter([False, False, True]), iter([10.0, 10.0, 85.0])
     monkeypatch.setattr(cache.disk, "lock", lambda handle: next(answers))
-    monkeypatch.setattr(cache.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(cache.time, "sleep", lambda seconds: None)
+    clock = SimpleNamespace(monotonic=lambda: next(now), sleep=lambda seconds: None)
+    monkeypatch.setattr(cache, "time", clock)
     with cache._lock(tmp_path, Progress(lines.append)):
         pass
     assert [line.rpartition(": ")[2] for line in lines] == ["0:00", "1:15"]

@@ -2,7 +2,6 @@
 
 import http.server
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,14 @@ from jaxpt.errors import UserError
 from jaxpt.runtime.progress import Progress
 from tests import buckets
 from tests.data.records.test_cache import SHARDS, Numbers, content, make
+from tests.waiting import LIMIT
 
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """Serves tmp_path/remote; `faults` maps a file name to what goes wrong with its next requests."""
     monkeypatch.setattr(mirror, "WAITS", (0.01, 0.02))
-    monkeypatch.setattr(mirror, "TIMEOUT", 0.3)
-    root, asked, faults = tmp_path / "remote", [], {}
+    root, asked, faults, ended = tmp_path / "remote", [], {}, threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -28,7 +27,7 @@ def server(tmp_path, monkeypatch):
             path = root / self.path.lstrip("/")
             fault = (faults.get(path.name) or [None]).pop(0)
             if fault == "silent":
-                time.sleep(0.6)
+                return ended.wait(LIMIT)
             if fault == "error":
                 return self.send_error(503)
             if not path.is_file():
@@ -50,6 +49,7 @@ def server(tmp_path, monkeypatch):
     httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=httpd.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{httpd.server_port}", root, asked, faults
+    ended.set()
     httpd.shutdown()
     httpd.server_close()
 
@@ -86,8 +86,9 @@ def test_a_store_is_copied_with_one_request_a_file(server, whole, tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["silent", "error", "short", "flip"])
-def test_a_failure_is_tried_again_then_named(server, whole, tmp_path, fault):
+def test_a_failure_is_tried_again_then_named(server, whole, tmp_path, monkeypatch, fault):
     url, root, asked, faults = server
+    monkeypatch.setattr(mirror, "TIMEOUT", 1.5 if fault == "silent" else LIMIT)
     put(whole, root)
     name = shard_name(2, SHARDS)
     faults[name] = [fault] * 2
