@@ -4,6 +4,7 @@ import doctest
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,9 @@ BAD = {
 def device(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     monkeypatch.delenv("OUT", raising=False)
-    return importlib.import_module("device")
+    handler = signal.getsignal(signal.SIGTERM)
+    yield importlib.import_module("device")
+    signal.signal(signal.SIGTERM, handler)  # `main` has one of its own
 
 
 @pytest.fixture
