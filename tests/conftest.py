@@ -142,6 +142,20 @@ def _nothing_of_earlier_tests():
 
 
 @pytest.fixture(autouse=True, scope="module")
+def _plugins_are_those_of_a_file():
+    """Once anyone's module was imported, jaxpt takes every exception for one that the module has caused."""
+    from jaxpt.runtime import plugins
+
+    before = dict(plugins.imported)
+    yield
+    if plugins.imported != before:
+        plugins.imported.clear()
+        plugins.imported.update(before)
+        if kinds := sys.modules.get("jaxpt.config.kinds"):
+            kinds._imported.cache_clear()  # a kind that is named again is imported again
+
+
+@pytest.fixture(autouse=True, scope="module")
 def _programs_do_not_pile_up():
     yield
     if "jax" in sys.modules and sys.platform == "linux":
