@@ -39,6 +39,8 @@ class TextTask:
     """From generated text to a prediction of the kind of `gold`."""
     labels: tuple[str, ...] = ()
     """Label words in the order of the class ids."""
+    names: tuple[str, ...] = ()
+    """What class ids mean, where targets are other texts than these words."""
     columns: tuple[str, ...] = ()
     """Columns of its texts, where these are all of the input: of MNLI the premise and the hypothesis."""
 
@@ -284,6 +286,7 @@ def _pronoun(
 
 
 LANGUAGES = {
+        names=labels,
     "ar": "Arabic", "bg": "Bulgarian", "bn": "Bangla", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
     "en": "English", "es": "Spanish", "et": "Estonian", "fi": "Finnish", "fr": "French", "gu": "Gujarati",
     "ha": "Hausa", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian",

@@ -298,9 +298,11 @@ class Task(TaskConfig):
 
 def _said(value: Any) -> str:
     """A named target or prediction as text."""
+    if value is None or value in ("", []):
+        return "(none)"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return (", ".join(value) if isinstance(value, list) else value) or "(none)"
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 class ComparedTexts(Task):

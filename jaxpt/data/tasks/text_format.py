@@ -79,6 +79,13 @@ class TextFormatTask(ComparedTexts):
     def parse(self, text: str, row: Row, where: str) -> Any:
         return text_task(self.name).parse(text, row.values)
 
+    def difference(self, target: Any, prediction: Any, row: Row, where: str) -> str:
+        """Class ids as words."""
+        format = text_task(self.name)
+        words = [*(format.labels or format.names), None]  # −1 is none
+        named = [words[value] if isinstance(value, int) and len(words) > 1 else value for value in (target, prediction)]
+        return super().difference(*named, row, where)
+
     def majority(
         self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
     ) -> dict[str, float] | None:

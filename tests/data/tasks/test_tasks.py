@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxpt.data.tables import Row
-from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.base import LocatedRow, Task
 from jaxpt.data.tasks.classification import ClassificationTask
 from jaxpt.data.tasks.multi_label import MultiLabelTask
 from jaxpt.data.tasks.regression import RegressionTask
@@ -156,6 +156,7 @@ def test_texts_of_several_columns():
     task = ClassificationTask(name="multirc", text=("paragraph", "question"), pair="answer", labels=("0", "1"))
     row = Row(1, {"paragraph": "<b>It</b> rains.", "question": "Wet?", "answer": "Yes", "label": 1})
     assert task.texts(row, "") == ("<b>It</b> rains. Wet?", "Yes")
+    assert Task(kind="x").difference(0, None, row, "") == "0 → (none)"
     assert task.input_text(row, "") == "multirc question: Wet? answer: Yes paragraph: It rains."
     assert task.columns() == ("paragraph", "question", "answer") and task.target_text(row, "") == "True"
 

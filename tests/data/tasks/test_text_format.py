@@ -80,6 +80,15 @@ def test_wsc_is_scored_by_what_the_text_names():
 
 def test_names_and_rows_that_do_not_fit():
     with pytest.raises(ValueError, match="no text format for the task 'recrod'; one of: record"):
+def test_class_ids_are_shown_as_words():
+    row = Row(1, PRONOUN | {"label": False})
+    shown = [WSC.difference(target, prediction, row, "") for target, prediction in ((0, 1), (1, 0), (0, -1))]
+    assert shown == ["False → True", "True → False", "False → (none)"]
+    assert TextFormatTask(name="cola").difference(0, 1, row, "") == "unacceptable → acceptable"
+    assert TextFormatTask(name="stsb").difference(0.0, -1.0, row, "") == "0 → -1"
+    assert RECORD.difference(["cat", "dog"], "", row, "") == "cat, dog → (none)"
+
+
         TextFormatTask(name="recrod")
     with pytest.raises(UserError, match=r"^f: line 3: record: the row has no column 'query'"):
         RECORD.input_text(Row(3, {"text": "a"}), "f: line 3")
