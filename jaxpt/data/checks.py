@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt.config import Config
-from jaxpt.data import chat_template, parts, spec, tokenizers
+from jaxpt.data import chat_template, parts, spec, tables, tokenizers
 from jaxpt.data.labelled import checks as labelled
 from jaxpt.data.sources import readers
 from jaxpt.data.tokenizers import vocabulary_files
@@ -70,6 +70,27 @@ def check_held_out(config: Config) -> None:
         trained = set(map(_real, files["train"]))
         if shared := next((path for path in files["validation"] if _real(path) in trained), None):
             raise UserError(f"data.validation_path: {shared}: is a file of data.path, too; name another one")
+
+
+def repeated_file(config: Config) -> str | None:
+    """Says which file two paths of a list name, so that it is read twice. One path that is repeated counts as often.
+
+    Args:
+      config: the run's configuration in one phase.
+
+    Returns:
+      A line for the user; None: there is no such file.
+    """
+    for data in (part.config.data for part in parts.parts(config) if readers.is_files(part.config.data)):
+        by_suffix = tables.SUFFIXES if config.task is not None else list(readers.SUFFIXES)
+        suffixes = by_suffix if config.task is not None or data.source == "auto" else [""]
+        for key in ("path", "validation_path", "test_path"):
+            paths, names = getattr(data, key), dict[str, str]()
+            for path in dict.fromkeys([] if isinstance(paths, str | None) else paths):
+                for file in tables.expand(path, f"data.{key}", suffixes):
+                    if (other := names.setdefault(_real(file), path)) != path:
+                        return f"data.{key}: {file}: is read twice, {other} and {path} both name it; leave one out"
+    return None
 
 
 def _real(path: str) -> str:

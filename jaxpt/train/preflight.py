@@ -43,9 +43,9 @@ def check_recipe(config: Config) -> None:
 
     Raises:
       UserError: a schedule that does not fit into the run, a setting without effect, or a traced step beyond the run's
-        end; in a phase, a file that is missing or data that the objective or the model cannot take; a file or task of
-        an evaluator; `init_from.path` or `train.compiled` is not there, or is another model's, or one that reads text
-        in the other direction.
+        end; in a phase, a file that is missing or named twice, or data that the objective or the model cannot take; a
+        file or task of an evaluator; `init_from.path` or `train.compiled` is not there, or is another model's, or one
+        that reads text in the other direction.
     """
     _check_schedule(config)
     _check_effects(config)
@@ -60,6 +60,7 @@ def check_recipe(config: Config) -> None:
         phase.model.check_length(phase.data.length)
         checks.check(phase)
         checks.check_held_out(phase)
+        _check_repeated(phase)
     _check_evaluators(config)
     _note_unranked_checkpoints(config)
     if config.train.compiled is not None and not Path(config.train.compiled).is_dir():
@@ -129,6 +130,15 @@ def _check_effects(config: Config) -> None:
         raise UserError(idle[0])
     for line in idle:
         errors.note(line)
+
+
+def _check_repeated(config: Config) -> None:
+    """Raises UserError where a file would be read twice; notes it of a run with a checkpoint, which began so."""
+    if (line := checks.repeated_file(config)) is None:
+        return
+    if not run_dir.has_checkpoint(Path(config.run_dir)):
+        raise UserError(line)
+    errors.note(line)
 
 
 def _check_origin(config: Config, path: Path) -> None:

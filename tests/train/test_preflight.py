@@ -68,6 +68,13 @@ CASES = {
     "first lines": (["data.path=broken.jsonl"], "broken.jsonl: line 2: not JSON"),
     "field": (["data.path=rows.jsonl", "data.field=txt"], "rows.jsonl: line 1 (data.field): no column 'txt'; it has"),
     "one file twice": (["data.path=a.txt", "data.validation_path=./a.txt"], "./a.txt: is a file of data.path, too"),
+    "a file of two paths": (
+        ["data.path=[., ./a.txt]", "data.source=text"],
+        "data.path: ./a.txt: is read twice, . and ./a.txt both name it; leave one out",
+    ),
+    "a file of two validation paths": (
+        ["data.path=rows.jsonl", "data.validation_path=['*.txt', a.txt]"], "data.validation_path: a.txt: is read twice"
+    ),
     "validation of the built-in corpus": (["data.validation_path=a.txt"], "the built-in corpus has a validation set"),
     "probe's file": (["evals=[{kind: probe, path: gone.csv, test_path: a.csv}]"], "evals.0.path: gone.csv: no such"),
     "probe's column": (
@@ -134,6 +141,19 @@ def test_what_is_wrong_is_said_in_a_line(workplace, capsys, case, command):
     out, err = capsys.readouterr()
     assert words in err and err.count("\n") == 1 and not out
     assert not Path("runs").exists()
+
+
+def test_a_run_that_began_with_a_file_twice_goes_on_and_a_path_may_be_repeated(workplace, monkeypatch):
+    notes, overrides = [], ["run_dir=runs/x", "optimizer.schedule.warmup_steps=0"]
+    monkeypatch.setattr(errors, "note", notes.append)
+    preflight.check_recipe(configs.load(RECIPE, [*overrides, "data.path=[a.txt, a.txt]"]))
+    assert not notes
+    twice = configs.load(RECIPE, [*overrides, "data.path=[a.txt, ./a.txt]"])
+    with pytest.raises(UserError, match=r"^data\.path: \./a\.txt: is read twice, a\.txt and \./a\.txt both name it"):
+        preflight.check_recipe(twice)
+    Path("runs/x/checkpoints/1").mkdir(parents=True)
+    preflight.check_recipe(twice)
+    assert len(notes) == 1 and "is read twice" in notes[0]
 
 
 def test_a_run_shorter_than_its_warm_up_has_a_shorter_one(workplace, monkeypatch):

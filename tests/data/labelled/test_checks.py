@@ -3,6 +3,7 @@
 import pytest
 
 from jaxpt.data import datasets
+from jaxpt.data.checks import repeated_file
 from jaxpt.data.labelled import checks
 from jaxpt.data.tasks.dialogue import DialogueTask
 from jaxpt.errors import UserError
@@ -58,6 +59,18 @@ def test_every_label_is_looked_at_before_a_run(split, row, label, words, tmp_pat
     with pytest.raises(UserError) as error:
         checks.check(config)
     assert f"{split}.jsonl: {words}" in str(error.value)
+
+
+def test_a_file_that_two_paths_of_a_split_name_is_said(tmp_path):
+    (tmp_path / "more").mkdir()
+    for name in ("dev.jsonl", "more/test.jsonl"):
+        fine_tuning.write(tmp_path / name, fine_tuning.rows(8))
+    paths = {"validation_path": [str(tmp_path / "dev.jsonl")] * 2}
+    assert repeated_file(fine_tuning.recipe(tmp_path, data=paths)) is None
+    paths["test_path"] = [str(tmp_path / "more"), str(tmp_path / "more" / "*.jsonl")]
+    line = repeated_file(fine_tuning.recipe(tmp_path, data=paths))
+    both = " and ".join(paths["test_path"])
+    assert line == f"data.test_path: {tmp_path}/more/test.jsonl: is read twice, {both} both name it; leave one out"
 
 
 def test_labels_of_huge_files_are_looked_at_up_to_a_limit(tmp_path, monkeypatch):
