@@ -204,10 +204,10 @@ def _record() -> TextTask:
     def inputs(row: Row) -> str:
         query, entities, passage = _columns("record", "query", "entities", "passage", row=row)
         passage = re.sub(r"([.?!\"'])\n@highlight\n", r"\1 ", passage).replace("\n@highlight\n", ". ")
-        return f"record query: {query} entities: {', '.join(entities)} passage: {passage}"
+        return f"record query: {query} entities: {', '.join(_as_list(entities))} passage: {passage}"
 
     def answers(row: Row) -> list[str]:
-        return list(row.get("answers", ()))
+        return _as_list(row.get("answers", ()))
 
     return _texts(inputs, answers, targets=lambda row: tuple(answers(row)) or (UNKNOWN,))
 
@@ -221,9 +221,14 @@ def _squad(with_context: bool = True) -> TextTask:
 
     def answers(row: Row) -> list[str]:
         golds = row.get("answers", ())
-        return [_spaced(text) for text in (golds["text"] if isinstance(golds, Mapping) else golds)]
+        return [_spaced(text) for text in _as_list(golds["text"] if isinstance(golds, Mapping) else golds)]
 
     return _texts(inputs, answers)
+
+
+def _as_list(texts: str | Sequence[str]) -> list[str]:
+    """Several texts, or one by itself, as a list."""
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _spaced(text: str) -> str:
@@ -240,8 +245,7 @@ def _closed_book(prefix: str, name: str) -> TextTask:
 
     def answers(row: Row) -> list[str]:
         golds = row.get("answers", row.get("answer", ()))
-        golds = golds["aliases"] if isinstance(golds, Mapping) else golds
-        return [golds] if isinstance(golds, str) else list(golds)
+        return _as_list(golds["aliases"] if isinstance(golds, Mapping) else golds)
 
     def targets(row: Row) -> tuple[str, ...]:
         answer = row.get("answer")
@@ -282,11 +286,11 @@ def _pronoun(
         targets,
         lambda row: _id(row, labels),
         lambda text, row: pronouns.names_referent(text, referent(row)),
+        names=labels,
     )
 
 
 LANGUAGES = {
-        names=labels,
     "ar": "Arabic", "bg": "Bulgarian", "bn": "Bangla", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
     "en": "English", "es": "Spanish", "et": "Estonian", "fi": "Finnish", "fr": "French", "gu": "Gujarati",
     "ha": "Hausa", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian",
@@ -304,7 +308,7 @@ RTE = ("entailment", "not_entailment")
 
 def _dpr_referent(row: Row) -> list[str]:
     candidates, label = _columns("dpr", "candidates", "label", row=row)
-    return [candidates[int(label)]]
+    return [_as_list(candidates)[int(label)]]
 
 
 WNLI = ("not_entailment", "entailment")

@@ -48,6 +48,26 @@ def test_tables_of_text(suffix, rules, text, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_lists_are_read_as_they_were_written(suffix, tmp_path):
+    records = [
+        {
+            "tokens": ["EU", "rejects", '"it"'],
+            "tags": ["B-ORG", "O", "O"],
+            "topics": ["joy, really", "fear"],
+            "ids": [3],
+        },
+        {"tokens": ["a"], "tags": ["O"], "topics": [], "ids": [0, 3]},
+    ]
+    prediction_files.write(tmp_path / f"p.{suffix}", records)
+    rows = list(tables.read(tmp_path / f"p.{suffix}"))
+    tagging = TaggingTask(labels=("B-ORG", "O"))
+    for record, row in zip(records, rows, strict=True):
+        assert (tagging.words(row, ""), tagging.target(row, "")) == (record["tokens"], record["tags"])
+        assert MultiLabelTask(label="topics").labels_in(row, "") == record["topics"]
+        assert MultiLabelTask(label="ids").labels_in(row, "") == [str(number) for number in record["ids"]]
+
+
 @pytest.mark.parametrize("text", ["a\rb", "\r", "a\r\nb\r", "\n"])
 def test_a_cell_of_csv_may_hold_every_end_of_line(text, tmp_path):
     prediction_files.write(tmp_path / "p.csv", [{"text": text, "label": "x"}] * 2)

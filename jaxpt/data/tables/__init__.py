@@ -15,5 +15,5 @@ A mistake in a file ends in one line: the file, the line or row, what is wrong, 
 from jaxpt.data.tables.files import expand
 from jaxpt.data.tables.json_files import answers
 from jaxpt.data.tables.reading import FORMATS, SUFFIXES, file_format, read, where
-from jaxpt.data.tables.rows import Offset, Row, chunks, column, in_order, label, row_id, text
+from jaxpt.data.tables.rows import Offset, Row, chunks, column, flag, in_order, label, parse_list, row_id, text
 from jaxpt.data.tables.splits import HeldOut, Text, digest, held_out, overlap

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import itertools
 import json
 import math
@@ -16,6 +18,11 @@ T = TypeVar("T")
 ID_COLUMNS = ("id", "idx", "index", "ind", "pairID", "sent_id")
 """Columns that name a row; a list is none of it (CoNLL-U's `id` numbers words)."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_STRING = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_PYTHON_STRINGS = re.compile(rf"\[\s*{_STRING}(?:\s*,\s*{_STRING})*\s*,?\s*\]", re.DOTALL)
+_QUOTED = re.compile(r"""\[(['"]).*(['"]|\1,.*)\]""", re.DOTALL)
+_NUMBERS_WITHOUT_COMMAS = re.compile(rf"\[\s*{NUMBER.pattern}(\s+{NUMBER.pattern})+\s*\]")
+_FLAGS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("", "0", "0.0", "false", "no"), False)
 
 
 class Row(NamedTuple):
@@ -119,6 +126,51 @@ def label(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def flag(value: Any) -> bool | None:
+    """A truth value, whatever the format of its file; None where it is none.
+
+    Args:
+      value: of a column.
+
+    Example:
+      >>> flag(True), flag("false"), flag(0), flag("joy")
+      (True, False, False, None)
+    """
+    return _FLAGS.get(label(value).strip().lower())
+
+
+def parse_list(value: Any, place: str, numbers: bool = True, objects: bool = False) -> Any:
+    """The list that a cell of a table holds as text: JSON, as `jaxpt predict` writes it, or strings as Python writes
+    them (pandas).
+
+    Args:
+      value: of a column.
+      place: of the column, for messages.
+      numbers: a list without a string is a list; else it is text, such as "[1]".
+      objects: an object of JSON is read as well.
+
+    Returns:
+      The list; any other value as it is.
+
+    Raises:
+      UserError: a list in another form, such as NumPy's, without commas.
+
+    Example:
+      >>> parse_list('["EU", "rejects"]', ""), parse_list("['EU', 'rejects']", ""), parse_list("EU rejects", "")
+      (['EU', 'rejects'], ['EU', 'rejects'], 'EU rejects')
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    if f"{text[:1]}{text[-1:]}" not in ("[]", "{}") or (text[0] == "{" and not objects):
+        return value
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+        parsed = ast.literal_eval(text) if _PYTHON_STRINGS.fullmatch(text) else json.loads(text)
+        is_wanted = numbers or isinstance(parsed, dict) or any(isinstance(entry, str) for entry in parsed)
+        return parsed if is_wanted else value
+    if _QUOTED.fullmatch(text) or (numbers and _NUMBERS_WITHOUT_COMMAS.fullmatch(text)):
+        raise UserError(f'{place} wants a list of JSON, such as ["a", "b"], got {shown(value)}')
+    return value
 
 
 class UnknownLabelError(UserError):

@@ -267,7 +267,7 @@ class Task(TaskConfig):
     def input_text(self, row: Row, where: str) -> str:
         """The input of a row as text: that of T5's code for a task that it knows, else `{task} {column}: {text} …`."""
         if self.name in TASKS:
-            return text_task(self.name).inputs(row.values)
+            return text_task(self.name).inputs(with_lists(row.values, f"{where}: "))
         texts = {name: tables.text(row, name, where, as_text=True) for name in self.columns()}
         return generic_inputs(self.name or self.kind, texts)
 
@@ -325,6 +325,18 @@ class ComparedTexts(Task):
         references = max((len(target) for target in targets if isinstance(target, list | tuple)), default=1)
         resolved = metrics.resolve(metric, targets, **self.options(metric))
         return metrics.find(metric).signature(max(references, 1), **resolved)
+
+
+def with_lists(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The columns of TFDS for T5's code, where those of lists may be text (`tables.parse_list`).
+
+    Args:
+      values: of a row.
+      prefix: of messages.
+    """
+    lists = {name: values[name] for name in ("answers", "candidates", "entities") if name in values}
+    options = {"numbers": False, "objects": True}
+    return {**values, **{n: tables.parse_list(x, f"{prefix}column {n!r}", **options) for n, x in lists.items()}}
 
 
 def names_of(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -39,7 +39,8 @@ class MultiLabelTask(TextsTask):
 
     kind: Literal["multi_label"] = "multi_label"
     label: str | tuple[str, ...] = "label"
-    """Column of the labels, a list or text with `separator`; or a column for each label, with 1 or 0, true or false."""
+    """Column of the labels, a list (also as text: `["a", "b"]`) or text with `separator`; or a column for each label,
+    with 1 or 0, true or false."""
     labels: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """The labels, in the order of the head's outputs; by default those of the training set, or the label columns."""
     separator: Annotated[str, Field(min_length=1)] | None = None
@@ -73,14 +74,22 @@ class MultiLabelTask(TextsTask):
         return (self.outputs,)
 
     def labels_in(self, row: Row, where: str) -> list[str]:
-        """The labels of a row; possibly none."""
+        """The labels of a row, each once; possibly none."""
         if not isinstance(self.label, str):
             return [name for name in self.label if _flag(row, name, where)]
-        value: Any = tables.column(row, self.label, where)
+        value = self._cell(row, where)
         if value is None:
             return []
         raw_labels = value if isinstance(value, list) else self._split(tables.label(value).strip())
-        return [label for label in (tables.label(raw_label).strip() for raw_label in raw_labels) if label]
+        labels = dict.fromkeys(tables.label(raw_label).strip() for raw_label in raw_labels)
+        return [label for label in labels if label]
+
+    def _cell(self, row: Row, where: str) -> Any:
+        """The labels of a row as its column has them; text that is a list as a list, unless it is a label."""
+        value: Any = tables.column(row, self.label, where)
+        if value in (self.labels or ()):
+            return value
+        return tables.parse_list(value, f"{where}: column {self.label!r} (task.label)")
 
     def _split(self, text: str) -> list[str]:
         """The labels in a text."""
@@ -96,7 +105,7 @@ class MultiLabelTask(TextsTask):
         """The task with the separator of its rows, where labels are not given: the first of `SEPARATORS` there is."""
         if self.separator is not None or self.labels is not None or not isinstance(self.label, str):
             return self
-        values = (tables.column(row, self.label, where) for row, where in rows)
+        values = (self._cell(row, where) for row, where in rows)
         occurring = {
             separator for value in values if isinstance(value, str) for separator in SEPARATORS if separator in value
         }
@@ -165,9 +174,9 @@ class MultiLabelTask(TextsTask):
 
 def _flag(row: Row, name: str, where: str) -> bool:
     """Whether a row has the label of a column."""
-    value = tables.label(tables.column(row, name, where)).strip().lower()
-    if value in _FLAGS:
-        return _FLAGS[value]
+    value = tables.column(row, name, where)
+    if (has_label := tables.flag(value)) is not None:
+        return has_label
     raise UserError(
         f"{where}: column {name!r} (task.label) expects 1 or 0, true or false, got {shown(value)}; labels by name "
         "stand in one column, such as a|b"

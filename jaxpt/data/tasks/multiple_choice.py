@@ -137,7 +137,7 @@ class MultipleChoiceTask(Task):
     def target(self, row: Row, where: str) -> int:
         """The index of the right choice, from 0."""
         texts, names = self.choices_in(row, where)
-        value = tables.column(row, self.label, where)
+        value = self._label(row, texts, where)
         if isinstance(value, list):
             if (right := next((text for text in value if text in texts), None)) is not None:
                 return texts.index(right)
@@ -167,8 +167,14 @@ class MultipleChoiceTask(Task):
             return super().grouped(rows)
         return list(rows), [self._right(row.row, row.where) for row in rows]
 
+    def _label(self, row: Row, texts: Sequence[str], where: str) -> Any:
+        """The label column; text that is a list as a list, unless it is a choice."""
+        value = tables.column(row, self.label, where)
+        return value if value in texts else tables.parse_list(value, f"{where}: column {self.label!r} (task.label)")
+
     def _right(self, row: Row, where: str) -> RightChoices:
-        texts, value = self.choices_in(row, where).texts, tables.column(row, self.label, where)
+        texts = self.choices_in(row, where).texts
+        value = self._label(row, texts, where)
         return RightChoices(texts, tuple(value) if isinstance(value, list) else (texts[self.target(row, where)],))
 
     def row_target(self, target: RightChoices | int) -> int:
@@ -259,8 +265,9 @@ class MultipleChoiceTask(Task):
 
 
 def _listed(value: Any, where: str) -> Choices:
-    """A list of texts, a list of {"text", "label"}, or {"text": texts, "label": names}."""
+    """A list of texts, a list of {"text", "label"}, or {"text": texts, "label": names}; each also as text."""
     names: Any = []
+    value = tables.parse_list(value, where, objects=True)
     if isinstance(value, dict):
         value, names = value.get("text"), value.get("label") or []
     elif isinstance(value, list) and value and all(isinstance(choice, dict) for choice in value):

@@ -109,8 +109,9 @@ class QuestionAnsweringTask(ComparedTexts):
         return [answer["text"] for answer in self._answers(row, where)]
 
     def _answers(self, row: Row, where: str) -> list[dict[str, Any]]:
-        answers = tables.answers(tables.column(row, self.answers, f"{where} (task.answers)"), where)
-        answers = [] if row.values.get("is_impossible") else answers
+        value = tables.column(row, self.answers, f"{where} (task.answers)")
+        value = tables.parse_list(value, f"{where}: column {self.answers!r} (task.answers)", objects=True)
+        answers = [] if tables.flag(row.values.get("is_impossible")) else tables.answers(value, where)
         if not answers and not self.may_have_no_answer:
             raise UserError(f"{where}: the question has no answer; task.metrics=[squad_v2] allows such questions")
         return answers

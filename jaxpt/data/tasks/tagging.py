@@ -38,7 +38,7 @@ class TaggingTask(Task):
 
     kind: Literal["tagging"] = "tagging"
     tokens: str = "tokens"
-    """Column of the words: a list, or text with white space between them."""
+    """Column of the words: a list, also as text (`["a", "b"]`), or text with white space between them."""
     tags: str = "tags"
     """Column of the tags (`upos` of CoNLL-U, `ner` of CoNLL-2003), likewise."""
     labels: tuple[str, ...] | None = None
@@ -306,8 +306,9 @@ def _flat(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _listed(row: Row, name: str, where: str, key: str) -> list[str]:
     """A column of words or tags."""
-    value = tables.column(row, name, f"{where} (task.{key})")
+    place = f"{where}: column {name!r} (task.{key})"
+    value = tables.parse_list(tables.column(row, name, f"{where} (task.{key})"), place, numbers=key == "tags")
     entries = value.split() if isinstance(value, str) else value
     if not isinstance(entries, list) or any(isinstance(entry, list | dict) for entry in entries):
-        raise UserError(f"{where}: column {name!r} (task.{key}) wants a list, got {type(value).__name__}")
+        raise UserError(f"{place} wants a list, got {type(value).__name__}")
     return [tables.label(entry) for entry in entries]

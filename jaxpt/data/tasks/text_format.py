@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
 from jaxpt.data.tables import Row
-from jaxpt.data.tasks.base import ComparedTexts, LocatedRow
+from jaxpt.data.tasks.base import ComparedTexts, LocatedRow, with_lists
 from jaxpt.errors import UserError
 from jaxpt.metrics import Targets
-from jaxpt.metrics.text_tasks import text_task
+from jaxpt.metrics.text_tasks import TextTask, text_task
 
 
 class TextFormatTask(ComparedTexts):
@@ -56,7 +56,7 @@ class TextFormatTask(ComparedTexts):
         return ()
 
     def input_text(self, row: Row, where: str) -> str:
-        return self._located(row, where, lambda: text_task(self.name).inputs(row.values))
+        return self._located(row, where, lambda format, values: format.inputs(values))
 
     def content(self, row: Row, where: str) -> tuple[str, ...]:
         return (self.input_text(row, where),)
@@ -66,15 +66,15 @@ class TextFormatTask(ComparedTexts):
         return (self.input_text(row, where), *self.target_texts(row, where))
 
     def target(self, row: Row, where: str) -> Any:
-        return self._located(row, where, lambda: text_task(self.name).gold(row.values))
+        return self._located(row, where, lambda format, values: format.gold(values))
 
     def target_texts(self, row: Row, where: str) -> tuple[str, ...]:
-        return self._located(row, where, lambda: text_task(self.name).targets(row.values))
+        return self._located(row, where, lambda format, values: format.targets(values))
 
     def target_text(self, row: Row, where: str) -> str:
         """The first target; of a row that training leaves out what it would be if it were right."""
-        targets = self.target_texts(row, where)
-        return next(iter(targets or text_task(self.name).targets({**row.values, "label": 1})), "")
+        right = Row(row.number, {**row.values, "label": 1})
+        return next(iter(self.target_texts(row, where) or self.target_texts(right, where)), "")
 
     def parse(self, text: str, row: Row, where: str) -> Any:
         return text_task(self.name).parse(text, row.values)
@@ -92,10 +92,10 @@ class TextFormatTask(ComparedTexts):
         """Of labels alone."""
         return super().majority(metric, trained, rows, targets) if metric == "accuracy" else None
 
-    def _located(self, row: Row, where: str, convert: Any) -> Any:
-        """What `convert` makes of a row; raises UserError, with the row's place, where it cannot."""
+    def _located(self, row: Row, where: str, convert: Callable[[TextTask, dict[str, Any]], Any]) -> Any:
+        """What `convert` makes of the format and a row; raises UserError, with the row's place, where it cannot."""
         try:
-            return convert()
+            return convert(text_task(self.name), with_lists(row.values))
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         except (TypeError, AttributeError, LookupError, ValueError) as error:

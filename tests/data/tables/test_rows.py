@@ -1,6 +1,8 @@
+import json
+
 import pytest
 
-from jaxpt.data.tables import Row, column, in_order, label, text
+from jaxpt.data.tables import Row, column, flag, in_order, label, parse_list, text
 from jaxpt.errors import UserError
 
 
@@ -28,3 +30,31 @@ def test_labels():
     assert in_order(["10", "9", "-1", "2.5"]) == ["-1", "2.5", "9", "10"]
     assert in_order(["b", "10", "a", "9"]) == ["10", "9", "a", "b"]
     assert label(None) == label(float("nan")) == ""
+
+
+def test_truth_values():
+    assert [flag(value) for value in (True, " Yes", 1.0, "1")] == [True] * 4
+    assert [flag(value) for value in (False, "false", 0, "", None)] == [False] * 5
+    assert flag("joy") is None
+
+
+@pytest.mark.parametrize("entries", [["EU", "rejects"], ["a, b", 'it\'s "so"', "c\\n\n"], ["ö"]])
+def test_a_list_in_a_cell_is_read_as_json_and_as_pandas_write_it(entries):
+    for cell in (json.dumps(entries), json.dumps(entries, ensure_ascii=False), str(entries), f" {entries} "):
+        assert parse_list(cell, "f") == entries
+
+
+def test_cells_that_are_text():
+    for cell in ("EU rejects", "[x] or ['y", "[see above]", "[", "", '{"text": ["a"]}', None, 3):
+        assert parse_list(cell, "f") is cell
+    assert [parse_list(cell, "f") for cell in ("[3, 0]", "[1]", "[]")] == [[3, 0], [1], []]
+    assert [parse_list(cell, "f", numbers=False) for cell in ("[1]", "[ ]", '["a", 1]')] == ["[1]", "[ ]", ["a", 1]]
+    assert parse_list('{"text": ["a"]}', "f", objects=True) == {"text": ["a"]}
+
+
+@pytest.mark.parametrize("cell", ["['EU' 'rejects']", '["a" "b"]', "['a', None]", "[3 0 7]", "[ 0 17\n  3]"])
+def test_lists_that_are_neither_are_refused(cell):
+    """Python reads 'EU' 'rejects' as one string."""
+    with pytest.raises(UserError, match=r'^f: column \'x\' wants a list of JSON, such as \["a", "b"\], got ') as error:
+        parse_list(cell, "f: column 'x'")
+    assert "\n" not in str(error.value)

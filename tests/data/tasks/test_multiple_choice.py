@@ -1,6 +1,7 @@
 """Multiple choice: where choices and labels stand in rows, and what is refused."""
 
 import doctest
+import json
 
 import numpy as np
 import pytest
@@ -51,6 +52,21 @@ def test_published_formats(keys, values, pairs, target):
     task, row = MultipleChoiceTask(**keys), Row(1, values)
     assert task.pairs(row, "line 1") == pairs and task.target(row, "line 1") == target
     assert set(task.content(row, "line 1")) > {*task.choices_in(row, "line 1").texts}
+
+
+def test_choices_and_labels_as_cells_of_a_table():
+    task, row = MultipleChoiceTask(text="question", label="answerKey"), Row(1, ARC)
+    for choices in (ARC["choices"], [{"text": "a", "label": "A"}, {"text": "b", "label": "C"}], ["a", "b", "c"]):
+        given, cell = (Row(1, ARC | {"choices": value}) for value in (choices, json.dumps(choices)))
+        assert task.choices_in(cell, "") == task.choices_in(given, "")
+        assert task.target(cell, "") == task.target(given, "")
+    assert task.pairs(Row(1, ARC | {"choices": "['a', 'b']"}), "") == [("Why?", "a"), ("Why?", "b")]
+    assert task.target(Row(1, ARC | {"answerKey": '["z", "b"]'}), "") == 1
+    assert task.target(Row(1, ARC | {"choices": ["[1]", "[2]"], "answerKey": "[2]"}), "") == 1
+    with pytest.raises(
+        UserError, match=r"^f: column 'choices' \(task.choices\) wants a list of JSON, .* got \"\['a' 'b'"
+    ):
+        task.choices_in(Row(1, row.values | {"choices": "['a' 'b']"}), "f")
 
 
 def test_labels_as_numbers_letters_names_and_texts():

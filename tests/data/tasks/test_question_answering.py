@@ -1,5 +1,6 @@
 """Answers and where they stand; spans of several windows become one answer, or none."""
 
+import json
 import math
 
 import numpy as np
@@ -43,6 +44,14 @@ def test_no_answer_wants_squad_v2():
         ONE.target(row([]), "f: row 7")
     assert TWO.target(row([]), "") == [] and TWO.spans(row([]), "") == []
     assert TWO.target(row([span("Ada", 0)], is_impossible=True), "") == []
+
+
+def test_answers_and_flags_as_cells_of_a_table():
+    for answers in ([span("Ada", 0)], {"text": ["Ada"], "answer_start": [0]}):
+        assert TWO.spans(row(json.dumps(answers), is_impossible="false"), "") == [(0, 3)]
+        assert TWO.spans(row(json.dumps(answers), is_impossible="True"), "") == []
+    with pytest.raises(UserError, match="f: row 7: answers wants a list, got 'Ada'"):
+        TWO.spans(row("Ada"), "f: row 7")
 
 
 def test_empty_context():

@@ -1,5 +1,7 @@
 """Words and their tags: what a row has to be, and what is said of one that is not."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -167,3 +169,16 @@ def test_entities_as_text():
     assert NER.target_text(row(["a"], ["O"]), "") == "" and NER.parse("", given, "") == ["O"] * 6
     with pytest.raises(UserError, match="text_to_text wants tags of entities: 'NOUN' is neither O, B-X nor I-X"):
         TaggingTask(tags="ner", labels=("NOUN", "VERB")).target_text(row(["a"], ["NOUN"]), "")
+
+
+def test_words_and_tags_as_cells_of_a_table():
+    words, tags = ["EU", "rejects", "it"], ["B-LOC", "O", "O"]
+    for written in (json.dumps, str, " ".join):
+        cells = row(written(words), written(tags))
+        assert NER.words(cells, "") == words and NER.target(cells, "") == tags and NER.repairs(cells, "") == 0
+    numbers = TaggingTask(tags="ner", labels=("0", "3"))
+    assert numbers.target(row("EU rejects", "[3, 0]"), "") == ["3", "0"]
+    assert NER.words(row("[ 1 ]", ""), "") == ["[", "1", "]"] and NER.words(row("[1]", ""), "") == ["[1]"]
+    for cells, key in ((row("['EU' 'rejects']", tags), "tokens"), (row("EU rejects", "[3 0]"), "tags")):
+        with pytest.raises(UserError, match=rf"^f: line 3: column '\w+' \(task\.{key}\) wants a list of JSON, such as"):
+            NER.labels_in(cells, "f: line 3")

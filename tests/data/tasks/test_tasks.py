@@ -57,6 +57,24 @@ def test_the_separator_of_labels_is_found(separator):
 
 
 def test_label_columns_have_no_separator():
+def test_labels_as_a_list_in_a_cell():
+    task = MultiLabelTask(labels=("anger", "fear", "joy, really"))
+    for text in ('["joy, really", "anger"]', "['joy, really', 'anger']"):
+        assert task.target(Row(1, {"label": text}), "f") == (1, 0, 1)
+    assert task.target(Row(1, {"label": "[]"}), "f") == (0, 0, 0)
+    rows = [(Row(n, {"label": text}), "f") for n, text in enumerate(("[27]", "[2, 27]", "[]", "3"))]
+    numbers = MultiLabelTask().before_labels(rows)
+    assert [numbers.labels_in(*row) for row in rows] == [["27"], ["2", "27"], [], ["3"]]
+    assert MultiLabelTask(labels=("[27]", "x")).target(Row(1, {"label": "[27]"}), "f") == (1, 0)
+    with pytest.raises(UserError, match=r"f: column 'label' \(task.label\) wants a list of JSON, .* got '\[ 2 27\]'"):
+        MultiLabelTask().labels_in(Row(1, {"label": "[ 2 27]"}), "f")
+
+
+def test_a_label_that_stands_twice_counts_once():
+    rows = [Row(1, {"label": value}) for value in ("joy|joy|fear", ["joy", "joy ", "fear"])]
+    assert [MultiLabelTask().labels_in(row, "f") for row in rows] == [["joy", "fear"]] * 2
+
+
     with pytest.raises(ValueError, match="separator: is of labels in one column, and label names a column for each"):
         MultiLabelTask(label=("joy", "fear"), separator=";")
 

@@ -1,12 +1,14 @@
 """Tasks of T5's code by name: examples of the training set, the way back, and metrics on cases by hand."""
 
 import doctest
+import json
 
 import pytest
 
 from jaxpt.data.labelled.text_pairs import TextPairsEncoder
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks import text_format
+from jaxpt.data.tasks.multiple_choice import MultipleChoiceTask
 from jaxpt.data.tasks.text_format import TextFormatTask
 from jaxpt.errors import UserError
 from jaxpt.metrics.text_tasks import text_task
@@ -78,8 +80,6 @@ def test_wsc_is_scored_by_what_the_text_names():
     assert WSC.score(predictions, [WSC.target(row, "") for row in given], "accuracy") == {"accuracy": 0.5}
 
 
-def test_names_and_rows_that_do_not_fit():
-    with pytest.raises(ValueError, match="no text format for the task 'recrod'; one of: record"):
 def test_class_ids_are_shown_as_words():
     row = Row(1, PRONOUN | {"label": False})
     shown = [WSC.difference(target, prediction, row, "") for target, prediction in ((0, 1), (1, 0), (0, -1))]
@@ -89,6 +89,21 @@ def test_class_ids_are_shown_as_words():
     assert RECORD.difference(["cat", "dog"], "", row, "") == "cat, dog → (none)"
 
 
+def test_lists_as_cells_of_a_table():
+    cells = QUERY | {name: json.dumps(QUERY[name]) for name in ("entities", "answers")}
+    given, cell = Row(1, QUERY), Row(1, cells)
+    for read in (RECORD.input_text, RECORD.target, RECORD.target_texts, MultipleChoiceTask(name="record").input_text):
+        assert read(cell, "") == read(given, "")
+    assert RECORD.target(Row(1, QUERY | {"answers": "cat"}), "") == ["cat"], "one answer, not its letters"
+    squad = TextFormatTask(name="squad")
+    assert squad.target(Row(1, {"answers": json.dumps({"text": ["a b"], "answer_start": [0]})}), "") == ["a b"]
+    assert squad.target(Row(1, {"answers": "a b"}), "") == ["a b"]
+    with pytest.raises(UserError, match=r"^f: column 'answers' wants a list of JSON, "):
+        RECORD.target(Row(1, QUERY | {"answers": "['cat' 'dog']"}), "f")
+
+
+def test_names_and_rows_that_do_not_fit():
+    with pytest.raises(ValueError, match="no text format for the task 'recrod'; one of: record"):
         TextFormatTask(name="recrod")
     with pytest.raises(UserError, match=r"^f: line 3: record: the row has no column 'query'"):
         RECORD.input_text(Row(3, {"text": "a"}), "f: line 3")
