@@ -42,7 +42,8 @@ class Metric:
     selection_value: str = ""
     """The value that chooses the best checkpoint; the first by default."""
     constant: Constant | None = None
-    """The best constant prediction, see `jaxpt.metrics.majority`; None: there is none of use."""
+    """The best constant prediction, see `jaxpt.metrics.majority`; None: there is none of use. `means` says that
+    predictions are probabilities: they are what a task with several labels gives."""
     by_language: Callable[[str], dict[str, Any]] | None = None
     """Defaults of the options that depend on the language of the targets."""
     signature: Callable[..., str | None] = lambda references, **options: None

@@ -254,10 +254,10 @@ def _without_each_group(run: _File, metric: str) -> tuple[tuple[str, ...], np.nd
         return None
     try:
         ids, targets, predictions = _predictions(Path(file), task)
+        groups = min(GROUPS, len(ids))
+        return None if groups < 2 else (tuple(ids), without_groups(task, targets, predictions, metric, groups))
     except (NotImplementedError, OSError):
         return None
-    groups = min(GROUPS, len(ids))
-    return None if groups < 2 else (tuple(ids), without_groups(task, targets, predictions, metric, groups))
 
 
 def _predictions(file: Path, task: Task) -> tuple[list[Any], list[Any], list[Any]]:

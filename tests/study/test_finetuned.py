@@ -106,6 +106,22 @@ def test_a_metric_that_was_not_measured_is_named(tmp_path):
         finetuned.scores(plan, cells(plan)[0])
 
 
+def test_a_metric_of_probabilities_has_no_error_over_labels_that_were_saved(tmp_path):
+    plan = load_study(write(tmp_path, grid={}, seeds=[0]))
+    for metric in ("average_precision", "micro_f1"):
+        for cell in cells(plan):
+            one = fine_tuning(plan, cell, 0, 0)
+            finished(one, test={metric: 0.9})
+            config = yaml.safe_load((one.run_dir / "config.yaml").read_text())
+            config["task"] |= {"kind": "multi_label", "metrics": [metric]}
+            (one.run_dir / "config.yaml").write_text(yaml.safe_dump(config))
+            predicted(one, [{"id": n, "target": ["good"], "prediction": ["good"] * (n % 2)} for n in range(30)])
+            os.utime(one.run_dir / "evaluations" / "predictions_test.jsonl", ns=(len(metric), 1))
+        finetuned._without_each_group.cache_clear()
+        found = finetuned.difference(plan, *cells(plan))
+        assert found.mean == 0.0 and found.over_examples == (None if metric == "average_precision" else 0.0)
+
+
 def test_a_search_that_lost_points_says_so(tmp_path):
     plan = load_study(write(tmp_path, seeds=[0]))
     first, other = cells(plan)

@@ -22,7 +22,24 @@ from jaxpt.metrics import Targets, calibration
 SEPARATORS = ("|", ";", ",")
 """What stands between labels, in the order in which it is looked for."""
 _THRESHOLD = "threshold_"  # and the number of a label: its metric
-_FLAGS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("", "0", "0.0", "false", "no"), False)
+
+
+class PredictedLabels(tuple[int, ...]):
+    """0 or 1 of each label, as targets are, with the probabilities that decided it."""
+
+    probabilities: np.ndarray
+
+    @classmethod
+    def above(cls, probabilities: np.ndarray, thresholds: float | Sequence[float]) -> PredictedLabels:
+        """The labels whose probabilities are above their thresholds.
+
+        Args:
+          probabilities: of each label, [K].
+          thresholds: of each label, or one of all.
+        """
+        labels = cls((probabilities > np.array(thresholds)).astype(int).tolist())
+        labels.probabilities = probabilities
+        return labels
 
 
 class MultiLabelTask(TextsTask):
@@ -117,6 +134,18 @@ class MultiLabelTask(TextsTask):
             check_label(label, self.labels, where)
         return tuple(int(label in labels) for label in self.labels)
 
+    def score(self, predictions: Sequence[tuple[int, ...]], targets: Sequence[Any], metric: str) -> dict[str, float]:
+        """A metric: of probabilities where its constant prediction is the mean of each label.
+
+        Raises:
+          NotImplementedError: the metric is of probabilities, and predictions have none: they were saved by name.
+        """
+        if metrics.find(metric).constant == "means":
+            if not all(isinstance(prediction, PredictedLabels) for prediction in predictions):
+                raise NotImplementedError(f"{metric} wants probabilities of the labels")
+            predictions = [prediction.probabilities for prediction in predictions]
+        return super().score(predictions, targets, metric)
+
     def loss(self, outputs: Sequence[np.ndarray], target: tuple[int, ...]) -> float:
         """Mean over the labels of −log p(label is there, or not)."""
         logits = self.pooled(outputs).astype(np.float64)
@@ -164,8 +193,8 @@ class MultiLabelTask(TextsTask):
         values = tuple(self.threshold if value is None else float(value) for value in fitted)
         return self.model_copy(update={"thresholds": values})
 
-    def decide_one(self, logits: np.ndarray) -> tuple[int, ...]:
-        return tuple((_sigmoid(logits) > np.array(self.thresholds or self.threshold)).astype(int).tolist())
+    def decide_one(self, logits: np.ndarray) -> PredictedLabels:
+        return PredictedLabels.above(_sigmoid(logits.astype(np.float64)), self.thresholds or self.threshold)
 
     def answer_one(self, logits: np.ndarray) -> Answer:
         p = dict(zip(self.labels, _sigmoid(logits).tolist()))

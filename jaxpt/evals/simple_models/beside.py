@@ -20,7 +20,7 @@ from jaxpt.evals.simple_models.measure import Measured, Score
 from jaxpt.metrics import jackknife
 from jaxpt.runtime import disk, packages
 
-VERSION = 1
+VERSION = 2
 """Another one where the same rows give other scores: stored scores are not read then."""
 MEAN_CHARACTERS = 250
 """Of a row, up to which the limit on training rows holds; longer rows count as several."""

@@ -5,6 +5,7 @@ import importlib
 
 import numpy as np
 import pytest
+from sklearn.metrics import average_precision_score, f1_score
 
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import LocatedRow, Task
@@ -56,7 +57,6 @@ def test_the_separator_of_labels_is_found(separator):
     assert [known.target(*row) for row in rows] == [(1, 0), (1, 1), (0, 0), (0, 0)]
 
 
-def test_label_columns_have_no_separator():
 def test_labels_as_a_list_in_a_cell():
     task = MultiLabelTask(labels=("anger", "fear", "joy, really"))
     for text in ('["joy, really", "anger"]', "['joy, really', 'anger']"):
@@ -75,6 +75,7 @@ def test_a_label_that_stands_twice_counts_once():
     assert [MultiLabelTask().labels_in(row, "f") for row in rows] == [["joy", "fear"]] * 2
 
 
+def test_label_columns_have_no_separator():
     with pytest.raises(ValueError, match="separator: is of labels in one column, and label names a column for each"):
         MultiLabelTask(label=("joy", "fear"), separator=";")
 
@@ -121,6 +122,24 @@ def test_probabilities_are_those_of_the_outputs():
     assert RegressionTask().answer([np.array([[0.25]])]) == {"value": 0.25}
 
 
+def test_average_precision_is_of_probabilities_whatever_the_thresholds():
+    rng = np.random.default_rng(0)
+    p, targets = rng.random((40, 2)), rng.integers(0, 2, (40, 2))
+    p[:4, 0], p[4:, 0], targets[:, 0] = (0.9, 0.8, 0.7, 0.6), 0.1, [1, 1, 0, 0] + [0] * 36
+    outputs = [[row[None]] for row in np.log(p / (1 - p)).astype(np.float32)]
+    expected = {"average_precision": pytest.approx(average_precision_score(targets, p))}
+    for thresholds in (None, (0.05, 0.95)):
+        task = MultiLabelTask(labels=("a", "b"), metrics=("average_precision", "micro_f1"), thresholds=thresholds)
+        predictions = [task.decide(of_row) for of_row in outputs]
+        is_labelled = (p > (thresholds or 0.5)).astype(int)
+        assert [tuple(row) for row in is_labelled.tolist()] == predictions, "they are 0 and 1 to all others"
+        assert task.score(predictions, targets.tolist(), "average_precision") == expected
+        micro = task.score(predictions, targets.tolist(), "micro_f1")["micro_f1"]
+        assert micro == pytest.approx(f1_score(targets, is_labelled, average="micro"))
+    with pytest.raises(NotImplementedError, match="average_precision wants probabilities"):
+        task.score([(1, 0)], [(1, 0)], "average_precision")
+
+
 def test_losses_are_those_of_training():
     logits = np.array([0.5, -1.0, 2.0])
     log_p = logits - np.log(np.exp(logits).sum())
@@ -137,6 +156,7 @@ def test_what_is_shown_of_predictions():
     one, many = ClassificationTask(labels=("0", "1"), names=LABELS), MultiLabelTask(labels=LABELS)
     row = Row(3, {"text": "a film", "label": 0})
     assert [one.named(value, row, "") for value in (1, -1)] == ["yes", None]
+    assert Task(kind="x").difference(0, None, row, "") == "0 → (none)"
     assert one.difference(0, -1, row, "") == "no → (none)" and one.text_of(row, "") == "a film"
     assert one.confusions([1, -1, 0], [1, 1, 0])[2].split() == ["yes", "0", "1", "1"]
     assert many.named((0, 1), row, "") == ["yes"] and many.difference((1, 1), (0, 0), row, "") == "no, yes → (none)"
@@ -174,7 +194,6 @@ def test_texts_of_several_columns():
     task = ClassificationTask(name="multirc", text=("paragraph", "question"), pair="answer", labels=("0", "1"))
     row = Row(1, {"paragraph": "<b>It</b> rains.", "question": "Wet?", "answer": "Yes", "label": 1})
     assert task.texts(row, "") == ("<b>It</b> rains. Wet?", "Yes")
-    assert Task(kind="x").difference(0, None, row, "") == "0 → (none)"
     assert task.input_text(row, "") == "multirc question: Wet? answer: Yes paragraph: It rains."
     assert task.columns() == ("paragraph", "question", "answer") and task.target_text(row, "") == "True"
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import average_precision_score
 from sklearn.metrics.pairwise import paired_cosine_distances
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline, make_union
@@ -79,7 +80,7 @@ def test_of_a_pair_products_differences_and_the_cosine_are_features():
 
 
 def test_of_several_labels_each_has_a_classifier_and_a_threshold_of_the_validation_set():
-    task = MultiLabelTask(label="topics", labels=("film", "long", "never"))
+    task = MultiLabelTask(label="topics", labels=("film", "long", "never"), metrics=("average_precision",))
 
     def topics(rows):
         return [row | {"topics": row["topics"] + ["long"] * (len(row["text"].split()) > 6)} for row in rows]
@@ -100,6 +101,9 @@ def test_of_several_labels_each_has_a_classifier_and_a_threshold_of_the_validati
     assert thresholds[0] != 0.5
     expected = (p_test > np.array(thresholds[:2])).astype(int)
     assert [list(p[:2]) for p in candidate.predictions["test"]] == expected.tolist()
+    found = task.score(candidate.predictions["test"], splits.targets["test"], "average_precision")
+    y = np.array(splits.targets["test"])[:, :2]  # no row has the third label, which counts 0
+    assert found["average_precision"] == pytest.approx(average_precision_score(y, p_test) * 2 / 3)
 
 
 def test_one_label_alone_cannot_be_learnt():
