@@ -5,12 +5,13 @@ model.vocab_size              grows to what data.tokenizer.add_tokens, or a voca
 task.labels                   of the training set, in a stable order; a run of the same files and columns that has a
                               checkpoint keeps its own
 task.most_choices             of the training set; likewise
-objective.class_weights       `balanced`: from the counts of the training set
+objective.class_weights       `balanced`: from the counts of the rows that are trained on
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from jaxpt.config import Config
 from jaxpt.config.files import read
 from jaxpt.config.plain import merge
 from jaxpt.data import tables
+from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.parts import each_task, named
 from jaxpt.data.tasks.base import Task
@@ -235,7 +237,7 @@ def with_task_values(config: Config) -> Config:
                 if wants_labels:
                     settings["labels"] = list(counts)
                 if wants_weights:
-                    weights[key] = _balanced_weights(task_config, counts, settings["labels"])
+                    weights[key] = _balanced_weights(each_task(configs.build(tree))[name], counts)
     return config if tree == configs.dump(config) else configs.build(tree)
 
 
@@ -246,15 +248,22 @@ def _may_be_balanced(task: Task, weights: Any) -> bool:
     return all(weights) and math.isclose(sum(1 / weight for weight in weights), len(weights), rel_tol=1e-4)
 
 
-def _balanced_weights(config: Config, counts: Mapping[str, int], labels: Sequence[str]) -> list[float]:
-    """Class weights from the counts of the training set."""
+def _balanced_weights(config: Config, counts: Mapping[str, int]) -> list[float]:
+    """Class weights from the rows that are trained on.
+
+    Args:
+      config: of one task, whose labels are known.
+      counts: of the labels in its files. One whose rows are all held out has the weight of a label with one row, which
+        no example takes.
+    """
     from jaxpt.objectives import class_losses
 
-    in_order = [counts.get(label, 0) for label in labels]
-    if config.task.kind != "multi_label":
-        return class_losses.balanced_class_weights(in_order, labels).tolist()
-    rows = sum(1 for file in files(config.data, "train") for _ in file.rows(config.task))
-    return class_losses.balanced_label_weights(in_order, rows, labels).tolist()
+    task, rows = config.task, split_rows(config, "train")
+    trained = Counter(label for row in rows for label in task.labels_in(row.row, row.where))
+    in_order = [trained[label] or min(counts.get(label, 0), 1) for label in task.labels]
+    if task.kind != "multi_label":
+        return class_losses.balanced_class_weights(in_order, task.labels).tolist()
+    return class_losses.balanced_label_weights(in_order, len(rows), task.labels).tolist()
 
 
 def _max_choices(config: Config, name: str) -> int:

@@ -4,10 +4,13 @@ import csv
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.utils.class_weight import compute_class_weight
 
 from jaxpt import config as configs
 from jaxpt import errors
+from jaxpt.data.labelled import examples
 from jaxpt.train import preflight
 from tests import fine_tuning
 
@@ -68,6 +71,53 @@ def test_weights_that_were_not_balanced_are_not_kept_as_such(tmp_path, weights):
     words = rf"another run: objective\.class_weights is {re.escape(errors.shown(weights))} there, \[[\d., ]*\] was"
     with pytest.raises(errors.UserError, match=words):
         preflight.check(asked)
+
+
+def trained_labels(config):
+    """The labels of each row that is trained on, as ids or 0 and 1."""
+    return np.array([config.task.target(row.row, row.where) for row in examples.split_rows(config, "train")])
+
+
+@pytest.mark.parametrize("chosen", [{"test_fraction": 0.25}, {"train_rows": 20}, {"validation_fraction": 0.4}])
+@pytest.mark.parametrize("task", [{}, {"group": "half"}])
+def test_balanced_weights_are_of_the_rows_that_are_trained_on(tmp_path, chosen, task):
+    made = [row | {"half": n // 2} for n, row in enumerate(fine_tuning.rows(64))]
+    config = fine_tuning.recipe(tmp_path, made=made, data=chosen, task=task, objective={"class_weights": "balanced"})
+    y = trained_labels(config)
+    assert len(y) < 50 and set(y) == {0, 1} and (config.task.split_by == "group") == bool(task)
+    expected = compute_class_weight("balanced", classes=np.arange(2), y=y)
+    np.testing.assert_allclose(config.objective.class_weights, expected, rtol=1e-6)
+
+
+def test_balanced_weights_count_a_label_once_in_a_row(tmp_path):
+    made = [{"text": f"film {n}", "label": "joy|joy" if n % 4 else "joy|fear"} for n in range(48)]
+    settings = {"task": {"kind": "multi_label"}, "objective": {"class_weights": "balanced"}}
+    config = fine_tuning.recipe(tmp_path, made=made, **settings)
+    y = trained_labels(config)
+    assert config.task.labels == ("fear", "joy") and len(y) == 36
+    np.testing.assert_allclose(
+        config.objective.class_weights, [(36 - y[:, 0].sum()) / y[:, 0].sum(), 1 / 36], rtol=1e-6
+    )
+
+
+def test_a_tag_whose_only_row_is_held_out_has_a_weight(tmp_path):
+    made = [{"tokens": ["a", f"{n}"], "tags": ["O", f"T{n}"]} for n in range(40)]
+    settings = {"task": {"kind": "tagging"}, "objective": {"class_weights": "balanced"}}
+    weights = dict(zip((config := fine_tuning.recipe(tmp_path, made=made, **settings)).task.labels,
+                       config.objective.class_weights))  # fmt: skip
+    rows = len(examples.split_rows(config, "train"))
+    assert rows == 30 and {round(weights[f"T{n}"] / weights["O"], 4) for n in range(40)} == {rows}
+
+
+def test_a_run_that_goes_on_keeps_the_weights_that_it_saved(tmp_path):
+    """Earlier runs have those of all rows of their files."""
+    balanced = {"class_weights": "balanced"}
+    rows = fine_tuning.rows(64)
+    counts = [sum(row["label"] == label for row in rows) for label in ("bad", "good")]
+    saved = [64 / (2 * count) for count in counts]
+    begin(fine_tuning.recipe(tmp_path, made=rows, objective={"class_weights": saved}))
+    assert fine_tuning.recipe(tmp_path, objective=balanced).objective.class_weights == tuple(saved)
+    assert fine_tuning.recipe(tmp_path, "run_dir=new", objective=balanced).objective.class_weights != tuple(saved)
 
 
 def test_new_runs_hold_out_whole_groups_and_an_existing_run_keeps_its_splits(tmp_path):
