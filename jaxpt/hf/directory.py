@@ -306,6 +306,7 @@ def write(
     keys |= {key: value for key, value in (extra or {}).items() if key not in decided}
     if origin is not None and origin.get("model_type") == family.model_type:
         keys = written_back(keys, origin, family, network)
+    (directory / files.CHECKSUMS).unlink(missing_ok=True)  # of what was written there before
     (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
     announced = mapping.announced(dtypes, table, network)
     files.write(directory, announced, mapping.tensors(params, table, network), shard_bytes)

@@ -258,7 +258,7 @@ def write(
     shard_bytes: int = SHARD_BYTES,
     stem: str = "model",
 ) -> list[Path]:
-    """Writes model.safetensors, or shards and their index, one tensor at a time.
+    """Writes model.safetensors, or shards and their index, one tensor at a time. Removes such files of before.
 
     Args:
       directory: an existing directory.
@@ -303,7 +303,19 @@ def write(
         places = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (directory / f"{stem}.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+    _remove_others(directory, stem, files)
     return [directory / file for file in files]
+
+
+def _remove_others(directory: Path, stem: str, files: list[str]) -> None:
+    """Removes the weights that were under a name before `files` were written: a single file, an index, shards."""
+    single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
+    shard = re.compile(rf"{re.escape(stem)}-\d+-of-\d+\.safetensors")
+    new = {*files} | ({index} if len(files) > 1 else set())
+    for path in sorted(directory.iterdir()):
+        is_of_stem = path.name in (single, index) or shard.fullmatch(path.name) is not None
+        if is_of_stem and path.name not in new:
+            path.unlink()
 
 
 # ---- files and directories of other programs, which are not read ----------------------------------------------------

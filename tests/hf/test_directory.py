@@ -57,6 +57,13 @@ def test_the_dtype_of_computations_is_not_of_a_directory(tmp_path):
     assert hf.load(tmp_path)[0].config == ALL["bert"](**AS_READ)
 
 
+def test_a_directory_that_is_written_anew_is_not_said_to_be_changed(bert, tmp_path):
+    hf.save(tmp_path, *bert)
+    files.write_checksums(tmp_path)
+    hf.save(tmp_path, *bert)
+    assert not (tmp_path / files.CHECKSUMS).exists()
+
+
 @pytest.mark.parametrize("name", THEIRS)
 def test_saved_and_loaded(name, tmp_path):
     model, params = fresh(EVERY[name](**AS_READ))

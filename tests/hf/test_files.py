@@ -48,6 +48,24 @@ def test_what_it_is_is_said(name, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    """In a directory that was used before: a file, then shards, fewer shards, and a file again; others stay."""
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    (tmp_path / "model-card.safetensors").write_bytes(b"")
+    before = {path.name for path in tmp_path.iterdir()}
+    for value, (shard_bytes, shards) in enumerate([(99, 0), (4, 3), (8, 2), (99, 0), (4, 3)]):
+        tensors = {name: np.full(1, value, np.float32) for name in "abc"}
+        announced = {name: (x.shape, x.dtype) for name, x in tensors.items()}
+        files.write(tmp_path, announced, tensors.items(), shard_bytes)
+        assert {name: int(x[0]) for name, x in files.Tensors(tmp_path).items()} == dict.fromkeys("abc", value)
+        names = [f"model-{n + 1:05}-of-{shards:05}.safetensors" for n in range(shards)] or ["model.safetensors"]
+        new = {*names, *(["model.safetensors.index.json"] if shards else [])}
+        assert {path.name for path in tmp_path.iterdir()} - before == new
+
+
 # ---- checksums ------------------------------------------------------------------------------------------------------
 
 
