@@ -81,7 +81,7 @@ def import_weights(
     if check and formats.is_foreign(source):
         raise UserError(f"{source}: --verify needs a directory that transformers reads; verify the export instead")
     opened: Any = imported.open_source(source, partial, ignore)
-    adapter = None if low_rank is None else peft.read(low_rank, opened.network)
+    adapter = None if low_rank is None else peft.read(low_rank, opened.network, opened.family.model_type)
     with _created(out) as temporary:
         model = opened.network.config
         limits = {"extra_ids": hf.family_of(model).extra_ids, "max_size": model.vocab_size}
@@ -172,10 +172,11 @@ def export(
     config, renamed = _of_task(config, task)
     _check_features(config)
     saved = weights.Saved(run_dir, step)
-    network, summands, left_out = exported(config.objective.network(config.model))
-    summands = {path: tuple(renamed(p) for p in paths) for path, paths in summands.items()}
     origin_config = origin.read(run_dir / origin.FOLDER, origin.CONFIG)
-    family = hf.family_of(network.config, (origin_config or {}).get("model_type"))
+    model_type = (origin_config or {}).get("model_type")
+    network, summands, left_out = exported(config.objective.network(config.model), model_type)
+    summands = {path: tuple(renamed(p) for p in paths) for path, paths in summands.items()}
+    family = hf.family_of(network.config, model_type)
     dtypes = {path: dtype or saved.dtypes[paths[0]] for path, paths in summands.items()}
     with _created(out) as temporary:
         shards = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
@@ -248,7 +249,8 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     _check_features(config)
     saved = weights.Saved(run_dir, step)
     whole = config.objective.network(config.model)
-    network, summands, left_out = exported(whole)
+    model_type = (origin.read(run_dir / origin.FOLDER, origin.CONFIG) or {}).get("model_type")
+    network, summands, left_out = exported(whole, model_type)
     layout = trainable.layout(config, whole.shapes(), whole.logical_axes())
     if config.data.tokenizer.add_tokens and not initial.trains_vocabulary(layout):
         tokens, v = config.data.tokenizer.add_tokens, _vocabulary(config, run_dir)
@@ -263,18 +265,20 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     is_base = source is not None and not source.random and reader.reads(Path(source.path))
     base = source.path if is_base else None
     with _created(out) as temporary:
-        peft.write(temporary, network, config.train.lora, factors, trained, _Sums(saved, summands), base)
+        params = _Sums(saved, summands)
+        peft.write(temporary, network, config.train.lora, factors, trained, params, base, model_type)
         vocabularies.give(run_dir, temporary)
-    report(f"{out}: low-rank adapter of {hf.family_of(network.config).class_of(network)}, step {step}")
+    report(f"{out}: low-rank adapter of {hf.family_of(network.config, model_type).class_of(network)}, step {step}")
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
 
 
-def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], list[str]]:
+def exported(network: Network, model_type: str | None = None) -> tuple[Network, dict[str, tuple[str, ...]], list[str]]:
     """The exported part of a network: the backbone and the heads that Hugging Face's class has.
 
     Args:
       network: network of the run.
+      model_type: of the directory that the model came from.
 
     Returns:
       (exported network, {path of its parameter: paths of the parameters whose sum it is}, names of the skipped
@@ -285,7 +289,7 @@ def exported(network: Network) -> tuple[Network, dict[str, tuple[str, ...]], lis
     """
     if network.config.adapter is not None:
         raise UserError("model.adapter: Hugging Face's classes do not support adapters in their layers")
-    known = hf.family_of(network.config).known(network.heads)
+    known = hf.family_of(network.config, model_type).known(network.heads)
     exported_network = dataclasses.replace(network, heads={name: network.heads[name] for name in known}, deltas={})
     paths = {path: (path,) for path in stored.stored_params(exported_network)}
     for name, head in network.deltas.items():

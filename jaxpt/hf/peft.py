@@ -26,6 +26,7 @@ from jaxpt.hf import directory as hf
 from jaxpt.hf import files, mapping
 from jaxpt.hf.table import Table
 from jaxpt.models import stored
+from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
 from jaxpt.runtime import linear_regex
 from jaxpt.train.lora import Factors
@@ -38,6 +39,8 @@ TASKS = {
     "ForQuestionAnswering": "QUESTION_ANS",
 }  # fmt: skip
 """peft's name of a task, by the end of the class's name."""
+_WRAPPED = ("classifier", "score", "qa_outputs")
+"""Modules of heads that peft saves as a whole, whatever `modules_to_save` says."""
 _READ = frozenset((
     "peft_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern",
     "alpha_pattern", "modules_to_save", "bias", "init_lora_weights", "ensure_weight_tying",
@@ -75,8 +78,11 @@ def write(
     trained: Mapping[str, np.ndarray],
     params: Mapping[str, Any],
     base: str | None = None,
+    model_type: str | None = None,
 ) -> None:
     """Writes adapter_config.json and adapter_model.safetensors.
+
+    The head of a fine-tuned class is saved as a whole, trained or not: peft expects it, and the base may not have it.
 
     Args:
       out: an existing directory.
@@ -84,17 +90,24 @@ def write(
       config: of the adapter.
       factors: {path of a matrix: its adapter}.
       trained: {path of another parameter: which of its layers were trained, bool [L] or []}; their modules are saved.
-      params: {path: parameter} of the model, read when asked for.
+      params: {path: parameter} of the model with its adapter merged, read when asked for.
       base: directory or name of the base model.
+      model_type: of the directory that the model came from.
 
     Raises:
       UserError: an adapter is of no linear layer there, or of a module that is saved as a whole.
     """
-    family = hf.family_of(network.config)
-    table = family.table_of(network)
+    family = hf.family_of(network.config, model_type)
+    class_name, table = family.class_of(network), family.table_of(network)
+    if class_name.endswith("Model") and not class_name.endswith("LMHeadModel"):
+        table = table.without_prefix()
     entries = mapping.tensors_of(table, network)
-    if unknown := factors.keys() - {path for entry in entries for path in entry.row.paths}:
+    paths = {path for entry in entries for path in entry.row.paths}
+    if unknown := factors.keys() - paths:
         raise UserError(f"train.lora.targets: {min(unknown)} is not in Hugging Face's class")
+    if is_tuned := classes.name_of(network.heads) is not None:
+        factors = {path: x for path, x in factors.items() if not path.startswith("heads/")}
+        trained = {**trained, **{path: np.array(True) for path in paths if path.startswith("heads/")}}
     tensors: dict[str, np.ndarray] = {}
     parts: dict[str, int] = {}
     for entry in entries:
@@ -109,25 +122,20 @@ def write(
             tensors |= {f"{PREFIX}{entry.module}.lora_A.weight": a, f"{PREFIX}{entry.module}.lora_B.weight": b}
             parts[entry.module] = len(adapted)
     if not parts:
-        raise UserError("train.lora.targets: none of them is in Hugging Face's class")
+        but = ", but for its head, which peft saves as a whole" if is_tuned else ""
+        raise UserError(f"train.lora.targets: none of them is in Hugging Face's class{but}")
     saved = _whole_modules(entries, trained)
     if both := [name for name in saved if name in parts]:
         raise UserError(f"train.trainable: {both[0]} has a low-rank adapter, and is trained besides; peft has no such")
     whole = dict(mapping.tensors(params, table, network, saved))
     tensors |= {f"{PREFIX}{name}": x for name, x in whole.items()}
-    max_parts = max(parts.values())
-    class_name = family.class_of(network)
-    settings = {
+    settings = _sizes(config, parts) | {
         "peft_type": "LORA",
         "task_type": next((task for end, task in TASKS.items() if class_name.endswith(end)), None),
         "base_model_name_or_path": base,
-        "r": max_parts * config.rank,
-        "lora_alpha": max_parts * config.alpha,
         "lora_dropout": config.dropout,
         "target_modules": sorted(parts),
-        "rank_pattern": {name: count * config.rank for name, count in parts.items() if count != max_parts},
-        "alpha_pattern": {name: count * config.alpha for name, count in parts.items() if count != max_parts},
-        "modules_to_save": saved or None,
+        "modules_to_save": sorted({_saved_as(name) for name in saved}) or None,
         "fan_in_fan_out": any(row.transform == "identity" for row in table.rows if set(row.paths) & set(factors)),
         "bias": "none",
         "inference_mode": True,
@@ -135,6 +143,18 @@ def write(
     (out / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     announced = {name: (x.shape, x.dtype) for name, x in tensors.items()}
     files.write(out, announced, tensors.items(), stem=WEIGHTS.removesuffix(".safetensors"))
+
+
+def _sizes(config: LoraConfig, parts: Mapping[str, int]) -> dict[str, Any]:
+    """Keys of ranks and scales; `parts`: {module: how many of ours in it have an adapter}."""
+    largest = max(parts.values())
+    smaller = {name: count for name, count in parts.items() if count != largest}
+    return {
+        "r": largest * config.rank,
+        "lora_alpha": largest * config.alpha,
+        "rank_pattern": {name: count * config.rank for name, count in smaller.items()},
+        "alpha_pattern": {name: count * config.alpha for name, count in smaller.items()},
+    }
 
 
 def _is_linear(entry: mapping.Tensor) -> bool:
@@ -174,6 +194,12 @@ def _whole_modules(entries: Iterable[mapping.Tensor], trained: Mapping[str, np.n
             raise UserError(f"train.trainable: {moved[0]} is tied or no module of its own, peft cannot save it")
         names |= {entry.module} if moved else set()
     return sorted(names)
+
+
+def _saved_as(module: str) -> str:
+    """The module that peft saves for one of the head's: RoBERTa's classifier.dense is a part of classifier."""
+    top = module.partition(".")[0]
+    return top if top in _WRAPPED else module
 
 
 # ---- from peft ------------------------------------------------------------------------------------------------------
@@ -242,12 +268,13 @@ def _check_numbers(file: Path, settings: Mapping[str, Any]) -> None:
             linear_regex.check(pattern, f"{file}: {key}")
 
 
-def read(source: str | Path, network: Network) -> Adapter:
+def read(source: str | Path, network: Network, model_type: str | None = None) -> Adapter:
     """Reads an adapter for a base model.
 
     Args:
       source: has adapter_config.json and adapter_model.safetensors or .bin.
       network: the base model.
+      model_type: of the base model's directory.
 
     Returns:
       The adapter. It has one rank and one scale: lower ranks are filled up with zeros, scales are moved into B.
@@ -257,7 +284,7 @@ def read(source: str | Path, network: Network) -> Adapter:
     """
     source = Path(source)
     settings, tensors = settings_of(source), files.Tensors(source, (WEIGHTS, "adapter_model.bin"))
-    table = hf.family_of(network.config).table_of(network)
+    table = hf.family_of(network.config, model_type).table_of(network)
     adapted, others = _sorted(source, tensors)
     names = mapping.canonical_names([*(f"{name}.weight" for name in adapted), *others], table, network)
     entries = {entry.name: entry for entry in mapping.tensors_of(table, network) if entry.name.endswith(".weight")}

@@ -82,6 +82,11 @@ class Table:
     lacks: tuple[str, ...] = ()
     """Regular expressions of our parameters that their class does not have; an import draws them at random."""
 
+    def without_prefix(self) -> Table:
+        """The table of the class of the backbone alone, whose names have no prefix."""
+        rows = (dataclasses.replace(row, theirs=row.theirs.removeprefix(self.prefix)) for row in self.rows)
+        return dataclasses.replace(self, rows=tuple(rows), prefix="")
+
     def is_lacking(self, path: str) -> bool:
         """True for a parameter of ours that their class does not have."""
         return any(re.fullmatch(pattern, path) for pattern in self.lacks)

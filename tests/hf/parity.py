@@ -27,6 +27,15 @@ def randomise(model, seed):
     return model.eval()
 
 
+def with_ids_of(model, inputs):
+    """Their model with the special ids of a `verify.task_batch`."""
+    ids = {"pad_token_id": verify.PADDING, "eos_token_id": verify.EOS}
+    ids |= {"decoder_start_token_id": int(inputs["shifted"][0, 0])} if "shifted" in inputs else {}
+    for key, value in ids.items():
+        setattr(model.config, key, value)
+    return model
+
+
 def untie(model):
     """Gives the output projection a tensor of its own, in spite of a class that ties it."""
     import torch

@@ -13,8 +13,11 @@ from jaxpt import config as configs
 from jaxpt.config import LoraConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import files, peft
+from jaxpt.models.network import Network
 from jaxpt.train import lora, patterns, state, weights
-from tests import families
+from tests import families, fine_tuning
+from tests.hf import parity
+from tests.hf.states import as_run
 from tests.hf.test_directory import fresh
 from tests.models.helpers import EVERY
 
@@ -30,20 +33,32 @@ TARGETS = {
 }
 
 
-def config(family, **sections):
+NAMED = {"phi3": ("phi", "self_attn.qkv_proj"), "gpt_neox": ("neox", "attention.query_key_value")}
+"""{model_type: (family, module of query and value)}; with whole rotary positions Llama and Falcon say the same."""
+
+
+def config(family, model=None, **sections):
     given = {"targets": TARGETS[family], **SETTINGS}
     extra = {"objective": {"next_sentence": False}} if family == "bert" else {}
-    return families.config(family, model={"dropout": 0.0}, train={"lora": given}, **extra, **sections)
+    model = {"dropout": 0.0, **(model or {})}
+    return families.config(family, model=model, train={"lora": given}, **extra, **sections)
 
 
-def made(family, directory, seed=0):
-    """A base model and an adapter with nothing zero, written as directories: (network, params, adapter)."""
-    given = config(family)
+def made(family, directory, seed=0, model_type=None):
+    """A base model and an adapter with nothing zero, written as directories: (network, params, adapter).
+
+    Args:
+      family: of the model.
+      directory: has the two.
+      seed: of the adapter.
+      model_type: of the base, one of `NAMED`.
+    """
+    given = config(family, {} if model_type is None else {"rotary_share": 1.0})
     network, params = fresh(given.objective.network(given.model))
     params = jax.tree.map(lambda x: 0.2 * x, params)
-    hf.save(directory / "base", network, params)
+    parity.save_as(model_type, directory / "base", network, params)
     adapter = drawn(given, network, seed)
-    written(directory / "adapter", network, given.train.lora, adapter, directory / "base")
+    written(directory / "adapter", network, given.train.lora, adapter, directory / "base", model_type=model_type)
     return network, params, adapter
 
 
@@ -58,9 +73,9 @@ def drawn(given, network, seed=0):
     }  # fmt: skip
 
 
-def written(out, network, settings, adapter, base=None, trained=None, params=None):
+def written(out, network, settings, adapter, base=None, trained=None, params=None, model_type=None):
     out.mkdir()
-    peft.write(out, network, settings, adapter, trained or {}, params or {}, base and str(base))
+    peft.write(out, network, settings, adapter, trained or {}, params or {}, base and str(base), model_type)
 
 
 def flat(tree):
@@ -100,6 +115,94 @@ def test_there_and_back(family, tmp_path, capsys):
     assert keys[0] | {"base_model_name_or_path": None} == keys[1]
 
 
+@pytest.mark.parametrize("model_type", NAMED)
+def test_an_adapter_has_the_names_of_its_base(model_type, tmp_path, capsys):
+    """There and back, though another architecture can say the same."""
+    family, module = NAMED[model_type]
+    network, _, adapter = made(family, tmp_path, model_type=model_type)
+    assert hf.directory.family_of(network.config).model_type != model_type
+    tensors = dict(files.Tensors(tmp_path / "adapter", (peft.WEIGHTS,)))
+    assert any(name.endswith(f"{module}.lora_A.weight") for name in tensors)
+    assert cli.main(["import", str(tmp_path / "adapter"), str(tmp_path / "run")]) == 0
+    assert set(configs.load(tmp_path / "run").train.lora.targets) == set(adapter)
+    capsys.readouterr()
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--adapter"]) == 0
+    class_name = hf.directory.families()[model_type].classes
+    assert f"low-rank adapter of {class_name}, step 0" in capsys.readouterr().out
+    again = files.Tensors(tmp_path / "out", (peft.WEIGHTS,))
+    assert set(again) == set(tensors)
+    for name, x in tensors.items():
+        np.testing.assert_array_equal(again[name], x, err_msg=name)
+
+
+def adapter_of(network, settings):
+    """Random factors of the matrices of a network that the settings name."""
+    tree = patterns.leaves(network.shapes(), network.logical_axes())
+    held, shapes, axes = lora.targets(settings, tree), flat(network.shapes()), flat(network.logical_axes())
+    described, _ = lora.describe(settings, {path: shapes[path] for path in held}, axes)
+    rng = np.random.default_rng(0)
+    factors = {path: rng.normal(size=x.shape).astype(np.float32) for path, x in described.items()}
+    return {path: peft.Factors(x, *(factors[f"adapter/{path}/{n}"] for n in "ab")) for path, x in held.items()}
+
+
+HEADS = {
+    ("roberta", "classes"): ["classifier"], ("distilbert", "classes"): ["classifier", "pre_classifier"],
+    ("bert", "span"): ["qa_outputs"], ("t5", "classes"): ["classification_head.dense", "classification_head.out_proj"],
+    ("gpt2", "classes"): ["score"], ("bert", "choice"): ["bert.pooler.dense", "classifier"],
+}  # fmt: skip
+"""{(architecture, head): modules that its adapter saves}"""
+
+
+def fine_tuned(name, head, outputs=2):
+    """(network, parameters) of a class for fine-tuning."""
+    model = EVERY[name]()
+    return fresh(hf.directory.family_of(model).network(model, (head,), 1 if head == "choice" else outputs))
+
+
+@pytest.mark.parametrize(("name", "head"), HEADS)
+def test_the_head_of_a_class_is_saved_as_a_whole(name, head, tmp_path):
+    """Also where it was not trained, as its base need not have it, and where it has an adapter, which is merged."""
+    network, params = fine_tuned(name, head)
+    settings = LoraConfig(targets=("*/attention/query", "heads/*"), rank=2)
+    adapter = adapter_of(network, settings)
+    assert any(path.startswith("heads/") for path in adapter)
+    written(tmp_path / "out", network, settings, adapter, params=flat(params))
+    assert json.loads((tmp_path / "out" / peft.CONFIG).read_text())["modules_to_save"] == HEADS[name, head]
+    found = peft.read(tmp_path / "out", network)
+    assert set(found.factors) == {path for path in adapter if path.startswith("model/")}
+    saved = {path: x for path, _, x in found.saved}
+    assert saved.keys() == {path for path in flat(params) if path.startswith("heads/")}
+    for path, x in saved.items():
+        np.testing.assert_array_equal(x, flat(params)[path], err_msg=path)
+
+
+def test_a_run_that_trains_its_adapter_alone_exports_its_head(tmp_path):
+    given = fine_tuning.recipe(tmp_path, model={"layers": 1}, train={"lora": {"rank": 2}, "trainable": ["adapter"]})
+    network = given.objective.network(given.model)
+    adapter = adapter_of(network, given.train.lora)
+    factors = {f"adapter/{path}/{n}": getattr(x, n) for path, x in adapter.items() for n in "ab"}
+    params = as_run(given, factors)
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--adapter"]) == 0
+    tensors = files.Tensors(tmp_path / "out", (peft.WEIGHTS,))
+    ours = params["heads/classes/dense/kernel"]
+    np.testing.assert_array_equal(tensors["base_model.model.classifier.weight"], ours.T)
+    assert "base_model.model.bert.pooler.dense.weight" in tensors
+
+
+def test_a_backbone_alone_has_no_prefix(tmp_path):
+    """`BertModel` calls its layers encoder.layer, BertForMaskedLM bert.encoder.layer."""
+    network, _ = fresh(Network(EVERY["bert"]().build()))
+    settings = LoraConfig(rank=2)
+    adapter = adapter_of(network, settings)
+    written(tmp_path / "out", network, settings, adapter)
+    keys = json.loads((tmp_path / "out" / peft.CONFIG).read_text())
+    assert keys["target_modules"][0] == "encoder.layer.0.attention.self.query"
+    found = peft.read(tmp_path / "out", network)
+    assert set(found.factors) == set(adapter)
+    for path, x in adapter.items():
+        np.testing.assert_allclose(found.factors[path].a @ found.factors[path].b, x.a @ x.b, rtol=1e-5, atol=1e-6)
+
+
 QUICK = ("albert", "gpt2", "modernbert", "t5", "xlnet")
 SLOW = sorted(set(EVERY) - {*QUICK, "t5_shared", "t5_lm"})  # transformers has no t5_shared and no t5_lm
 
@@ -107,13 +210,8 @@ SLOW = sorted(set(EVERY) - {*QUICK, "t5_shared", "t5_lm"})  # transformers has n
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_every_architecture(name, tmp_path):
     network, _ = fresh(EVERY[name]())
-    tree = patterns.leaves(network.shapes(), network.logical_axes())
     given = LoraConfig(targets=("*/attention/query", "*/attention/value", "*/feed_forward/*"), rank=2, alpha=3.0)
-    held, shapes, axes = lora.targets(given, tree), flat(network.shapes()), flat(network.logical_axes())
-    described, _ = lora.describe(given, {path: shapes[path] for path in held}, axes)
-    rng = np.random.default_rng(0)
-    drawn = {path: rng.normal(size=x.shape).astype(np.float32) for path, x in described.items()}
-    adapter = {path: peft.Factors(x, *(drawn[f"adapter/{path}/{n}"] for n in "ab")) for path, x in held.items()}
+    adapter = adapter_of(network, given)
     if name == "xlnet":
         with pytest.raises(UserError, match="attention/query/kernel is no linear layer in Hugging Face's class"):
             written(tmp_path / "out", network, given, adapter)

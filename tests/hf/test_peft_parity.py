@@ -1,5 +1,6 @@
 """Low-rank adapters beside peft, which computes and trains the same."""
 
+import functools
 import itertools
 import shutil
 
@@ -8,22 +9,26 @@ import numpy as np
 import pytest
 
 from jaxpt import hf
+from jaxpt.config import LoraConfig
 from jaxpt.errors import UserError
 from jaxpt.hf import files, peft, verify
+from jaxpt.models.network import Network
 from jaxpt.train import lora, state, step
 from tests import families, grids
 from tests.hf import test_mixtures_parity as mixtures
-from tests.hf.parity import randomise
-from tests.hf.test_peft import config, flat, made, merged, tree_of, written
+from tests.hf.parity import randomise, with_ids_of
+from tests.hf.test_directory import fresh
+from tests.hf.test_peft import NAMED, adapter_of, config, fine_tuned, flat, made, merged, tree_of, written
+from tests.models.helpers import EVERY
 
 
-def theirs(directory, network, **options):
-    """Their model with their adapter."""
+def theirs(directory, network, model_type=None, **options):
+    """Their base model, and peft; a head that the base does not have is random."""
     library = pytest.importorskip("peft")
     import transformers
 
-    name = hf.directory.family_of(network.config).class_of(network)
-    base = getattr(transformers, name).from_pretrained(directory / "base", attn_implementation="eager")
+    name = hf.directory.family_of(network.config, model_type).class_of(network)
+    base = getattr(transformers, name).from_pretrained(directory / "base", attn_implementation="eager", **options)
     return base, library
 
 
@@ -41,6 +46,55 @@ def test_peft_loads_ours_with_equal_outputs(family, tmp_path):
     base, library = theirs(tmp_path, network)
     model = library.PeftModel.from_pretrained(base, tmp_path / "adapter")
     assert_equal_outputs(network, merged(config(family).train.lora, params, adapter), model.base_model.model)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("model_type", NAMED)
+def test_peft_finds_the_modules_of_the_architecture_of_the_base(model_type, tmp_path):
+    family, _ = NAMED[model_type]
+    network, params, adapter = made(family, tmp_path, model_type=model_type)
+    base, library = theirs(tmp_path, network, model_type)
+    assert base.config.model_type == model_type
+    model = library.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    assert_equal_outputs(network, merged(config(family).train.lora, params, adapter), model.base_model.model)
+
+
+@pytest.mark.parity
+def test_peft_finds_the_modules_of_a_backbone_alone(tmp_path):
+    network, params = fresh(Network(EVERY["bert"]().build()))
+    hf.save(tmp_path / "base", network, params)
+    settings = LoraConfig(rank=2)
+    adapter = adapter_of(network, settings)
+    written(tmp_path / "adapter", network, settings, adapter)
+    base, library = theirs(tmp_path, network)
+    model = library.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    assert_equal_outputs(network, merged(settings, params, adapter), model.base_model.model)
+
+
+CLASSES = [(name, "classes") for name in ("roberta", "distilbert", "electra", "bert", "albert", "modernbert", "gpt2",
+                                          "t5", "bart")]  # fmt: skip
+CLASSES += [("bert", "span"), ("bert", "tags"), ("roberta", "choice")]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("name", "head"), grids.cases(CLASSES, ("roberta", "classes"), ("distilbert", "classes"), ("bert", "span"))
+)
+def test_peft_loads_the_head_of_a_class_beside_a_base_without_it(name, head, tmp_path):
+    network, params = fine_tuned(name, head)
+    params = jax.tree.map(lambda x: 0.2 * x, params)
+    backbone = Network(network.config.build())
+    hf.save(tmp_path / "base", backbone, {"model": params["model"]})
+    settings = LoraConfig(rank=2)
+    adapter = adapter_of(network, settings)
+    written(tmp_path / "adapter", network, settings, adapter, params=flat(params))
+    base, library = theirs(tmp_path, network, num_labels=2)
+    model = library.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    inputs = verify.task_batch(network.config)
+    ours = jax.jit(functools.partial(verify.task_ours, network))(merged(settings, params, adapter), inputs)
+    with_adapter = verify.task_theirs(head, with_ids_of(model.base_model.model, inputs), inputs)
+    found = verify.differences(ours, with_adapter, inputs)["logits"]
+    assert found.equal, found
 
 
 @pytest.mark.parity
