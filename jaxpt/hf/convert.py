@@ -19,14 +19,14 @@ from typing import Any
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data import tokenizers
-from jaxpt.data.calls import Vocabulary
 from jaxpt.data.parts import each_task
 from jaxpt.data.tokenizers import vocabulary_files
+from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import StorageError, UserError
 from jaxpt.hf import directory as hf
 from jaxpt.hf import elmo, formats, imported, origin, peft, reader, vocabularies
 from jaxpt.hf import files as hf_files
-from jaxpt.hf.verify import report_differences, verify
+from jaxpt.hf.verify import padding_advice, report_differences, verify
 from jaxpt.models import stored
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
@@ -102,6 +102,8 @@ def import_weights(
             origin.keep(source, temporary)
         if check:
             report_differences(verify(source, opened.network, weights.read(temporary, 0)), report)
+            for line in padding_advice(source, opened.network):
+                report(line)
     count = opened.network.count_params()
     report(f"{out}: {opened.network.config.kind}, {count:,} parameters from {source}"
            + ("" if low_rank is None else f", low-rank adapter of {low_rank}"))  # fmt: skip
@@ -193,7 +195,7 @@ def export(
                 differences = verify(temporary)
             report_differences(differences, report)
     report(f"{out}: {family.class_of(network)}, {network.count_params():,} parameters, step {step}")
-    for line in left_to_predict:
+    for line in [*left_to_predict, *padding_advice(out, network)]:
         report(line)
     if left_out:
         report(f"skipped, not in Hugging Face's class: {', '.join(left_out)}")
@@ -253,7 +255,7 @@ def export_adapter(run: str | Path, out: str | Path, *, report: Report = print) 
     network, summands, left_out = exported(whole, model_type)
     layout = trainable.layout(config, whole.shapes(), whole.logical_axes())
     if config.data.tokenizer.add_tokens and not initial.trains_vocabulary(layout):
-        tokens, v = config.data.tokenizer.add_tokens, _vocabulary(config, run_dir)
+        tokens, v = config.data.tokenizer.add_tokens, _tokenizer(config, run_dir).vocabulary
         if new := [token for token, i in v.added if token in tokens and i >= v.size - v.behind]:
             raise UserError(
                 f"data.tokenizer.add_tokens: the adapter's base has no row for {new[0]}, and train.trainable leaves "
@@ -389,10 +391,19 @@ def _labels(config: Config) -> dict[str, Any]:
     return {"labels": getattr(task, "shown", None) or None, "problem": imported.PROBLEMS.get(task.kind)}
 
 
-def _vocabulary(config: Config, run_dir: Path) -> Vocabulary:
+def _tokenizer(config: Config, run_dir: Path) -> Tokenizer:
     settings = config.data.tokenizer
     kind = settings.kind if "." in settings.kind else None  # the files themselves may name no code
-    return tokenizers.load(run_dir / "tokenizer", kind, extra_ids=settings.extra_ids).vocabulary
+    return tokenizers.load(run_dir / "tokenizer", kind, extra_ids=settings.extra_ids)
+
+
+def _padding_id(config: Config, tokenizer: Tokenizer) -> int | None:
+    """The id of the token that pads; None where there is none: `vocabulary.pad` is then some other token."""
+    token = tokenizer.special_tokens().get("pad")
+    padding = None if token is None else tokenizer.token_id(token.content)
+    if padding is None and config.model.family == "encoder_decoder":  # whose classes do not run without one
+        return tokenizer.vocabulary.pad
+    return padding
 
 
 def _special_ids(config: Config, run_dir: Path, more: Mapping[str, str]) -> dict[str, int]:
@@ -402,15 +413,16 @@ def _special_ids(config: Config, run_dir: Path, more: Mapping[str, str]) -> dict
         return {}
     vocabulary_files.verify(directory)
     try:
-        vocabulary = _vocabulary(config, run_dir)
+        tokenizer = _tokenizer(config, run_dir)
     except UserError:
         return {}
+    vocabulary = tokenizer.vocabulary
     if vocabulary.size > config.model.vocab_size:
         raise UserError(f"{directory}: {vocabulary.size} token ids, but model.vocab_size is {config.model.vocab_size}")
     bos, eos = (
         a if a is not None else b for a, b in ((vocabulary.bos, vocabulary.cls), (vocabulary.eos, vocabulary.sep))
     )
-    ids = {"pad": vocabulary.pad, "bos": bos, "eos": eos}
+    ids = {"pad": _padding_id(config, tokenizer), "bos": bos, "eos": eos}
     ids |= {key: ids[name] for key, name in more.items()}
     with contextlib.suppress(UserError):  # a vocabulary with which it was not trained
         if start := reader.decoder_start(config, vocabulary):

@@ -303,9 +303,10 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     # pad_token_id defines RoBERTa's first position, and which one has no sinusoids in XGLM.
     decided = {*(option.theirs for option in family.options), *family.fixed}
-    keys |= {key: value for key, value in (extra or {}).items() if key not in decided}
+    ids = {key: value for key, value in (extra or {}).items() if key not in decided}
+    keys |= ids
     if origin is not None and origin.get("model_type") == family.model_type:
-        keys = written_back(keys, origin, family, network)
+        keys = written_back(keys, origin, family, network, ids.get("pad_token_id"))
     (directory / files.CHECKSUMS).unlink(missing_ok=True)  # of what was written there before
     (directory / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
     announced = mapping.announced(dtypes, table, network)

@@ -110,8 +110,9 @@ def _as_trained(keys: Mapping[str, Any], eos: int | None, start: Sequence[int]) 
 
 
 def written_back(
-    keys: Mapping[str, Any], origin: Mapping[str, Any], family: options.Family, network: Network
-) -> dict[str, Any]:
+    keys: Mapping[str, Any], origin: Mapping[str, Any], family: options.Family, network: Network,
+    padding: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The keys of config.json of a model that was read from another one.
 
     Args:
@@ -119,6 +120,8 @@ def written_back(
       origin: the content of the config.json that it was read from.
       family: of both.
       network: the backbone with its heads, as exported.
+      padding: the id of the tokenizer's padding, which counts where the origin names none: a decoder's classifier finds
+        the end of each text by it. Other ids that are null may be meant so.
 
     Returns:
       The origin's keys where the model is unchanged: in its spelling, with its rates of dropout and its ids. Where it
@@ -127,6 +130,8 @@ def written_back(
     ours = {key: keys[key] for key in ("architectures", "dtype", *family.decided) if key in keys}
     if not any(key.endswith("_token_id") and x is not None for key, x in origin.items()):
         ours |= {key: x for key, x in keys.items() if key.endswith("_token_id") and x is not None}
+    elif padding is not None and origin.get("pad_token_id") is None:
+        ours["pad_token_id"] = padding
     carried = {key: x for key, x in origin.items() if key not in NOT_CARRIED}
     if not _has_labels_of(keys, origin, network):
         carried = {key: x for key, x in carried.items() if key not in LABELS}

@@ -8,9 +8,10 @@ Shapes: B batch · L length · N layers, labels · D embedding width · V vocabu
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from jaxpt.runtime import packages
 TOLERANCE = 1e-4
 """Tolerance relative to the largest value of an output."""
 PADDING, EOS = 0, 1
-"""Ids in `task_batch`; the other tokens have larger ones."""
+"""Ids in `task_batch` by default; the other tokens have larger ones."""
 
 
 class Difference(NamedTuple):
@@ -56,21 +57,24 @@ class Difference(NamedTuple):
         return relative if math.isfinite(relative) else math.inf
 
 
-def random_tokens(rng: np.random.Generator, config: Any, shape: tuple[int, ...]) -> np.ndarray:
+def random_tokens(
+    rng: np.random.Generator, config: Any, shape: tuple[int, ...], avoid: Collection[int] = ()
+) -> np.ndarray:
     """Random ids without those that some of Hugging Face's classes read as the end of a text.
 
     Args:
       rng: draws them.
       config: configuration of the model; RoBERTa's classes count positions without its `padding_id`.
       shape: of the result.
+      avoid: more ids that are left out.
 
     Returns:
-      int32 ids from 3 on, none of them `padding_id`.
+      int32 ids from 3 on, none of them `padding_id` or one of `avoid` if there are others.
     """
-    first, padding = min(3, config.vocab_size - 1), getattr(config, "padding_id", None)
-    is_among = padding is not None and first <= padding < config.vocab_size and first + 1 < config.vocab_size
-    tokens = rng.integers(first, config.vocab_size - is_among, shape)
-    return (tokens + (tokens >= padding) if is_among else tokens).astype(np.int32)
+    ids = np.arange(min(3, config.vocab_size - 1), config.vocab_size, dtype=np.int32)
+    others = ids[~np.isin(ids, [*avoid, getattr(config, "padding_id", -1)])]
+    ids = others if len(others) else ids
+    return ids[rng.integers(0, len(ids), shape)]
 
 
 def batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]:
@@ -260,24 +264,29 @@ def verify(directory: str | Path, network: Network | None = None, params: Any = 
         finite(path, x)
     keys = read_object(Path(directory) / "config.json")
     their_class = getattr(transformers, model_types.class_of_file(family.class_of(network), keys.get("model_type")))
-    try:
+    where, called = f"{directory}: transformers {transformers.__version__}", their_class.__name__
+    with _refusals(f"{where} does not load it as {called}"):
         torch_model = their_class.from_pretrained(directory, dtype=torch.float32).eval()
-    except Exception as error:  # each class refuses in its way
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(
-            f"{directory}: transformers {transformers.__version__} does not load it as {their_class.__name__}: "
-            f"{printable(reason, 300)}"
-        ) from error
     name = classes.name_of(network.heads)
     if name is None:
         inputs = batch(network.config)
         run, compare = functools.partial(ours, network), theirs
     else:
-        inputs = task_batch(network.config)
+        inputs = task_batch(network.config, **_task_ids(network.config, torch_model.config.get_text_config()))
         run, compare = functools.partial(task_ours, network), functools.partial(task_theirs, name)
-    with torch.no_grad():
+    with _refusals(f"{where} does not run {called} on it"), torch.no_grad():
         other = compare(torch_model, inputs)
     return differences(compiler.jit(lambda params: run(params, inputs))(params), other, inputs)
+
+
+@contextlib.contextmanager
+def _refusals(words: str) -> Iterator[None]:
+    """Makes a UserError of whatever a class of transformers raises: each refuses in its way."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{words}: {printable(reason, 300)}") from error
 
 
 def report_differences(differences: Mapping[str, Difference], report: Callable[[str], None]) -> None:
@@ -304,13 +313,44 @@ def report_differences(differences: Mapping[str, Difference], report: Callable[[
 # ---- fine-tuned classes ---------------------------------------------------------------------------------------------
 
 
-def task_batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]:
+def padding_advice(directory: Path, network: Network) -> list[str]:
+    """A line for the user where a decoder's class for whole texts has no padding by which it finds their ends.
+
+    Args:
+      directory: a Hugging Face directory.
+      network: of its model.
+    """
+    is_decoder = network.config.family == "decoder" and classes.name_of(network.heads) == "classes"
+    if not is_decoder or read_object(directory / "config.json").get("pad_token_id") is not None:
+        return []
+    return [
+        "config.json has no pad_token_id, as the vocabulary has no padding: Hugging Face's class takes one text at a "
+        "time; for several, set model.config.pad_token_id to an id that no text ends with"
+    ]
+
+
+def _task_ids(config: Any, their_config: Any) -> dict[str, int]:
+    """Arguments of `task_batch`: the special ids with which a class of `transformers` reads texts."""
+    ids = {"pad": getattr(their_config, "pad_token_id", None)}
+    if config.family == "encoder_decoder":
+        ids["eos"] = getattr(their_config, "eos_token_id", None)
+        if their_config.model_type != "mbart":  # whose decoder starts from the text's last token
+            ids["start"] = getattr(their_config, "decoder_start_token_id", None)
+    return {name: i for name, i in ids.items() if isinstance(i, int) and 0 <= i < config.vocab_size}
+
+
+def task_batch(
+    config: Any, length: int = 24, seed: int = 0, pad: int = PADDING, eos: int = EOS, start: int | None = None
+) -> dict[str, np.ndarray]:
     """Random texts of three lengths, padded on the right (XLNet: on the left), and token types if the model has them.
 
     Args:
       config: configuration of the model.
       length: tokens of a row, at most the model's maximum.
       seed: random seed.
+      pad: id behind a text.
+      eos: last id of a text of an encoder-decoder.
+      start: first id that the decoder of an encoder-decoder reads; by default `pad` for T5, else `eos`.
 
     Returns:
       tokens, segments and types; for an encoder-decoder also shifted, the decoder's input: all int32 [3, length].
@@ -319,11 +359,12 @@ def task_batch(config: Any, length: int = 24, seed: int = 0) -> dict[str, np.nda
     length = min(length, config.position_limit or length)
     padding = length // 6 * np.arange(3)[:, None]
     segments = (np.arange(length) < length - padding).astype(np.int32)
-    tokens = random_tokens(rng, config, segments.shape)
-    out = {"tokens": np.where(segments, tokens, PADDING).astype(np.int32), "segments": segments}
+    tokens = random_tokens(rng, config, segments.shape, (pad, eos))
+    out = {"tokens": np.where(segments, tokens, pad).astype(np.int32), "segments": segments}
     if config.family == "encoder_decoder":
-        out["tokens"][np.arange(3), segments.sum(1) - 1] = EOS
-        start = PADDING if config.kind == "t5" else EOS  # mBART's is the last token of the text: here EOS, too
+        out["tokens"][np.arange(3), segments.sum(1) - 1] = eos
+        if start is None:
+            start = pad if config.kind == "t5" else eos  # mBART's is the last token of the text: here EOS, too
         out["shifted"] = np.pad(out["tokens"], ((0, 0), (1, 0)), constant_values=start)[:, :-1]
     if config.kind == "xlnet":
         out = {name: np.stack([np.roll(row, int(n)) for row, n in zip(x, padding[:, 0])]) for name, x in out.items()}
@@ -387,17 +428,17 @@ def task_theirs(name: str, model: Any, inputs: Mapping[str, np.ndarray]) -> dict
 
     Args:
       name: of our head.
-      model: a torch module; the special ids of its configuration are changed to those of `task_batch`.
+      model: a torch module; its configuration has the special ids of the batch.
       inputs: result of `task_batch`.
     """
     import torch
 
-    ids = {"pad_token_id": PADDING, "eos_token_id": EOS}
-    if "shifted" in inputs:
-        ids["decoder_start_token_id"] = int(inputs["shifted"][0, 0])
-    for key, value in ids.items():
-        setattr(model.config, key, value)
     names = {"tokens": "input_ids", "segments": "attention_mask", "types": "token_type_ids"}
     model_inputs = {names[key]: torch.from_numpy(x).long() for key, x in inputs.items() if key in names}
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
+    if name == "classes" and padding is None:  # many then take one text at a time
+        of_text = [row > 0 for row in model_inputs["attention_mask"]]
+        rows = [{key: x[n : n + 1, mask] for key, x in model_inputs.items()} for n, mask in enumerate(of_text)]
+        return {"logits": torch.cat([model(**row).logits for row in rows])}
     got = model(**{key: x[None] for key, x in model_inputs.items()} if name == "choice" else model_inputs)
     return {"logits": torch.stack((got.start_logits, got.end_logits), -1) if name == "span" else got.logits}

@@ -81,7 +81,7 @@ def test_there_and_back(family, source, tmp_path, capsys):
     before, after = (tokenizers.load(side) for side in (directory, tmp_path / "out"))
     assert before.digest() == after.digest()
     keys = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert keys["pad_token_id"] == before.vocabulary.pad
+    assert keys["pad_token_id"] == (None if family == "gpt2" else before.vocabulary.pad)  # which has no such token
 
 
 @pytest.mark.parametrize(

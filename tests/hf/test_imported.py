@@ -136,6 +136,22 @@ def test_there_and_back(tmp_path):
     assert after == before | new
 
 
+@pytest.mark.parametrize("token", ["[PAD]", None])
+def test_padding_of_a_decoder_is_the_tokenizers(token, tmp_path, capsys):
+    """Where config.json names other ids alone; a vocabulary may have none, and its first token is none then."""
+    config = EVERY["gpt2"](vocab_size=64, layers=1, **AS_READ)
+    hf.save(tmp_path / "hf", *fresh(directory.families()["gpt2"].network(config, ("classes",), 2)))
+    edit(tmp_path / "hf", eos_token_id=3)
+    fine_tuning.vocabulary(tmp_path / "hf")
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "pad_token": token}
+    (tmp_path / "hf" / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 0
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    keys = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (keys["pad_token_id"], keys["bos_token_id"], keys["eos_token_id"]) == (0 if token else None, None, 3)
+    assert ("takes one text at a time" in capsys.readouterr().out) == (token is None)
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

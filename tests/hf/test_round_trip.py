@@ -122,6 +122,18 @@ def test_ids_of_an_origin_that_names_none():
     assert written_back(keys, given | {"bos_token_id": 2}, family, network)["eos_token_id"] is None
 
 
+@pytest.mark.parametrize(("padding", "written"), [({}, 9), ({"pad_token_id": None}, 9), ({"pad_token_id": 4}, 4)])
+def test_padding_that_an_origin_does_not_name(padding, written):
+    """As Qwen's: the tokenizer has it. Where neither has, none is made up."""
+    family = families()["qwen3"]
+    network = family.network(from_json(family, {"model_type": "qwen3"}, {}), ("classes",), 3)
+    given = {"model_type": "qwen3", "bos_token_id": 2, "eos_token_id": 3, **padding}
+    keys = to_json(family, network) | {"dtype": "float32", "pad_token_id": 9, "bos_token_id": 7}
+    back = written_back(keys, given, family, network, 9)
+    assert (back["pad_token_id"], back["bos_token_id"]) == (written, 2)
+    assert written_back(keys, given, family, network).get("pad_token_id") == padding.get("pad_token_id")
+
+
 def test_no_rate_of_dropout_is_refused():
     for model_type, family in families().items():
         for rate in (0, 0.0, 1.0, 0.999):

@@ -226,7 +226,7 @@ def check_head(prefix, options, head, path, seed):
     name = {"SequenceClassification": "classes", "TokenClassification": "tags"}[head]
     mine = jax.jit(functools.partial(verify.task_ours, network))(params, inputs)
     with torch.no_grad():
-        theirs = verify.task_theirs(name, model, inputs)
+        theirs = verify.task_theirs(name, parity.with_ids_of(model, inputs), inputs)
     difference = verify.differences(mine, theirs, inputs)["logits"]
     assert difference.relative < FORWARD, difference
     parity.save_as(model.config.model_type, path / "ours", network, params)
