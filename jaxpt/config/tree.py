@@ -78,9 +78,9 @@ class TrainConfig(Frozen):
     grad_accum_steps: PositiveInt = execution(1)
     """Microbatches of a step, one after the other; losses and gradients are those of the whole batch."""
     trainable: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Patterns of the parameters that are trained, the others are frozen; all are trained by default, with `lora` only
-    the adapter. A pattern is a path in which `*` stands for any characters, and holds for all below it:
-    'model/encoder', 'heads', '*/bias'; 'model/encoder[8:]' are layers of a stack; '!model/encoder[:8]' leaves
+    """Patterns of the parameters that are trained, the others are frozen; all are trained by default, with `lora` the
+    adapter and the head of a task. A pattern is a path in which `*` stands for any characters, and holds for all below
+    it: 'model/encoder', 'heads', '*/bias'; 'model/encoder[8:]' are layers of a stack; '!model/encoder[:8]' leaves
     parameters out. A phase may set it."""
     lora: LoraConfig | None = None
     """Train a low-rank adapter, under the path `adapter`."""

@@ -6,6 +6,7 @@ task.labels                   of the training set, in a stable order; a run of t
                               checkpoint keeps its own
 task.most_choices             of the training set; likewise
 objective.class_weights       `balanced`: from the counts of the rows that are trained on
+train.trainable               with train.lora the head of the task too; a run that began without it keeps it frozen
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def with_room(tree: Tree) -> Tree:
 def with_task_values(config: Config) -> Config:
     """The configuration with what its task takes from the training set: labels, most choices, balanced class weights.
 
-    New runs with groups hold out whole groups (`task.split_by`).
+    New runs with groups hold out whole groups (`task.split_by`), and those with low-rank adapters train the head.
 
     A run with a checkpoint keeps its values, and prepared batches have theirs; before it files may still change.
 
@@ -238,7 +239,18 @@ def with_task_values(config: Config) -> Config:
                     settings["labels"] = list(counts)
                 if wants_weights:
                     weights[key] = _balanced_weights(each_task(configs.build(tree))[name], counts)
+    if _trains_head(config):
+        tree["train"]["trainable"] = ["adapter", "heads"]
     return config if tree == configs.dump(config) else configs.build(tree)
+
+
+def _trains_head(config: Config) -> bool:
+    """True if a task's head is trained beside low-rank adapters, though the recipe does not say so: it is new."""
+    if config.train.lora is None or config.train.trainable is not None or config.objective.predicts_tokens:
+        return False
+    file = Path(config.run_dir) / "config.yaml"
+    before = (read(file)[0].get("train") or {}) if file.is_file() else {}
+    return not before.get("lora") or before.get("trainable") is not None
 
 
 def _may_be_balanced(task: Task, weights: Any) -> bool:

@@ -270,7 +270,11 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
         say(f"  vocabulary: {known} of {len(old_rows)} tokens have their rows, the others the mean of all rows")
     if source.layers is not None:
         say(f"  layers: {', '.join(f'{mine} ← {source_layer}' for mine, source_layer in enumerate(source.layers))}")
-    for status, paths in (("fitted", fitted), ("new", new), ("not used", unused)):
+    trained = setup.layout.ever_trained()
+    frozen = [path for path in new if path.startswith("heads/") and not trained[path].any()]
+    for status, paths in (
+        ("fitted", fitted), ("new", new), ("not used", unused), ("not trained, though new (train.trainable)", frozen),
+    ):  # fmt: skip
         if paths:
             say(f"  {status}: {', '.join(paths)}")
     return from_params(setup, state, traverse_util.unflatten_dict(flat, sep="/"))

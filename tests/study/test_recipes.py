@@ -133,6 +133,22 @@ def test_new_runs_hold_out_whole_groups_and_an_existing_run_keeps_its_splits(tmp
         fine_tuning.recipe(tmp_path, task={"split_by": "group"})
 
 
+def test_a_head_is_trained_beside_adapters_but_in_runs_that_began_without(tmp_path):
+    lora = {"lora": {"rank": 2}}
+    for train, trainable in (
+        (lora, ("adapter", "heads")), (lora | {"trainable": ["adapter"]}, ("adapter",)), ({}, None),
+    ):  # fmt: skip
+        assert fine_tuning.recipe(tmp_path, train=train).train.trainable == trainable
+    written = fine_tuning.recipe(tmp_path, of="t5", objective={"kind": "text_to_text"}, train=lora)
+    assert written.train.trainable is None
+    config = fine_tuning.recipe(tmp_path, train=lora)
+    begin(config)
+    assert fine_tuning.recipe(tmp_path, train=lora) == config
+    old = config.model_copy(update={"train": config.train.model_copy(update={"trainable": None})})
+    (tmp_path / "run" / "config.yaml").write_text(configs.to_yaml(old), encoding="utf-8")
+    assert fine_tuning.recipe(tmp_path, train=lora) == old
+
+
 def test_several_labels_in_one_column(tmp_path, notes):
     path = table(tmp_path / "tickets.csv", [("a", "x"), ("b", "y|x"), ("c", "y")])
     one = fine_tuning.recipe(tmp_path, data={"path": path}).task

@@ -26,7 +26,7 @@ from tests.hf.test_tasks_parity import CASES
 from tests.models.helpers import EVERY
 
 
-def started(path):
+def started(path, **train):
     """(setup, state, what was said) of a classification that starts from a directory."""
     model = directory.open_directory(path, partial=True).network.config.model_dump(mode="json")
     config = build(
@@ -35,6 +35,7 @@ def started(path):
             "task": {"kind": "classification", "labels": ["0", "1", "2"]},
             "model": {**model, "dtype": "float32"},
             "data": {"tokenizer": {"kind": "wordpiece"}, "length": 16},
+            "train": train,
         }
     )
     said: list[str] = []
@@ -46,7 +47,7 @@ def test_modernberts_pooler_is_a_layer_of_its_masked_lm_head(tmp_path):
     config = EVERY["modernbert"](layers=1)
     network, params = fresh(Network(config.build(), masked_lm.declare(config)))
     hf.save(tmp_path, network, params)
-    _, begun, said = started(tmp_path)
+    _, begun, said = started(tmp_path, trainable=["model"])
     jax.tree.map(np.testing.assert_array_equal, params["model"], begun.params["model"])
     head = params["heads"]["masked_lm"]
     taken = {name: head[name] for name in ("dense", "norm")}
@@ -54,6 +55,7 @@ def test_modernberts_pooler_is_a_layer_of_its_masked_lm_head(tmp_path):
     assert said[1:] == [
         "  new: heads/classes/dense/bias, heads/classes/dense/kernel",
         "  not used: heads/masked_lm/bias",
+        "  not trained, though new (train.trainable): heads/classes/dense/bias, heads/classes/dense/kernel",
     ]
 
 
