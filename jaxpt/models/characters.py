@@ -125,7 +125,7 @@ class CharacterEmbed(nn.Module):
 
     def _convolved(self, codes_BxLxM: jax.Array) -> jax.Array:
         """relu(max over the word of each filter): [B, L, M] → [B, L, F]."""
-        codes = param(self, "characters", uniform(1.0), (CODES, self.char_dim), ("norm", "norm"))
+        codes = param(self, "characters", uniform(1.0), (CODES, self.char_dim), ("classes", "norm"))
         x_NxMxE = codes.astype(self.dtype)[codes_BxLxM.reshape(-1, self.longest)]
         outputs = []
         for index, (characters, number) in enumerate(self.filters):

@@ -53,7 +53,7 @@ def targets(config: LoraConfig, tree: Mapping[str, patterns.Leaf]) -> patterns.V
       UserError: a pattern holds for no matrix.
     """
     key = "train.lora.targets"
-    matrices = [path for path, leaf in tree.items() if logical.rank(leaf.axes) == 2]
+    matrices = [path for path, leaf in tree.items() if logical.is_matrix(leaf.axes)]
     for pattern in config.targets:
         masks = patterns.select(pattern.removeprefix("!"), tree, key)
         if not any(masks[path].any() for path in matrices):

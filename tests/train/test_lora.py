@@ -127,6 +127,14 @@ def test_an_adapter_has_the_layers_of_its_matrix(layer, layers):
     assert first == 4 - layer  # after the heads, from the top
 
 
+def test_biases_of_heads_have_no_adapter():
+    tree = families.tree("bert", objective={"kind": "permutation_lm"}, train={"lora": {"targets": ["*/attention/*"]}})
+    sizes = {"vocab_size": 200, "layers": 1, "embed_dim": 32, "heads": 4, "mlp_dim": 64}
+    adapted = families.layout(configs.build(tree | {"model": {"kind": "xlnet", **sizes}})).adapted
+    names = {path.partition("/attention/")[2] for path in adapted}
+    assert names == {*(f"{name}/kernel" for name in ("query", "key", "value", "position", "output")), "types"}
+
+
 def test_parts_keep_the_names_that_earlier_versions_saved():
     train = {"lora": {"targets": ["model/decoder[0]/attention/query"]}}
     split = families.layout(families.config("gemma", train=train)).parts

@@ -8,12 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import traverse_util
 
 from jaxpt.config import OptimizerConfig, resolve
 from jaxpt.errors import UserError
+from jaxpt.models.elmo import ELMoConfig
+from jaxpt.models.network import Network
 from jaxpt.train import optimizers
 from jaxpt.train.optimizers import groups, logical
 from tests import grids
+from tests.models.helpers import EVERY
 
 KINDS = ["adamw", "adafactor", "adagrad", "adamax", "lamb", "lion", "muon", "sgd"]
 
@@ -287,6 +291,18 @@ def test_muon_makes_matrices_orthogonal_and_leaves_tables_to_adam():
         assert singular.min() > 0.3 and singular.max() < 1.5, "Newton-Schulz brings them near 1"
     for table in (updates["embedding"]["table"], updates["encoder"]["bias"], updates["final"]["scale"]):
         np.testing.assert_allclose(np.abs(table), 0.001, rtol=1e-3)
+
+
+def test_muon_leaves_biases_of_heads_and_tables_of_characters_to_adam():
+    """They are decayed nevertheless."""
+    elmo = ELMoConfig(vocab_size=200, layers=1, embed_dim=16, cells=16, char_dim=4, filters=((1, 8),), highways=1)
+    of_heads = {"content_bias", "position_bias", "type_bias"}
+    for model, decayed in ((EVERY["xlnet"](), of_heads | {"types"}), (elmo, {"characters"})):
+        axes = traverse_util.flatten_dict(Network(model.build()).logical_axes(), sep="/")
+        matrices = {path.rpartition("/")[2] for path, names in axes.items() if optimizers.takes_muon(names)}
+        assert all(name.endswith("kernel") for name in matrices), matrices
+        mask = logical.decay_mask(axes)
+        assert {path.rpartition("/")[2] for path in axes if mask[path]} >= decayed | matrices
 
 
 @pytest.mark.gpu

@@ -25,7 +25,7 @@ from jaxpt.config import Fraction, OptimizerConfig, PositiveFloat
 from jaxpt.errors import UserError, shown
 from jaxpt.train import patterns
 from jaxpt.train.optimizers.groups import Group, grouped, scale_by_rates, step_router_biases
-from jaxpt.train.optimizers.logical import Axes, decay_mask, is_axes, per_layer, rank, state_axes
+from jaxpt.train.optimizers.logical import Axes, decay_mask, is_axes, is_matrix, per_layer, state_axes
 from jaxpt.train.optimizers.rows import RowOptimizer, Tables
 
 NOT_MATRICES = frozenset({"vocab", "positions", "buckets", "classes"})
@@ -319,14 +319,14 @@ class Muon(OptimizerConfig):
     """Peak learning rate of the AdamW that takes embeddings, norms and biases; `learning_rate` by default."""
 
     def rate_factor(self, axes: Axes) -> float:
-        return 1.0 if is_matrix(axes) else self._adam_factor()
+        return 1.0 if takes_muon(axes) else self._adam_factor()
 
     def _adam_factor(self) -> float:
         return (self.adam_learning_rate or self.learning_rate) / self.learning_rate
 
     def build(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
         ratio = self._adam_factor()
-        not_matrices = _map(lambda axes: optax.MaskedNode() if is_matrix(axes) else axes, logical_axes)
+        not_matrices = _map(lambda axes: optax.MaskedNode() if takes_muon(axes) else axes, logical_axes)
         adam = optax.adamw(
             lambda step: ratio * schedule(step),
             b2=self.b2,
@@ -334,13 +334,13 @@ class Muon(OptimizerConfig):
             weight_decay=self.weight_decay,
             mask=lambda _: decay_mask(not_matrices, self.decay_all),
         )
-        labels = _map(lambda axes: "muon" if is_matrix(axes) else "adam", logical_axes)
+        labels = _map(lambda axes: "muon" if takes_muon(axes) else "adam", logical_axes)
         return optax.partition({"muon": self._matrices(schedule, logical_axes), "adam": adam}, labels)
 
     def _matrices(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
         def dimensions(axes: Axes) -> Any:  # the stacks' axes are a batch of matrices to Muon
             first = len(axes) - 2
-            return optax.contrib.MuonDimensionNumbers(first, first + 1) if is_matrix(axes) else optax.MaskedNode()
+            return optax.contrib.MuonDimensionNumbers(first, first + 1) if takes_muon(axes) else optax.MaskedNode()
 
         return optax.chain(
             optax.contrib.scale_by_muon(beta=self.b1, weight_dimension_numbers=_map(dimensions, logical_axes)),
@@ -350,9 +350,9 @@ class Muon(OptimizerConfig):
         )
 
 
-def is_matrix(axes: Axes) -> bool:
+def takes_muon(axes: Axes) -> bool:
     """Whether Muon takes an array of these axes."""
-    return rank(axes) == 2 and NOT_MATRICES.isdisjoint(axes)
+    return is_matrix(axes) and NOT_MATRICES.isdisjoint(axes)
 
 
 def _map(function: Any, logical_axes: Any) -> Any:

@@ -46,6 +46,16 @@ def rank(axes: Axes) -> int:
     return len(axes) - len(stack_axes(axes))
 
 
+def is_matrix(axes: Axes) -> bool:
+    """Whether one logical array is a matrix, or a table; not one that is a vector for each head.
+
+    Example:
+      >>> is_matrix(("layers", "embed", "heads")), is_matrix(("layers", "heads", "norm")), is_matrix(("layers", "mlp"))
+      (True, False, False)
+    """
+    return rank(axes) == 2 and axes[-2:] != ("heads", "norm")
+
+
 def decay_mask(logical_axes: Any, decay_all: bool = False) -> Any:
     """Which parameters are decayed: those with two or more axes, stacks not counted.
 
