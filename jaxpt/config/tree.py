@@ -212,7 +212,8 @@ class LogConfig(Frozen):
     """Write TensorBoard event files to `run_dir/tensorboard`. To see them: `pip install tensorboard`, then
     `tensorboard --logdir RUN_DIR/tensorboard`."""
     wandb: str | None = execution(None)
-    """Name of a Weights & Biases project; needs `pip install wandb`."""
+    """Name of a Weights & Biases project; needs `pip install wandb`. There the run has the id in
+    `run_dir/checkpoints/run_id`."""
 
 
 class ProfileConfig(Frozen):

@@ -6,6 +6,7 @@ import importlib.util
 import platform
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from jaxpt.config import Config, dump
 from jaxpt.runtime import packages
 from jaxpt.runtime.disk import write_text, writing
+from jaxpt.train import checkpoint
 from jaxpt.train.display import say
 from jaxpt.train.run_dir import metrics_line, records
 
@@ -38,12 +40,7 @@ class Metrics:
             board = Board(run_dir / "tensorboard", start)
             self._others.append((board.write, board.close))
         if config.log.wandb:
-            import wandb
-
-            run = wandb.init(
-                project=config.log.wandb, name=run_dir.name, dir=run_dir, config=dump(config), resume="allow"
-            )
-            self._others.append((lambda step, figures: run.log(figures, step=step), run.finish))
+            self._others.append(_wandb(run_dir, config))
 
     def _rewind(self, start: int) -> None:
         if not self.path.exists():
@@ -83,6 +80,27 @@ class Metrics:
                 self._file.close()
         for _, close in self._others:
             close()
+
+
+def _wandb(run_dir: Path, config: Config) -> tuple[Callable[[int, dict[str, float]], None], Callable[[], None]]:
+    """(write, close) of the run of Weights & Biases that has this run's id: a resume goes on with it.
+
+    Its own steps only rise, and figures of an earlier one are refused. So `step` is a figure, which the others are
+    drawn against: after a resume or a rewind it may fall.
+    """
+    import wandb
+
+    run = wandb.init(
+        project=config.log.wandb,
+        name=run_dir.name,
+        dir=run_dir,
+        config=dump(config),
+        id=checkpoint.run_id(run_dir / "checkpoints"),
+        resume="allow",
+    )
+    run.define_metric("step", hidden=True)
+    run.define_metric("*", step_metric="step")
+    return lambda step, figures: run.log({**figures, "step": step}), run.finish
 
 
 def rounded(x: float) -> float:

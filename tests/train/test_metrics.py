@@ -3,6 +3,8 @@ in a line, not in a wait."""
 
 import doctest
 import resource
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -38,6 +40,40 @@ def test_a_float32_is_read_as_it_was(tmp_path, x):
 
 def test_examples_in_docstrings():
     assert doctest.testmod(metrics).failed == 0
+
+
+class Service:
+    """Stands in for Weights & Biases: runs by their ids, whose own steps only rise."""
+
+    def __init__(self):
+        self.runs = {}
+
+    def init(self, id, resume, project, **settings):
+        self.runs.setdefault((project, id), [])
+        logged = self.runs[project, id]
+
+        def log(figures, step=None):
+            last = logged[-1][0] if logged else -1
+            step = last + 1 if step is None else step
+            if step > last:
+                logged.append((step, figures))
+
+        return types.SimpleNamespace(log=log, finish=lambda: None, define_metric=lambda name, **options: None)
+
+
+def test_a_resume_and_a_rewind_go_on_with_the_run_of_weights_and_biases(tmp_path, monkeypatch):
+    service = Service()
+    monkeypatch.setitem(sys.modules, "wandb", service)
+    (tmp_path / "checkpoints").mkdir()
+    config = families.config("gpt2", log={"tensorboard": False, "wandb": "lab"})
+    for start, steps in ((0, (1, 2)), (1, (2, 3))):
+        file = Metrics(tmp_path, config, start)
+        for step in steps:
+            file.write(step, {"train/loss": 0.5})
+        file.close()
+    (((project, _), logged),) = service.runs.items()
+    assert project == "lab"
+    assert [figures for _, figures in logged] == [{"step": step, "train/loss": 0.5} for step in (1, 2, 2, 3)]
 
 
 def test_figures_are_those_that_were_written(tmp_path):
