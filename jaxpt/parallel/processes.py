@@ -114,6 +114,25 @@ def barrier(point: str, patience: float, report: Callable[[str], None] = lambda 
         time.sleep(_RETRY_SECONDS)
 
 
+def from_first(point: str, value: Any = None) -> Any:
+    """What process 0 gives at a point of the run, in all processes, which wait for it.
+
+    So that process 0 decides alone on what it reads from a shared disk, and others read what it has written before.
+
+    Args:
+      point: a name, another one for each point.
+      value: a JSON value; those of the others do not count.
+    """
+    if jax.process_count() == 1:
+        return value
+    uses[f"told/{point}"] += 1
+    client, key = private.coordination().client, f"jaxpt/told/{point}/{uses[f'told/{point}']}"
+    if jax.process_index() == 0:
+        client.key_value_set(key, json.dumps(value))
+        return value
+    return json.loads(client.blocking_key_value_get(key, _MAX_MILLISECONDS))
+
+
 def assert_same_settings(settings: Mapping[str, Any], patience: float) -> None:
     """Makes sure that all processes have the same settings.
 

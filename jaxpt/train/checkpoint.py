@@ -30,7 +30,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 from jaxpt.config import CheckpointConfig
 from jaxpt.errors import RetryableError, UserError, listed
 from jaxpt.models import parts
-from jaxpt.parallel import distributed
+from jaxpt.parallel import distributed, processes
 from jaxpt.runtime import disk, signals
 from jaxpt.train import checksums, corruption, handlers, lora, spikes, stored, trainable
 from jaxpt.train.run_dir import RUN_ID, receipt
@@ -98,10 +98,13 @@ class Checkpoints:
             try:
                 for value in json.loads(file.read_text(encoding="utf-8")).values():
                     float(value)
+            except FileNotFoundError:  # another process was first
+                continue
             except (ValueError, TypeError, AttributeError):
                 if read_only:
                     raise UserError(f"{file} is altered: it holds no metrics; delete {file.parent}") from None
-                shutil.rmtree(file.parent)
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.rmtree(file.parent)
 
     def steps(self) -> list[int]:
         """Steps of all checkpoints, ascending."""
@@ -124,6 +127,8 @@ class Checkpoints:
     def newest_whole(self, report: Callable[[str], None]) -> int | None:
         """The step to go on from; newer checkpoints, that are damaged, are put aside as `STEP.damaged`.
 
+        Process 0 decides for all: others would read what it renames.
+
         Args:
           report: called with a line for each of them.
 
@@ -133,21 +138,25 @@ class Checkpoints:
         Raises:
           UserError: there are checkpoints, and all of them are damaged.
         """
+        newest = processes.from_first("the newest checkpoint", self._newest_whole(report) if is_primary() else None)
+        steps = self.steps()
+        if newest is None and steps:
+            restore = "no other checkpoint is whole: restore the file, or delete the run_dir"
+            raise UserError(f"{self.damage(steps[-1])}; {restore}")
+        if steps and newest < steps[-1]:
+            self._manager.reload()
+        return newest
+
+    def _newest_whole(self, report: Callable[[str], None]) -> int | None:
+        """`newest_whole` of process 0; None where there is none, and nothing is put aside."""
         damaged: list[tuple[int, str]] = []
         for step in reversed(self.steps()):
             if (damage := self.damage(step)) is None:
-                break
+                for bad, reason in damaged:
+                    self._put_aside(bad, reason, report)
+                return step
             damaged.append((step, damage))
-        else:
-            if damaged:
-                restore = "no other checkpoint is whole: restore the file, or delete the run_dir"
-                raise UserError(f"{damaged[0][1]}; {restore}")
-            return None
-        for bad, damage in damaged:
-            self._put_aside(bad, damage, report)
-        if damaged:
-            self._manager.reload()
-        return step
+        return None
 
     def _put_aside(self, step: int, damage: str, report: Callable[[str], None]) -> None:
         report(f"{damage}; put aside as {step}.damaged")
@@ -227,6 +236,8 @@ class Checkpoints:
     def add_figures(self, step: int, metrics: Mapping[str, float]) -> None:
         """Puts what was measured later beside a checkpoint that was saved without, so that it is ranked as the others.
 
+        All processes call it: process 0 writes, then all read.
+
         Args:
           step: of the checkpoint.
           metrics: as in `save`.
@@ -236,6 +247,7 @@ class Checkpoints:
         if self._best_metric in finite and is_primary() and not file.exists():
             file.parent.mkdir(exist_ok=True)
             disk.write_text(file, json.dumps(finite))
+        processes.from_first("figures of an earlier evaluation")
         self._manager.reload()
 
     @contextlib.contextmanager

@@ -13,6 +13,7 @@ from jaxpt.config import Config
 from jaxpt.data.labelled.files import NAMED
 from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
+from jaxpt.parallel import processes
 from jaxpt.runtime import signals
 from jaxpt.train import checkpoint, evaluation, goodput, run_dir, teachers
 from jaxpt.train.display import duration, say
@@ -39,12 +40,12 @@ def finish(run: Run, current: State) -> int:
     for name, result in run.phase.evaluators.run(run.phase.evaluators.missing(), run.phase.setup.to_model(current)):
         for line in evaluation.lines(name, result):
             say(line)
-    if run.pending_evaluators:
-        missed = {name: run.phase.evaluators.found[name] for name in run.pending_evaluators}
+    results = run.phase.evaluators.found
+    if missed := {name: results[name] for name in run.pending_evaluators if name in results}:
         evaluation.record(run.run_dir, run.config, int(current.step), evaluation.figures(missed), run.checkpoints)
-    measured = {name: result.metrics for name, result in run.phase.evaluators.found.items() if result.metrics != {}}
+    measured = {name: result.metrics for name, result in results.items() if result.metrics != {}}
     if checkpoint.is_primary():
-        rows = ({"evaluator": name, "lines": result.lines} for name, result in run.phase.evaluators.found.items())
+        rows = ({"evaluator": name, "lines": result.lines} for name, result in results.items())
         run_dir.write_lines(run.run_dir / "evaluations" / "lines.jsonl", (row for row in rows if row["lines"]))
     if run.config.task is not None:
         measured |= _best(run, current)
@@ -82,7 +83,7 @@ def stop(run: Run, current: State) -> None:
 def _best(run: Run, current: State) -> dict[str, Any]:
     """Names the best checkpoint of a task, scores it once on the test set, and shows where it is wrong there, or on
     the validation set if there is no other."""
-    best, metric = run.checkpoints.best(), run.config.checkpoint.best_metric
+    best, metric = processes.from_first("the best step", run.checkpoints.best()), run.config.checkpoint.best_metric
     ranked = f"best checkpoint by {metric}" if best is not None else f"no checkpoint has {metric}; the last checkpoint"
     best = int(current.step) if best is None else best
     say(f"{ranked}: step {best}; predict, export and evaluation use it")
@@ -154,7 +155,7 @@ def write_receipt(run: Run, current: State, finished: bool, **results: Any) -> N
         "parameters": run.setup.network.count_params(),
         "tokens_per_step": run.phase.tokens_per_step,
         "text_tokens_per_step": run.phase.text_tokens_per_step,
-        "flops_per_step": run.phase.flops,
+        "flops_per_step": run.phase.flops or before.get("flops_per_step", 0.0),  # 0.0 without a step in this process
         "wall_seconds": round(sum(seconds.values()) - seconds["down"], 1),
         "time": goodput.shares(seconds),
         # Without a step in this process: what was logged of the last one.

@@ -196,12 +196,16 @@ def record(run_dir: Path, config: Config, step: int, measured: Mapping[str, floa
       measured: metrics by their full names.
       checkpoints: of the run, whose last one is ranked by them.
     """
-    if any(entry["step"] == step and not measured.keys().isdisjoint(entry) for entry in records(run_dir)[0]):
-        return
-    metrics = Metrics(run_dir, config, step)
-    metrics.write(step, dict(measured))
-    metrics.close()
+    if not is_recorded(run_dir, step, measured):
+        metrics = Metrics(run_dir, config, step)
+        metrics.write(step, dict(measured))
+        metrics.close()
     checkpoints.add_figures(step, measured)
+
+
+def is_recorded(run_dir: Path, step: int, measured: Mapping[str, float]) -> bool:
+    """Whether metrics.jsonl has figures of a step by the names of those measured."""
+    return any(entry["step"] == step and not measured.keys().isdisjoint(entry) for entry in records(run_dir)[0])
 
 
 def figures(results: Mapping[str, Result]) -> dict[str, float]:

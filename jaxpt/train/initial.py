@@ -23,7 +23,7 @@ from jaxpt.models.layers import stored_rows
 from jaxpt.models.network import Network
 from jaxpt.models.stored import StoredParam, stored_params
 from jaxpt.objectives.rows import TOKENS, RowObjective
-from jaxpt.parallel import rules
+from jaxpt.parallel import processes, rules
 from jaxpt.train import (
     checkpoint,
     foreign,
@@ -85,6 +85,9 @@ def begin(
     if source.random:
         say(f"all weights are random: of {source.path} only model and vocabulary are taken")
         return Beginning(setup.init())
+    if not foreign.reader(source.path):  # a run that is under way may have a newer one for the next process
+        step = processes.from_first("the step to start from", checkpoint.find(source.path, source.step)[1])
+        source = source.model_copy(update={"step": step})
     other = foreign.reader(source.path) or source.partial or source.layers or source.vocabulary != "same"
     other = other or setup.config.task is not None or source.upcycle
     if not source.state and other:

@@ -20,7 +20,7 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
-from jaxpt.parallel import rules
+from jaxpt.parallel import processes, rules
 from jaxpt.runtime import hub
 from jaxpt.train import checkpoint, checksums, foreign, vocabularies, weights
 from jaxpt.train.state import Setup, Teacher, size
@@ -191,7 +191,7 @@ def _find(name: str, path: str) -> dict[str, Any]:
         return {"path": path, "step": None}
     if (checkpoint.named_step(path) or (Path(path),))[0].is_dir():
         run_dir, step = checkpoint.find(path)
-        return {"path": str(run_dir), "step": step}
+        return {"path": str(run_dir), "step": processes.from_first(f"the step of {name}", step)}
     recipes = [file for file in Path("configs").glob(f"*/{Path(path).name}.yaml") if file.parent.name != "models"]
     command = f"`jaxpt train {recipes[0]}` makes one" if recipes else "`jaxpt train` and `jaxpt import` make them"
     raise UserError(f"objective.{name}: {path}: there is no run_dir and no Hugging Face directory; {command}")

@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 from etils import epath
 
-from jaxpt.config import CheckpointConfig
+from jaxpt.config import CheckpointConfig, DistributedConfig
 from jaxpt.errors import UserError
+from jaxpt.parallel import processes
 from jaxpt.runtime import signals
 from jaxpt.train import checkpoint, checksums, handlers, resources, stored
 from jaxpt.train.state import State
+from tests.processes import run
 
 
 def state(step):
@@ -113,6 +115,31 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(run_dir, part,
         checkpoints.save(state(3), {"phase": 3})  # its place is free again
     with opened(run_dir) as checkpoints:
         assert checkpoints.newest_whole(print) == 3
+
+
+def of_two(number, folder):
+    """One of two processes, the first of which is late: writes the newest checkpoint, which there are, and the best."""
+    processes.start(DistributedConfig())
+    with opened(folder) as checkpoints:
+        time.sleep(1 - number)
+        newest = checkpoints.newest_whole(lambda line: None)
+        steps = checkpoints.steps()
+        time.sleep(1 - number)
+        checkpoints.add_figures(2, {"validation/loss": 0.1})
+        (folder / f"{number}.json").write_text(json.dumps([newest, steps, checkpoints.best()]))
+
+
+@pytest.mark.slow
+def test_the_first_process_decides_for_all(tmp_path):
+    """Else another one would read a checkpoint before it is put aside, and figures before they are written."""
+    folder = tmp_path / "run"
+    with opened(folder) as checkpoints:
+        for step, figures in ((1, {"validation/loss": 1.0}), (2, None), (3, {"validation/loss": 0.5})):
+            checkpoints.save(state(step), {}, figures)
+    flip(largest(folder / "checkpoints/3/state"))
+    codes, logs = run(of_two, 2, 1, tmp_path / "logs", folder)
+    assert codes == [0, 0], logs
+    assert [json.loads((folder / f"{number}.json").read_text()) for number in range(2)] == [[2, [1, 2], 2]] * 2
 
 
 def test_a_checkpoint_without_checksums_is_not_trusted(run_dir):
