@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxpt import config as configs
-from jaxpt.config import Config
+from jaxpt.config import Config, EvaluatorConfig
 from jaxpt.config.plain import leaves
 from jaxpt.errors import DivergedError, listed
 from jaxpt.parallel import compiler, distributed, failures, processes
@@ -215,20 +215,16 @@ class Run:
             while (stage := next((n for n, (_, end) in stages if done < end), None)) is not None:
                 if self.patience.is_over:
                     break
+                if self.pending_evaluators:
+                    stage = configs.phase_of(self.config, done)  # of the last step: at its end that is the one before
                 _, (start, end) = stages[stage]
                 if self.phase is None or self.phase.index != stage:
-                    saved = meta if done == first else None
-                    started, self.started = self.started, None  # or its programs would outlive the phase
+                    saved, started, trains = meta if done == first else None, None, done < end
+                    if trains:
+                        started, self.started = self.started, None  # or its programs would outlive the phase
                     with self.clock.during("start"):
                         self.phase = enter(
-                            self.config,
-                            self.setup,
-                            stage,
-                            self.phase,
-                            saved,
-                            self.timings,
-                            started=started,
-                            origin=origin,
+                            self.config, self.setup, stage, self.phase, saved, self.timings, trains, started, origin
                         )
                     if self.begins and origin is not None and not self.phase.has_data_of(origin):
                         self.rewinds = spikes.Rewinds(self.config)
@@ -238,6 +234,9 @@ class Run:
                     current = self.phase.setup.begin_phase(current, new_data=done == self.phase.data_start)
                 if metrics is None:  # after `enter`: TensorBoard's import takes a second, beside the data and programs
                     metrics = Metrics(self.run_dir, self.config, int(current.step))
+                if self.pending_evaluators:
+                    self._evaluate_pending(current, metrics)
+                    continue  # with what the patience says, or the next phase
                 with out_of_memory.explained(self.phase.config):
                     current = self._phase(current, end, metrics)
                 if self.rewind_to is not None:
@@ -361,7 +360,7 @@ class Run:
                 break
             self.phase.evaluators.forget()
             if not self.stopped:
-                self._evaluate(current, done, log)
+                log.display.paused(self._evaluate(current, log.metrics, self.phase.evaluators.due(done)))
             if self.patience.is_over and window:
                 window = self._log(window, current, log, watch, checks)
                 if self.rewind_to is not None:
@@ -377,19 +376,16 @@ class Run:
         return current
 
     def _before_first_step(self, current: State, check: Any, log: StepLog) -> None:
-        """Evaluates and saves the initial state of a new run; runs the evaluators that an earlier signal skipped."""
+        """Evaluates and saves the initial state of a new run."""
         done, config = int(current.step), self.phase.config
         if self.begins and config.train.eval_on_start:
-            self._evaluate(current, done, log, 0)  # all, wherever a branch begins
+            every = self.phase.evaluators.due(0)  # wherever a branch begins
+            log.display.paused(self._evaluate(current, log.metrics, every))
         # Where a branch begins a later stage, its state has the form of that stage already: it is in the source alone.
         is_kept = not done or done != self.starts[self.phase.index]
         if self.begins and is_kept and (self.stopped or config.checkpoint.save_initial_state):
             self._save(current, check, self.checkpoints)
         self.begins = False
-        if self.pending_evaluators:
-            self._evaluate(current, done, log)
-            self.checkpoints.add_figures(done, evaluation.figures(self.phase.evaluators.found))
-            self.pending_evaluators = ()
 
     def _must_stop(self, done: int) -> bool:
         """True if all processes stop after `done` steps; notes a save that one of them asks for."""
@@ -441,24 +437,31 @@ class Run:
         """The message of a run that ends since its numbers are not finite."""
         return f"{self.run_dir}: {problem}; {self._newest()}; lower optimizer.learning_rate or set optimizer.clip_norm"
 
-    def _evaluate(self, current: State, done: int, log: StepLog, due_at: int | None = None) -> None:
-        """Runs the evaluators that are due after `done` steps, or after `due_at`, up to a signal."""
-        begun, evaluators, pending = time.perf_counter(), self.phase.evaluators, self.pending_evaluators
-        due = evaluators.due(done if due_at is None else due_at)
-        due = [evaluator for evaluator in due if not pending or evaluator.called in pending]
+    def _evaluate_pending(self, current: State, metrics: Metrics) -> None:
+        """Runs the evaluators that an earlier signal stopped; a signal now ends the process, and they stay pending."""
+        pending = [evaluator for evaluator in self.config.evals if evaluator.called in self.pending_evaluators]
+        with self.phase.setup.use():
+            self._evaluate(current, metrics, pending, stops=False)
+        self.checkpoints.add_figures(int(current.step), evaluation.figures(self.phase.evaluators.found))
+        self.pending_evaluators = ()
+
+    def _evaluate(self, current: State, metrics: Metrics, due: Sequence[EvaluatorConfig], stops: bool = True) -> float:
+        """Runs evaluators on a state, up to a signal if it `stops` them; the seconds that it took."""
         if not due:
-            return
+            return 0.0
+        begun, evaluators, done = time.perf_counter(), self.phase.evaluators, int(current.step)
         with self.clock.during("evaluation"):
             params = self.phase.setup.to_model(current)
-            for name, result in evaluators.run(due, params, lambda: self._must_stop(done)):
-                if figures := evaluation.figures({name: result}):
-                    log.metrics.write(done, figures)
+            for name, result in evaluators.run(due, params, lambda: stops and self._must_stop(done)):
+                figures = evaluation.figures({name: result})
+                if figures and not (self.pending_evaluators and evaluation.is_recorded(self.run_dir, done, figures)):
+                    metrics.write(done, figures)
                 for n, line in enumerate(evaluation.lines(name, result)):
                     say(line if n else f"step {done}/{self.config.train.steps}  {line}")
         for line in (evaluators.without_best(), self.patience.see(evaluation.figures(evaluators.found))):
             if line:
                 say(line)
-        log.display.paused(time.perf_counter() - begun)
+        return time.perf_counter() - begun
 
     def _save(
         self, current: State, check: Any, place: checkpoint.Checkpoints | local_checkpoints.LocalCheckpoints
@@ -488,7 +491,7 @@ class Run:
         )
         meta["digests"] = corruption.named(current, jax.device_get(digests))
         evaluators = self.phase.evaluators
-        due = evaluators.due(done) if self.stopped else ()
+        due = evaluators.due(0 if self.begins else done) if self.stopped else ()
         meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in evaluators.found]
         with self.clock.during("saves"):
             place.save(current, meta, evaluation.figures(evaluators.found))

@@ -87,19 +87,9 @@ def losses(run_dir):
     return [(x["step"], x["validation/loss"]) for x in found if "validation/loss" in x]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("when", "steps"), grids.cases([("before", 20), ("during", 20), ("during", 4)], ("before", 20), ("during", 4))
-)
-def test_a_stop_at_an_evaluation_changes_nothing(folder, when, steps, monkeypatch, capsys):
-    """At a step in the middle, and at the last one."""
-    if not (folder / "whole").exists():
-        assert run(folder, "whole") == 0
-    whole = losses(folder / "whole")
-    assert [at for at, _ in whole] == [2, 4, 6]
-
-    # Evaluators forget after each step has asked for signals: step 4 asks before it evaluates, and between batches.
-    calls, at, plain = [], {"before": 3, "during": 4}[when], evaluation.Evaluators.forget
+def stop(folder, name, at, *overrides):
+    """A run that a signal stops when evaluators have forgotten `at` times, which they do after a step has asked."""
+    calls, plain = [], evaluation.Evaluators.forget
 
     def counted(evaluators):
         calls.append(None)
@@ -108,14 +98,30 @@ def test_a_stop_at_an_evaluation_changes_nothing(folder, when, steps, monkeypatc
     def leave(number):
         raise SystemExit(number)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(evaluation.Evaluators, "forget", counted)
-        patched.setattr(loop.signals, "received", lambda: signal.SIGTERM if len(calls) >= at else None)
-        patched.setattr(loop.signals, "leave", leave)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation.Evaluators, "forget", counted)
+        patch.setattr(loop.signals, "received", lambda: signal.SIGTERM if len(calls) >= at else None)
+        patch.setattr(loop.signals, "leave", leave)
         with pytest.raises(SystemExit):
-            run(folder, when, f"train.steps={steps}")
+            run(folder, name, *overrides)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("when", "steps"), grids.cases([("before", 20), ("during", 20), ("during", 4)], ("before", 20), ("during", 4))
+)
+def test_a_stop_at_an_evaluation_changes_nothing(folder, when, steps, capsys):
+    """At a step in the middle, and at the last one."""
+    if not (folder / "whole").exists():
+        assert run(folder, "whole") == 0
+    whole = losses(folder / "whole")
+    assert [at for at, _ in whole] == [2, 4, 6]
+
+    # Step 4 asks before it evaluates, and between batches.
+    stop(folder, when, {"before": 3, "during": 4}[when], f"train.steps={steps}")
     assert [at for at, _ in losses(folder / when)] == [2]
     assert "stopped by a signal after step 4" in capsys.readouterr().out
+    assert steps > 4 or run(folder, when, "train.steps=4", "evals=[]") == 0  # who was stopped may be gone
     assert run(folder, when, f"train.steps={steps}") == 0
     assert losses(folder / when) == [(at, loss) for at, loss in whole if at <= steps]
     ended = "train.patience: validation/loss did not improve in 2 evaluations" in capsys.readouterr().out
@@ -126,6 +132,33 @@ def test_a_stop_at_an_evaluation_changes_nothing(folder, when, steps, monkeypatc
                for x in ("whole", when)]  # fmt: skip
     assert figures[0] == figures[1] and configs.load(folder / when).train.patience == 2
     shutil.rmtree(folder / when)
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_was_stopped_at_the_end_of_a_phase_is_of_that_phase(folder):
+    """Its texts have that phase's length; and it is made up for where it would not be due in a longer run."""
+    options = ("train.phases=[{steps: 4}, {set: {data.length: 24}}]", "train.patience=null", "train.eval_every=3")
+    assert run(folder, "longer", *options, "train.steps=4") == run(folder, "longer", *options, "train.steps=6") == 0
+    stop(folder, "stopped", 4, *options, "train.steps=4")
+    assert [at for at, _ in losses(folder / "stopped")] == [3]
+    assert run(folder, "stopped", *options, "train.steps=6") == 0
+    assert losses(folder / "stopped") == losses(folder / "longer")
+    assert [at for at, _ in losses(folder / "longer")] == [3, 4, 6]
+    figures = [(folder / name / "checkpoints/4/metrics/metrics").read_text() for name in ("longer", "stopped")]
+    assert figures[0] == figures[1]
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_was_stopped_where_a_branch_begins_is_made_up_for(folder):
+    """It is due at no such step."""
+    if not (folder / "whole").exists():
+        assert run(folder, "whole") == 0
+    source = f"init_from={{path: {folder / 'whole'}, step: 3, state: true}}"
+    options = (source, "train.eval_on_start=true", "train.steps=4")
+    stop(folder, "branch", 0, *options)
+    assert losses(folder / "branch") == []
+    assert run(folder, "branch", *options) == 0
+    assert [at for at, _ in losses(folder / "branch")] == [3, 4]
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def recipe(tmp_path, family):
         "optimizer": {"ema_decay": 0.9, "clip_norm": 1.0},
         "train": {
             "steps": STEPS, "log_every": 1, "eval_every": 10, "grad_accum_steps": 2,
-            "phases": [{"steps": 11, "set": {"data.length": 16}}, {"set": {"data.length": 32}}],
+            "phases": [{"steps": 10, "set": {"data.length": 16}}, {"set": {"data.length": 32}}],
         },
         "log": {"tensorboard": False},
     }  # fmt: skip
@@ -110,8 +110,14 @@ def assert_a_second_process_is_kept_out(first, path, run_dir):
     assert sorted(run_dir.rglob("*")) == before
 
 
-# Before data is prepared, at some step, at the change of phase, and while the end is evaluated.
-STOPS = [(signal.SIGINT, "^phase 2 of 2"), (signal.SIGKILL, 5, 9), (signal.SIGTERM, "^step 11/"),
+def figures(run_dir):
+    """(step, name, figure) of all that evaluators measured."""
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [(x["step"], name, x[name]) for x in records for name in sorted(x) if name.startswith("validation/")]
+
+
+# Before data is prepared, at some step, at the change of phase, which is evaluated, and while the end is evaluated.
+STOPS = [(signal.SIGINT, "^phase 2 of 2"), (signal.SIGKILL, 5, 9), (signal.SIGTERM, "^step 10/"),
          (signal.SIGINT, "^step 30/.*validation")]  # fmt: skip
 
 
@@ -152,3 +158,4 @@ def test_stopped_and_started_again(tmp_path, family, every, stops):
     assert_bit_equal(*(final(folder, STEPS, jax.devices()[:1]) for folder in (run_dir, tmp_path / "whole")))
     steps = [json.loads(x)["step"] for x in (run_dir / "metrics.jsonl").read_text().splitlines() if "train/loss" in x]
     assert steps == list(range(1, STEPS + 1)), f"stopped at {stopped_at}: every step is recorded once"
+    assert figures(run_dir) == figures(tmp_path / "whole"), f"stopped at {stopped_at}"
