@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, WithJsonSchema
 
 from jaxpt.config.applications import EVALUATORS
-from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, Size, execution
+from jaxpt.config.fields import Frozen, NonNegativeInt, PositiveInt, Size, execution, extensible
 from jaxpt.config.kinds import Kind
 from jaxpt.errors import UserError
 
@@ -223,6 +223,9 @@ class ScheduleConfig(Frozen):
     """One of `jaxpt.train.schedules`, or the dotted path of a module of one's own."""
     warmup_steps: NonNegativeInt = 0
     """Steps of a linear ramp from 0 to the peak."""
+    warmup_limit: PositiveInt | None = extensible(None)
+    """A longer warm-up takes a tenth of so many steps; by default of `train.steps`. A run that is extended sets it, and
+    keeps the warm-up that it began with."""
 
     has_ramp: ClassVar[bool] = True
     """Whether the learning rate rises during `warmup_steps`, which then have to fit into the run."""
@@ -234,10 +237,13 @@ class ScheduleConfig(Frozen):
           >>> from jaxpt.train.schedules import Linear
           >>> Linear(warmup_steps=100).within(20).warmup_steps
           2
+          >>> Linear(warmup_steps=100, warmup_limit=20).within(200).warmup_steps
+          2
         """
-        if not self.has_ramp or self.warmup_steps <= total_steps:
+        limit = min(self.warmup_limit or total_steps, total_steps)
+        if not self.has_ramp or self.warmup_steps <= limit:
             return self
-        return self.model_copy(update={"warmup_steps": max(total_steps // 10, 1)})
+        return self.model_copy(update={"warmup_steps": max(limit // 10, 1)})
 
     def peak(self, learning_rate: float, total_steps: int) -> float:
         """The highest rate that `build` reaches in a run of so many steps; the learning rate by default."""

@@ -103,6 +103,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
     compiler.enable_compilation_cache()
     teachers.find_all(config)
     preflight.check(config)
+    config = run_dirs.with_own_warmup(config)
     run_dir = Path(config.run_dir)
     for key, was, now in moved(config):
         say(f"{key} was {was}, is {now}: the run resumes if the files there are the same")

@@ -47,7 +47,7 @@ def check_recipe(config: Config) -> None:
         file or task of an evaluator; `init_from.path` or `train.compiled` is not there, or is another model's, or one
         that reads text in the other direction.
     """
-    _check_schedule(config)
+    _check_schedule(run_dir.with_own_warmup(config))
     _check_effects(config)
     if config.profile is not None and config.profile.last > config.train.steps:
         raise UserError(
@@ -101,9 +101,12 @@ def _check_schedule(config: Config) -> None:
     """Raises UserError where the schedule does not fit into the run; a warm-up that is too long is shortened."""
     schedule = config.optimizer.schedule.within(config.train.steps)
     if schedule != config.optimizer.schedule:
+        limit = schedule.warmup_limit
+        of_run = f"longer than the run, train.steps is {config.train.steps}"
+        reason = of_run if limit is None else f"over optimizer.schedule.warmup_limit, which is {limit}"
         errors.note(
-            f"optimizer.schedule.warmup_steps: {config.optimizer.schedule.warmup_steps} is longer than the run, "
-            f"train.steps is {config.train.steps}; the warm-up takes {schedule.warmup_steps}"
+            f"optimizer.schedule.warmup_steps: {config.optimizer.schedule.warmup_steps} is {reason}; "
+            f"the warm-up takes {schedule.warmup_steps}"
         )
     schedules.make(schedule, config.optimizer.learning_rate, config.train.steps)
 

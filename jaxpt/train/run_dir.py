@@ -105,6 +105,27 @@ def _writing(run_dir: Path) -> Iterator[None]:
         raise UserError(f"{run_dir}: cannot write the run_dir: {error.strerror or error}") from None
 
 
+def with_own_warmup(config: Config) -> Config:
+    """The configuration of a run, with the warm-up that it began with.
+
+    A warm-up that was shortened would have its full length in a run of more steps: the learning rate would fall in the
+    middle. `optimizer.schedule.warmup_limit` keeps it.
+
+    Args:
+      config: what was asked for.
+    """
+    schedule, steps, copy = config.optimizer.schedule, config.train.steps, config.checkpoint.copy_to
+    places = [Path(place) for place in (config.run_dir, copy) if place and has_checkpoint(Path(place))]
+    old = next((saved for saved in map(_saved, places) if saved), None)
+    if old is None or schedule.warmup_limit is not None:
+        return config
+    limit = old.optimizer.schedule.warmup_limit or old.train.steps
+    limited = schedule.model_copy(update={"warmup_limit": limit})
+    if limited.within(steps).warmup_steps == schedule.within(steps).warmup_steps:
+        return config
+    return config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"schedule": limited})})
+
+
 def changes(config: Config) -> str:
     """What a resume changes of its run, in words.
 

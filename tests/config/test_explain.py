@@ -23,7 +23,8 @@ from tests.config.helpers import RECIPE, mistake, write
         ("optimizer.adam_learning_rate=0.1", "unknown key optimizer.adam_learning_rate of kind adamw, only of muon; *"),
         (
             "optimizer.schedule.decay_steps=5",
-            "unknown key optimizer.schedule.decay_steps of kind constant, only of wsd; known here: kind, warmup_steps",
+            "unknown key optimizer.schedule.decay_steps of kind constant, only of wsd; "
+            "known here: kind, warmup_steps, warmup_limit",
         ),
         (
             "optimizer.schedule={kind: bert, end_fraction: 0.1}",

@@ -123,6 +123,18 @@ def test_extending_a_finished_run_equals_the_longer_run(workplace, long, capsys)
 
 
 @pytest.mark.slow
+def test_a_longer_run_warms_up_no_second_time(workplace, capsys):
+    options = ("optimizer.schedule={kind: constant, warmup_steps: 4}", "evals=[]", "train.eval_every=9")
+    assert run(workplace, "warmed", *options, "train.steps=2") == 0
+    assert run(workplace, "warmed", *options, "train.steps=5") == 0
+    rates = [r["learning_rate"] for r in records(workplace, "warmed") if "train/loss" in r]
+    assert rates == pytest.approx([0.0, *4 * [0.01]])
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "warmup_steps: 4 is over optimizer.schedule.warmup_limit, which is 2; the warm-up takes 1" in said
+    assert "optimizer.schedule.warmup_limit null → 2" in said
+
+
+@pytest.mark.slow
 def test_branching(workplace):
     source = f"init_from.path={workplace / 'first'}"
     assert run(workplace, "whole", source, "init_from.step=2", "init_from.state=true") == 0

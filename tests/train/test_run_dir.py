@@ -25,6 +25,7 @@ from jaxpt.train.run_dir import (
     removed_on_failure,
     save_config,
     settings,
+    with_own_warmup,
     write_receipt,
 )
 from tests import families
@@ -156,6 +157,32 @@ def test_how_a_run_is_carried_out_may_change(config, saved):
         assert check(config(**changed)) == check(config()) and moved(config(**changed)) == []
         assert words in changes(config(**changed))
     assert fingerprint(config(**together(changed for changed, _ in CARRIED_OUT))) == saved
+
+
+@pytest.mark.parametrize("place", ["run_dir", "copy"])
+def test_a_run_that_is_extended_keeps_its_warm_up(config, tmp_path, place):
+    """One that was shortened, also in a run of an earlier version, or of which the copy alone is left."""
+
+    def asked(steps, **schedule):
+        optimizer = {"schedule": {"kind": "constant", "warmup_steps": 100} | schedule}
+        paths = {"run_dir": str(tmp_path / "run_dir"), "checkpoint": {"copy_to": str(tmp_path / "copy")}}
+        return config(train={"steps": steps}, optimizer=optimizer, **paths)
+
+    def limit(asked):
+        return with_own_warmup(asked).optimizer.schedule.warmup_limit
+
+    assert limit(asked(60)) is None
+    (tmp_path / place / "checkpoints/60").mkdir(parents=True)
+    save_config(asked(60).model_copy(update={"run_dir": str(tmp_path / place)}))
+    assert with_own_warmup(asked(60)) == asked(60), "it is as long as it was"
+    for steps in (120, 240):
+        extended = with_own_warmup(asked(steps))
+        assert extended.optimizer.schedule.warmup_limit == 60
+        assert extended.optimizer.schedule.within(steps).build(1.0, steps)(7) == 1.0
+        assert configs.differences(asked(steps), extended) == [], "it is the same run"
+        save_config(extended.model_copy(update={"run_dir": str(tmp_path / place)}))
+    assert limit(asked(240, warmup_limit=200)) == 200, "what is asked for goes before"
+    assert limit(asked(240, warmup_steps=60)) is None, "it was not shortened"
 
 
 def test_the_same_files_elsewhere_are_the_same_run(config, saved, tmp_path):
