@@ -276,6 +276,12 @@ class Objective(ObjectiveConfig):
     def check_settings(self, model: ModelConfig, length: int) -> None:
         """Raises UserError for settings that are wrong with any vocabulary; called before a text is read."""
 
+    def idle_settings(self) -> tuple[str, ...]:
+        """A line for each setting that changes nothing; a new run is refused, one that has a checkpoint goes on."""
+        if self.predicts_tokens or not self.z_loss:
+            return ()
+        return (f"objective.z_loss: not used by {self.kind}; remove it",)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         """Raises UserError for invalid settings; called before training starts."""
         raise self._undefined("check")
@@ -299,11 +305,6 @@ class Objective(ObjectiveConfig):
         """Raises UserError if `data.length` is less than the objective needs."""
         if length < minimum:
             raise UserError(f"data.length: {length} is too short for {self.kind}, at least {minimum} is needed")
-
-    def refuse_z_loss(self) -> None:
-        """Raises UserError if `z_loss` is set, where no loss is over the vocabulary."""
-        if self.z_loss:
-            raise UserError(f"objective.z_loss: not used by {self.kind}; remove it")
 
     def check_tokens(self, vocabulary: Vocabulary, *names: str) -> None:
         """Raises UserError if a vocabulary has no such special token: cls, sep, mask or eos."""

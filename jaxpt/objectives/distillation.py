@@ -146,13 +146,16 @@ class Distillation(Objective):
     def baseline(self) -> Baseline:
         return self.of.baseline
 
+    def idle_settings(self) -> tuple[str, ...]:
+        mine = "objective.z_loss: not used by distillation; set objective.of.z_loss instead"
+        of_task = (line.replace("objective.", "objective.of.", 1) for line in self.of.idle_settings())
+        return (*of_task, *([mine] if self.z_loss else ()))
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if type(self.of).loss is not Objective.loss:
             raise UserError(
                 f"objective.of.kind: {self.of.kind} cannot be distilled: it needs more than one forward pass"
             )
-        if self.z_loss:
-            raise UserError("objective.z_loss: not used by distillation; set objective.of.z_loss instead")
         self.of.check(model, length, vocabulary)
 
     def vocabulary_path(self) -> Path:

@@ -112,6 +112,5 @@ class GloVe(RowObjective):
         return total / count
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
-        self.refuse_z_loss()
         if self.window >= _TEXT:
             raise UserError(f"objective.window: {self.window} must be less than {_TEXT}")

@@ -289,8 +289,6 @@ class HeadObjective(Objective):
         return {**batch, "encoder_token_types": jnp.minimum(batch["encoder_token_types"], max(num_types - 1, 0))}
 
     def check_settings(self, model: ModelConfig, length: int) -> None:
-        if not self.predicts_tokens:
-            self.refuse_z_loss()
         self.task.check_metrics()
         if self.task_kinds and self.task.kind not in self.task_kinds:
             raise UserError(f"objective.kind: {self.kind} does not fit task.kind: {self.task.kind}")
@@ -418,6 +416,5 @@ class TextHead(Labelled):
             raise UserError("objective.lm_loss trains the model, objective.features reads a frozen one; remove one")
         super().check_settings(model, length)
 
-    def refuse_z_loss(self) -> None:
-        if not self.lm_loss:
-            super().refuse_z_loss()
+    def idle_settings(self) -> tuple[str, ...]:
+        return () if self.lm_loss else super().idle_settings()

@@ -170,7 +170,6 @@ class Mixture(Labelled):
         self.check_tasks(model, length, vocabulary)
 
     def check_settings(self, model: ModelConfig, length: int) -> None:
-        self.refuse_z_loss()
         self.check_settings_of_tasks(model, length)
         stacks = {name: model.task_head(part.task.head).stack for name, part in self.parts.items()}
         if len(set(stacks.values())) > 1:

@@ -137,14 +137,15 @@ class TextToText(NextToken, Labelled):
         self.check_tokens(vocabulary, "eos")
         super().check(model, length, vocabulary)
 
+    def idle_settings(self) -> tuple[str, ...]:
+        if self.truncate in ("longest_first", "error"):
+            return super().idle_settings()
+        what = f"objective.truncate: {self.truncate} is for heads on two texts; inputs of text_to_text are one text"
+        return (f"{what}, whose end is cut: remove it, or set error", *super().idle_settings())
+
     def check_settings(self, model: ModelConfig, length: int) -> None:
         if self.family == "encoder":
             raise UserError(f"objective.kind: text_to_text: model.kind: {model.kind} has no decoder; drop objective")
-        if self.truncate not in ("longest_first", "error"):
-            raise UserError(
-                f"objective.truncate: {self.truncate} is for heads on two texts; inputs of text_to_text are one text, "
-                "whose end is cut: remove it, or set error"
-            )
         if self.task.kind == "mixture":
             self.check_settings_of_tasks(model, length)
             return

@@ -116,7 +116,7 @@ def _check_effects(config: Config) -> None:
     which an earlier version let begin."""
     train, optimizer, metric = config.train, config.optimizer, config.checkpoint.best_metric
     during = [evaluator.called for evaluator in config.evals if evaluator.every != "end"]
-    idle = []
+    idle = [line for phase in configs.phase_configs(config) for line in phase.objective.idle_settings()]
     if train.patience is not None and metric.partition("/")[0] not in during:
         idle.append(
             f"train.patience: {train.patience} ends no run, since no evaluator that runs during training measures "
@@ -131,7 +131,7 @@ def _check_effects(config: Config) -> None:
         )
     if idle and not run_dir.has_checkpoint(Path(config.run_dir)):
         raise UserError(idle[0])
-    for line in idle:
+    for line in dict.fromkeys(idle):
         errors.note(line)
 
 

@@ -108,14 +108,23 @@ def test_a_model_with_a_head_writes_no_text():
         ("t5", {"normalize": True}, "objective.normalize: true is for objective.decide_by: likelihood"),
         ("gpt2", {"targets_length": 16}, "objective.targets_length: 16 must be below data.length, 16"),
         ("t5", {"task": TEXTS | {"metrics": ["accuracy"]}}, "task.metrics: accuracy"),
-        ("t5", {"truncate": "first"}, "objective.truncate: first is for heads on two texts"),
-        ("gpt2", {"truncate": "halves"}, "objective.truncate: halves is for heads on two texts"),
     ],
 )
 def test_what_does_not_fit_is_refused(model, keys, said):
     made = config(model, **keys)
     with pytest.raises(UserError, match=said):
         made.objective.check(made.model, made.data.length, WORDS.vocabulary)
+
+
+def test_cuts_of_two_texts_change_nothing():
+    """Inputs are one text: a new run is refused, one that an earlier version let begin goes on."""
+    for truncate in ("first", "second", "halves"):
+        recipe = config("t5", truncate=truncate)
+        (line,) = recipe.objective.idle_settings()
+        assert line.startswith(f"objective.truncate: {truncate} is for heads on two texts")
+        recipe.objective.check(recipe.model, recipe.data.length, WORDS.vocabulary)
+    for truncate in ("longest_first", "error"):
+        assert config("gpt2", truncate=truncate).objective.idle_settings() == ()
 
 
 @pytest.mark.parametrize("model", ["t5", "bart", "gpt2"])

@@ -251,6 +251,28 @@ def test_a_run_with_a_setting_that_does_nothing_resumes(workplace, monkeypatch):
     assert keys == ["train.patience", "train.stall_exit", "optimizer.layer_decay_offset"]
 
 
+@pytest.mark.parametrize(
+    ("family", "objective", "key"),
+    [
+        ("t5", {"kind": "text_to_text", "truncate": "first"}, "objective.truncate"),
+        ("bert", {"kind": "classification", "z_loss": 1e-4}, "objective.z_loss"),
+        ("bert", {"kind": "distillation", "teacher": "hf", "z_loss": 1e-4}, "objective.z_loss"),
+    ],
+)
+def test_a_recipe_whose_objective_has_an_idle_setting_is_refused(workplace, monkeypatch, family, objective, key):
+    """A run that an earlier version let begin goes on, with a note."""
+    task = {} if "teacher" in objective else {"task": {"kind": "classification", "labels": ["good", "bad"]}}
+    data = {"path": "a.csv" if task else "a.txt"}
+    config = families.config(family, run_dir="runs/x", data=data, objective=objective, **task)
+    with pytest.raises(UserError, match=f"^{key}: "):
+        preflight.check(config)
+    Path("runs/x/checkpoints/2").mkdir(parents=True)
+    notes = []
+    monkeypatch.setattr(errors, "note", notes.append)
+    preflight.check(config)
+    assert [line.partition(":")[0] for line in notes] == [key]
+
+
 def test_settings_that_have_their_partner_are_taken(workplace):
     settings = ["train.patience=2", "train.stall_exit=true"]
     settings += ["optimizer.layer_decay=0.9", "optimizer.layer_decay_offset=2"]
