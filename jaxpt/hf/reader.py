@@ -15,7 +15,7 @@ from jaxpt.errors import UserError
 from jaxpt.hf import formats, generation, origin
 from jaxpt.hf.directory import family_of, open_directory, read_config
 from jaxpt.models.network import Network
-from jaxpt.models.stored import parameters, stored_params
+from jaxpt.models.stored import Growing, parameters, stored_params
 from jaxpt.runtime import hub
 from jaxpt.train.foreign import Opened
 
@@ -73,11 +73,16 @@ def renamed(source: Network, target: Network) -> dict[str, str]:
 
 
 def open(path: Path, partial: bool) -> Opened:
-    """Opens a directory; with `partial` tensors may be missing, or left over."""
+    """Opens a directory; with `partial` tensors may be missing, or left over, and missing layers are masked."""
     opened = open_directory(hub.local(path), partial=partial)
 
     def read() -> Iterator[tuple[str, np.ndarray]]:  # traces the network, which not everyone needs
-        yield from parameters(opened.pieces(), stored_params(opened.network))
+        incomplete: Growing = {}
+        yield from parameters(opened.pieces(), stored_params(opened.network), incomplete)
+        for name, (whole, layers) in incomplete.items():
+            is_missing = np.ones(whole.shape, bool)
+            is_missing[[*layers]] = False
+            yield name, np.ma.array(whole, mask=is_missing)
 
     return Opened(read(), opened.network)
 

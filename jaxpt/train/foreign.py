@@ -23,7 +23,8 @@ class Opened(NamedTuple):
     """A model whose weights are read one at a time."""
 
     parameters: Iterator[tuple[str, np.ndarray]]
-    """By path, in the shape of storage."""
+    """By path, in the shape of storage; of a stack that is there in part `numpy.ma`, whose mask is True in the layers
+    that are missing."""
     network: Network
 
 

@@ -226,7 +226,8 @@ def head_labels(config: Config) -> Labels:
 def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State:
     """A fresh state with weights from `source`, each placed as soon as it is read.
 
-    A parameter is taken where the source has one of its name and shape. A task's model takes the heads that fit, and
+    A parameter is taken where the source has one of its name and shape; of a stack that a directory has in part the
+    layers that are there. A task's model takes the heads that fit, and
     that of the labels where the source has the same labels in the same order; a pretraining head's layer that has the
     name of a pooler in Hugging Face's classes (ModernBERT) is that pooler. Along the vocabulary, `source.vocabulary`
     says what happens to another number of rows; rows for `data.tokenizer.add_tokens` alone are new in any case. A
@@ -256,8 +257,8 @@ def start(setup: Setup, source: InitConfig, say: Callable[[str], None]) -> State
     expected, state = stored_params(setup.network), setup.init()
     drawn = _drawn(setup.config, source, expected)
     flat = traverse_util.flatten_dict(state.params, sep="/")
-    taken, fitted, unused = _take(setup, source, arrays, theirs, drawn, flat, old_pieces, old_rows)
-    new = [path for path in expected if path not in taken and path not in fitted]
+    taken, fitted, unused, missing_layers = _take(setup, source, arrays, theirs, drawn, flat, old_pieces, old_rows)
+    new = [path for path in expected if path not in taken and path not in fitted] + missing_layers
     lacking = [path for path in new if path not in drawn]
     _check_taken(setup.config, source, theirs.config, lacking, unused, bool(taken or fitted))
     say(f"starting from {name}: {len(taken)} of {len(expected)} parameters taken as they are")
@@ -312,9 +313,10 @@ def _take(
     flat: dict[str, jax.Array],
     old_pieces: Mapping[int, list[int]],
     old_rows: np.ndarray | None,
-) -> tuple[list[str], list[str], list[str]]:
-    """Puts parameters of the source into `flat`; the paths of those taken as they are, fitted, and not used."""
-    expected, taken, fitted, unused = stored_params(setup.network), [], [], []
+) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Puts parameters of the source into `flat`; the paths of those taken as they are, fitted, and not used, and
+    "path[layers]" of fitted ones whose other layers the source has."""
+    expected, taken, fitted, unused, missing_layers = stored_params(setup.network), [], [], [], []
     common = min(theirs.config.vocab_size, setup.config.model.vocab_size)
     renamed: dict[str, str] = {}
     for reader in foreign.readers():
@@ -335,10 +337,21 @@ def _take(
         if fit is None:
             unused.append(path)
             continue
-        (taken if fit is array else fitted).append(path)
+        is_missing = np.ma.getmask(fit)
+        if is_missing.all():
+            continue
+        if is_missing.any():
+            missing_layers.append(f"{path}{np.flatnonzero(is_missing.reshape(len(fit), -1).all(1)).tolist()}")
+        (taken if fit is array and not is_missing.any() else fitted).append(path)
         for piece, at in parts.places(path, setup.layout.parts):
-            flat[piece] = weights.placed(fit[at], flat[piece].sharding)
-    return taken, fitted, unused
+            flat[piece] = _in_place_of(flat[piece], fit[at])
+    return taken, fitted, unused, missing_layers
+
+
+def _in_place_of(drawn: jax.Array, array: np.ndarray) -> jax.Array:
+    """A parameter of the source where the drawn one was, of which the layers stay that the source lacks."""
+    new, is_missing = weights.placed(array, drawn.sharding), np.ma.getmask(array)
+    return jax.jit(jnp.where, out_shardings=drawn.sharding)(is_missing, drawn, new) if is_missing.any() else new
 
 
 def _vocabulary_rule(config: Config, source: InitConfig, their_size: int) -> tuple[InitConfig, bool]:

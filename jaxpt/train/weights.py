@@ -248,7 +248,8 @@ def open_weights(
     Args:
       path: a run_dir, one of its `checkpoints/STEP`, or a directory in Hugging Face's form.
       step: which checkpoint; by default the newest, of a finished run with a task the best.
-      partial: a Hugging Face directory may lack tensors, or have others.
+      partial: a Hugging Face directory may lack tensors, or have others; missing layers are masked, as
+        `foreign.Opened` says.
       settings: what of a checkpoint is compared before it is read; its run's own by default.
 
     Returns:

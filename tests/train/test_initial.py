@@ -1,19 +1,23 @@
 """Fine-tuning that starts from a pretrained model: which parameters of its heads are taken."""
 
 import json
+import re
 
 import jax
 import numpy as np
 import optax
 import pytest
+from flax import traverse_util
 
 from jaxpt import config as configs
 from jaxpt import hf
 from jaxpt.config import InitConfig, build
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import words
-from jaxpt.hf import directory, origin, reader, verify
+from jaxpt.errors import UserError
+from jaxpt.hf import directory, files, origin, reader, verify
 from jaxpt.inference import static_vectors
+from jaxpt.models import parts
 from jaxpt.models.heads import classes, masked_lm
 from jaxpt.models.network import Network
 from jaxpt.models.stored import stored_params
@@ -83,6 +87,37 @@ def test_pooled_states_are_those_of_transformers(name, tmp_path):
     found = np.asarray(bound.heads["pooler"](ours[:, 0] if "mean" not in name else mean))
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
     assert classes.name_of(setup.network.heads) == "classes"
+
+
+QUERY = "model/encoder/segment_0/block_0/attention/query/kernel"
+
+
+@pytest.mark.parametrize("trainable", [None, ["model/encoder[2:]", "heads"]], ids=["whole", "in parts"])
+def test_of_a_stack_the_layers_that_a_directory_has_are_taken(trainable, tmp_path):
+    """The others stay as they were drawn, and are named; without `partial` they are missed."""
+    model = {**families.MODELS["bert"], "layers": 3}
+    config = families.config("bert", model=model, train={"trainable": trainable})
+    network, params = fresh(config.model)
+    hf.save(tmp_path, network, params)
+    known = dict(files.Tensors(tmp_path))
+    del known["bert.encoder.layer.1.attention.self.query.weight"]
+    files.write(tmp_path, {name: (x.shape, x.dtype) for name, x in known.items()}, known.items())
+    setup, lines = state.setup(config, jax.devices()[:1]), []
+    flat = traverse_util.flatten_dict(jax.device_get(setup.init().params), sep="/")
+    for path, x in traverse_util.flatten_dict(params, sep="/").items():
+        for piece, at in parts.places(path, setup.layout.parts):
+            is_gone = np.zeros(x.shape, bool)
+            is_gone[1:2] = path == QUERY
+            flat[piece] = np.where(is_gone[at], flat[piece], x[at])
+    begun = initial.start(setup, InitConfig(path=str(tmp_path), partial=True), lines.append)
+    jax.tree.map(np.testing.assert_array_equal, traverse_util.flatten_dict(begun.params, sep="/"), flat)
+    assert lines[1] == f"  fitted: {QUERY}" and lines[2].startswith("  new: ") and lines[2].endswith(f"{QUERY}[1]")
+    if trainable is None:
+        others: list[str] = []
+        initial.start(setup, InitConfig(path=str(tmp_path), partial=True, layers=(2, 0, 2)), others.append)
+        assert not any(QUERY in line for line in others), "each of these layers is there"
+        with pytest.raises(UserError, match=rf"lacks or has in another shape .*{re.escape(QUERY)}\[1\]"):
+            initial.start(setup, InitConfig(path=str(tmp_path)), lines.append)
 
 
 OBJECTIVES = [
