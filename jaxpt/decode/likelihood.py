@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jaxpt.config import ModelConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.decode import batching
 from jaxpt.decode.packed import Row, score_rows
@@ -135,8 +136,9 @@ def lay(
       The rows of each continuation.
 
     Raises:
-      UserError: an empty continuation, one that is longer than the model's positions, or a model that predicts no
-        tokens. What is wrong with one text begins with "context" or "continuation" and its index.
+      UserError: an empty continuation, one that is longer than the model's positions, a form or unit that has no
+        effect on the model, or a model that predicts no tokens. What is wrong with one text begins with "context" or
+        "continuation" and its index.
     """
     if len(contexts) != len(continuations):
         raise UserError(f"{len(contexts)} contexts and {len(continuations)} continuations: there must be as many")
@@ -145,7 +147,9 @@ def lay(
             raise UserError(f"continuation {item}: has no tokens, at least 1 is needed")
     batching.check_ids("context", contexts, network.config.vocab_size)
     batching.check_ids("continuation", continuations, network.config.vocab_size)
+    check_settings(network.config, form, None if unit == "piece" else unit)
     layout = objective.text_format(network.config, vocabulary, mode="S2S", language=language)
+    check_unit(network.config, unit, layout)
     pairs = _Pairs(network, vocabulary, layout, list(map(list, contexts)), list(map(list, continuations)))
     if network.config.family == "encoder_decoder":
         rows = pairs.of_encoder_decoder(objective, form)
@@ -154,6 +158,31 @@ def lay(
     else:
         rows = pairs.of_masked(unit, word_starts)
     return Laid(rows, layout, len(pairs.truncated))
+
+
+def check_settings(
+    model: ModelConfig, form: Literal["plain", "span"] | None, unit: Literal["piece", "word"] | None
+) -> None:
+    """Checks that a form or a unit has an effect on models of this family.
+
+    Args:
+      model: of any family.
+      form: of an encoder-decoder; None where none is given.
+      unit: of an encoder; None where none is given.
+
+    Raises:
+      UserError: it has none; the message begins with "form" or "unit".
+    """
+    for name, value, family in (("form", form, "encoder_decoder"), ("unit", unit, "encoder")):
+        if value is not None and model.family != family:
+            reason = f"{model.kind} is an {model.family}".replace("an d", "a d").replace("_", "-")
+            raise UserError(f"{name}: is for {family.replace('_', '-')}s, and {reason}; leave it out")
+
+
+def check_unit(model: ModelConfig, unit: Literal["piece", "word"], layout: Format) -> None:
+    """Raises UserError where words are wanted of an encoder that is scored left to right: XLNet."""
+    if unit == "word" and layout.permutes:
+        raise UserError(f"unit: word has no effect on {model.kind}, which is scored left to right; leave it out")
 
 
 def resolve_form(form: Literal["plain", "span"] | None, layout: Format) -> Literal["plain", "span"]:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from jaxpt.config import NonNegativeInt, Overrides, PositiveInt
-from jaxpt.decode import prompts
+from jaxpt.decode import likelihood, prompts
 from jaxpt.decode.engine import Prompt
 from jaxpt.decode.options import Options, StopStrings
 from jaxpt.errors import UserError
 from jaxpt.evals import generation
 from jaxpt.evals.few_shot import baselines, measures, scoring, task
 from jaxpt.evals.few_shot.examples import Example, check_first_rows, examples
-from jaxpt.evals.few_shot.model import Complete, NetworkModel, check_settings
+from jaxpt.evals.few_shot.model import Complete, NetworkModel
 from jaxpt.train import foreign
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -55,7 +55,7 @@ class Harness(Evaluator):
     """Of an encoder: one token is masked, or the later ones of its word too."""
 
     def check(self, config: Config) -> None:
-        check_settings(config.model, self.form, None if self.unit == "piece" else self.unit)
+        likelihood.check_settings(config.model, self.form, None if self.unit == "piece" else self.unit)
         if self.data and not Path(self.data).is_dir():
             raise UserError(f"data: {self.data}: no such directory")
         try:

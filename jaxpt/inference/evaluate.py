@@ -19,11 +19,12 @@ import numpy as np
 
 from jaxpt.config import DistributedConfig, MeshConfig
 from jaxpt.data import tables
+from jaxpt.decode import likelihood
 from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot import baselines, measures, scoring, task
 from jaxpt.evals.few_shot.examples import Example, examples
-from jaxpt.evals.few_shot.model import NetworkModel, check_settings
+from jaxpt.evals.few_shot.model import NetworkModel
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.inference import files, loaded, opening
 from jaxpt.inference.loaded import Loaded
@@ -122,11 +123,9 @@ def evaluate(
     chosen, step = opening.resolve_checkpoint(path)
     model = loaded.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
     try:
-        check_settings(model.network.config, form, unit)
+        asks = make_adapter(model, form, unit)
     except UserError as error:
         raise UserError(f"--{error}") from None
-    unit = unit or "piece"
-    asks = make_adapter(model, form, unit)
     for harness_task, _, of_task in task_examples:
         asks.check(harness_task)
         asks.check_examples(harness_task, of_task)
@@ -134,8 +133,8 @@ def evaluate(
     earlier = _earlier(folder)
     say(f"{path}: {model.network.config.kind}, {asks.scoring_method}")
     settings = {
-        "model": str(hub.local(path).resolve()), "step": step, "seed": seed, "form": form, "unit": unit,
-        "dtype": jnp.dtype(compute_dtype(model.network.config)).name,
+        "model": str(hub.local(path).resolve()), "step": step, "seed": seed, "form": form,
+        "unit": unit or "piece", "dtype": jnp.dtype(compute_dtype(model.network.config)).name,
     }  # fmt: skip
     task_results = []
     for harness_task, n, of_task in task_examples:
@@ -158,21 +157,29 @@ def evaluate(
     return task_results
 
 
-def make_adapter(model: Loaded, form: Literal["plain", "span"] | None, unit: Literal["piece", "word"]) -> NetworkModel:
+def make_adapter(
+    model: Loaded, form: Literal["plain", "span"] | None, unit: Literal["piece", "word"] | None
+) -> NetworkModel:
     """A loaded model as the harness asks it.
 
     Args:
       model: of any family.
-      form: of an encoder-decoder.
-      unit: of an encoder.
+      form: of an encoder-decoder; by default as it was pretrained.
+      unit: of an encoder; `piece` by default.
+
+    Raises:
+      UserError: `form` or `unit` has no effect on the model; the message begins with its name.
     """
+    likelihood.check_settings(model.network.config, form, unit)
 
     def complete(prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
         completions = model.generate(list(prompts), max_new_tokens=max_new_tokens, stop=tuple(stop))
         return [samples[0].text if samples else "" for samples in completions]
 
     writes = None if model.family == "encoder" else complete
-    return NetworkModel(model.network, model.params, model.reader, writes, form=form, unit=unit, current=model.current)
+    return NetworkModel(
+        model.network, model.params, model.reader, writes, form=form, unit=unit or "piece", current=model.current
+    )
 
 
 def _read(

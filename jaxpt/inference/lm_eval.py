@@ -43,7 +43,7 @@ class JaxptLM(LM):
         self,
         path: str,
         form: Literal["plain", "span"] | None = None,
-        unit: Literal["piece", "word"] = "piece",
+        unit: Literal["piece", "word"] | None = None,
         batch_size: int | str | None = None,
         dtype: Literal["auto", "float32", "bfloat16"] | None = None,
         **ignored: Any,
@@ -53,22 +53,26 @@ class JaxptLM(LM):
         Args:
           path: RUN_DIR, RUN_DIR/checkpoints/STEP or HF_DIR.
           form: of an encoder-decoder: the target, or a missing span; by default as it was pretrained.
-          unit: of an encoder: mask one token, or the later ones of its word too.
+          unit: of an encoder: mask one token (`piece`, the default), or the later ones of its word too (`word`).
           batch_size: rows that are generated at a time; batches of likelihoods have a number of tokens.
           dtype: compute dtype.
           **ignored: what lm-eval gives to every model: `device`, `max_batch_size`.
 
         Raises:
-          UserError: an unknown argument, or as `jaxpt.load`.
+          UserError: an unknown argument, one that has no effect on the model, or as `jaxpt.load`.
         """
         super().__init__()
         for name in ignored.keys() - {"device", "max_batch_size"}:
             raise UserError(f"--model_args: {name}: wants path, form, unit, batch_size or dtype")
-        if form not in (None, "plain", "span") or unit not in ("piece", "word"):
+        if form not in (None, "plain", "span") or unit not in (None, "piece", "word"):
             raise UserError(f"--model_args: form={form}, unit={unit}: form is plain or span, unit piece or word")
         rows = int(batch_size) if str(batch_size).isdecimal() else 32  # not `auto`
         self._loaded = loaded.load(path, batch_size=rows, dtype=dtype)
-        self._asks = evaluate.make_adapter(self._loaded, form, unit)
+        try:
+            self._asks = evaluate.make_adapter(self._loaded, form, unit)
+        except UserError as error:
+            raise UserError(f"--model_args: {error}") from None
+        self._asks.check_settings()
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(Σ log p, whether each token is the first choice) of each (context, continuation)."""

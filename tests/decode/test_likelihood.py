@@ -330,6 +330,13 @@ def test_bad_input_is_one_line():
         loglikelihood(*given[:3], Vocabulary(V), [[]], [[7]])
     with pytest.raises(UserError, match="unit: word needs"):
         loglikelihood(*network("bert"), [[5]], [[7]], unit="word")
+    for name, settings, words in (
+        ("gpt2", {"form": "span"}, "form: is for encoder-decoders, and gpt2 is a decoder"),
+        ("t5", {"unit": "word"}, "unit: is for encoders, and t5 is an encoder-decoder"),
+        ("xlnet", {"unit": "word"}, "unit: word has no effect on xlnet, which is scored left to right"),
+    ):
+        with pytest.raises(UserError, match=words):
+            loglikelihood(*network(name), [[5]], [[7]], **settings)
     with pytest.raises(UserError, match="form: span needs an objective that fills spans"):
         from jaxpt.objectives.seq2seq import Seq2Seq
 

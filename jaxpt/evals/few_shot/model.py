@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxpt.config import ModelConfig
 from jaxpt.decode import likelihood
 from jaxpt.decode.engine import Prompt
 from jaxpt.decode.likelihood import Likelihood
@@ -35,25 +34,6 @@ BLOCK = {"encoder": (64, 0), "encoder_decoder": (32, 224), "decoder": (2048, 1)}
 """Family → (tokens that are scored together, tokens before them) of a long text, as far as the model's positions go."""
 Complete = Callable[[Sequence[Prompt], int, Sequence[str]], list[str]]
 """(prompts, most new tokens, stop strings) → answers."""
-
-
-def check_settings(
-    model: ModelConfig, form: Literal["plain", "span"] | None, unit: Literal["piece", "word"] | None
-) -> None:
-    """Checks that a form or a unit has an effect on models of this family.
-
-    Args:
-      model: of any family.
-      form: of an encoder-decoder; None where none is given.
-      unit: of an encoder; None where none is given.
-
-    Raises:
-      UserError: it has none; the message begins with "form" or "unit".
-    """
-    for name, value, family in (("form", form, "encoder_decoder"), ("unit", unit, "encoder")):
-        if value is not None and model.family != family:
-            reason = f"{model.kind} is an {model.family}".replace("an d", "a d").replace("_", "-")
-            raise UserError(f"{name}: is for {family.replace('_', '-')}s, and {reason}; leave it out")
 
 
 class NetworkModel:
@@ -123,7 +103,7 @@ class NetworkModel:
         """Raises UserError for a task that this model cannot answer, or for settings that are not for the model."""
         if task.form != "similarity":
             self._reader.objective.check_writes(self._network.config.kind)
-        self._check_settings()
+        self.check_settings()
         if task.form != "generate_until":
             return
         if self._complete is None or self._network.config.family == "encoder":
@@ -157,14 +137,13 @@ class NetworkModel:
                 form=self._form, language=reader.language,
             )  # fmt: skip
 
-    def _check_settings(self) -> None:
+    def check_settings(self) -> None:
         """Raises UserError for a form that was not trained, a unit without effect, or a language that is missing."""
         reader, config, layout = self._reader, self._network.config, self._reader.format("S2S")
         if config.family == "encoder_decoder":
             form = likelihood.resolve_form(self._form, layout)
             likelihood.blank_ids(form, layout, reader.objective, reader.vocabulary)
-        if self._unit == "word" and layout.permutes:
-            raise UserError(f"unit: word has no effect on {config.kind}, which is scored left to right; leave it out")
+        likelihood.check_unit(config, self._unit, layout)
 
     def completions(self, prompts: Sequence[str], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
         """See `scoring.Model`."""

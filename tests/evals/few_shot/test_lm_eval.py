@@ -89,6 +89,11 @@ def test_the_adapter_says_what_jaxpt_says(tmp_path, family):
         adapter.generate_until(requests("generate_until", [("a", {"foo": 1})]))
     with pytest.raises(UserError, match="pth: wants path"):
         JaxptLM(path, pth="x")
+    assert JaxptLM(path, form="plain" if family == "t5" else None, unit="word" if family == "bert" else None)
+    for setting, value, of in (("form", "plain", "t5"), ("unit", "piece", "bert")):
+        if family != of:
+            with pytest.raises(UserError, match=f"--model_args: {setting}: is for encoder"):
+                JaxptLM(path, **{setting: value})
 
 
 ROWS = {

@@ -5,10 +5,11 @@ import dataclasses
 
 import pytest
 
+from jaxpt.decode import likelihood
 from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot.examples import Example
-from jaxpt.evals.few_shot.model import NetworkModel, check_settings
+from jaxpt.evals.few_shot.model import NetworkModel
 from jaxpt.evals.few_shot.task import HarnessTask
 from jaxpt.objectives.formats import Format
 from jaxpt.objectives.mbart import MBart
@@ -110,11 +111,11 @@ def test_a_text_that_cannot_be_scored_is_named_by_its_row(models, family, form, 
 def test_settings_without_effect_on_a_family_are_refused():
     encoder, decoder, both = (families.config(family).model for family in ("bert", "gpt2", "t5"))
     for model, form, unit in ((encoder, None, "word"), (both, "span", None), (decoder, None, None)):
-        check_settings(model, form, unit)
+        likelihood.check_settings(model, form, unit)
     with pytest.raises(UserError, match=r"^form: is for encoder-decoders, and bert is an encoder; leave it out$"):
-        check_settings(encoder, "span", None)
+        likelihood.check_settings(encoder, "span", None)
     with pytest.raises(UserError, match=r"^unit: is for encoders, and t5 is an encoder-decoder; leave it out$"):
-        check_settings(both, None, "word")
+        likelihood.check_settings(both, None, "word")
 
 
 def test_what_a_models_objective_and_vocabulary_lack_is_refused_before_a_text_is_scored(models):
