@@ -53,8 +53,10 @@ def start(config: DistributedConfig) -> int | None:
     if jax.distributed.is_initialized() or config.processes == 1:
         return None
     place, on_tpu = roll_call.find(config), _on_tpu()
-    if place.processes == 1 if place else not (on_tpu or "OMPI_MCA_orte_hnp_uri" in os.environ):
+    if place.processes == 1 if place else not (on_tpu or roll_call.OPEN_MPI in os.environ):
         return None
+    if place is None and roll_call.OPEN_MPI in os.environ:
+        roll_call.check_open_mpi(os.environ)
     asked = place.processes if place else 0
     if place is not None:
         stamp.set_process(place.process)

@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 
 _VARIABLES = {"coordinator": "JAXPT_COORDINATOR", "processes": "JAXPT_PROCESSES", "process": "JAXPT_PROCESS"}
 _ALONE = "set distributed.processes=1 to run alone"
+OPEN_MPI = "OMPI_MCA_orte_hnp_uri"
+"""The variable by which JAX knows Open MPI."""
 _RETRY_SECONDS = 0.2
 """Time until process 0 is looked for again."""
+_LOOKUP_SECONDS = 2.0
+"""Time until a host that is not known is looked up again."""
 _LATE_SECONDS = 30.0
 """Time in which the others come, once something is wrong."""
 _FEWER = "goes on with "
@@ -133,12 +137,7 @@ def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:
       ProcessInfo(coordinator='gpu07:61444', processes=4, process=3, devices=[1])
     """
 
-    def get(name: str, form: str = "[0-9]+") -> str:
-        if not re.fullmatch(form, value := environment.get(name, "")):
-            is_missing = f"is {value!r}" if value else "is missing"
-            raise UserError(f"{name} {is_missing}, in a Slurm step; give distributed.* or JAXPT_*, or {_ALONE}")
-        return value
-
+    get = functools.partial(_variable, environment, "in a Slurm step")
     # JAX's own detection does not say which variable is missing, and gives a task that has a node to itself one device.
     if "SLURM_STEP_NUM_TASKS" not in environment or (count := int(get("SLURM_STEP_NUM_TASKS"))) < 2:
         return None
@@ -149,6 +148,30 @@ def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:
     if (process := int(get("SLURM_PROCID"))) >= count:
         raise UserError(f"SLURM_PROCID: {process} is none of 0 … {count - 1}, SLURM_STEP_NUM_TASKS is {count}")
     return ProcessInfo(f"{prefix}{number}:{port}", count, process, devices)
+
+
+def check_open_mpi(environment: Mapping[str, str]) -> None:
+    """Makes sure of the variables of `mpirun`, by which JAX finds the processes: it does not say which is missing.
+
+    Args:
+      environment: of a process that `mpirun` started, by its OPEN_MPI.
+
+    Raises:
+      UserError: one is missing or wrong.
+    """
+    get = functools.partial(_variable, environment, "under Open MPI's mpirun")
+    get(OPEN_MPI, r"[0-9]+\..*")  # the job, and the address of which JAX says in a line if it is none
+    size, rank, _ = (int(get(f"OMPI_COMM_WORLD_{name}")) for name in ("SIZE", "RANK", "LOCAL_RANK"))
+    if rank >= size:
+        raise UserError(f"OMPI_COMM_WORLD_RANK: {rank} is none of 0 … {size - 1}, OMPI_COMM_WORLD_SIZE is {size}")
+
+
+def _variable(environment: Mapping[str, str], where: str, name: str, form: str = "[0-9]+") -> str:
+    """The value of a launcher's variable; UserError where it is missing or has another form."""
+    if not re.fullmatch(form, value := environment.get(name, "")):
+        is_missing = f"is {value!r}" if value else "is missing"
+        raise UserError(f"{name} {is_missing}, {where}; give distributed.* or JAXPT_*, or {_ALONE}")
+    return value
 
 
 def call_roll(place: ProcessInfo, timeout: float, failure: str = "", min_processes: int | None = None) -> ProcessInfo:
@@ -354,20 +377,36 @@ async def _report(place: ProcessInfo, timeout: float, failure: str) -> str:
     end = time.monotonic() + timeout
     host = socket.gethostname()
     caller = signed_calls.Caller(process=place.process, processes=place.processes, host=host, failure=failure)
-    why = ""
+    late, why = f"process {place.process} did not find process 0 there in time (distributed.timeout)", ""
+    if not await _is_known(place, end):
+        return f"{place.where} {late}; the host {place.address[0]} is not known"
     while True:
         try:
             # Process 0 waits from its own start on, which may have been a moment ago.
             return await signed_calls.call(place.address, _token(place, os.environ), caller, end, timeout)
         except signed_calls.EndedError:
             return f"{place.where} process 0 has ended"
-        except socket.gaierror:
-            return f"{place.where} process {place.process} does not know the host {place.address[0]}"
         except signed_calls.StrangerError as error:
             why = f"; what listens there {error}: another run, or another JAXPT_TOKEN?"
         except OSError:
             pass
         if time.monotonic() > end:
-            late = f"process {place.process} did not find process 0 there in time (distributed.timeout)"
             return f"{place.where} {late}{why}"
         await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _is_known(place: ProcessInfo, end: float) -> bool:
+    """Waits until the coordinator's host has an address; False where it has none in time. Names of pods appear late."""
+    is_noted = False
+    while True:
+        try:
+            return bool(await asyncio.get_running_loop().getaddrinfo(*place.address))
+        except socket.gaierror:
+            pass
+        if (left := end - time.monotonic()) <= 0:
+            return False
+        if not is_noted:
+            host = f"the host {place.address[0]} is not known yet"
+            errors.note(f"{place.where} {host}; it is looked up again until distributed.timeout")
+            is_noted = True
+        await asyncio.sleep(min(_LOOKUP_SECONDS, left))

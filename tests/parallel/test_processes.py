@@ -66,6 +66,33 @@ def test_what_is_missing_or_wrong_is_named(monkeypatch, settings, words):
     assert "\n" not in str(caught.value)
 
 
+OPEN_MPI = {
+    "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911", "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("OMPI_COMM_WORLD_SIZE", None, r"OMPI_COMM_WORLD_SIZE is missing, under Open MPI's mpirun; give distributed"),
+        ("OMPI_COMM_WORLD_RANK", "x", "OMPI_COMM_WORLD_RANK is 'x', under Open MPI's mpirun"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", None, "OMPI_COMM_WORLD_LOCAL_RANK is missing"),
+        ("OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_RANK: 2 is none of 0 … 1, OMPI_COMM_WORLD_SIZE is 2"),
+        ("OMPI_MCA_orte_hnp_uri", "here", "OMPI_MCA_orte_hnp_uri is 'here'"),
+    ],
+)
+def test_what_open_mpi_says_wrong_is_named(monkeypatch, name, value, words):
+    for variable, text in {**OPEN_MPI, name: value}.items():
+        monkeypatch.delenv(variable, raising=False)
+        if text is not None:
+            monkeypatch.setenv(variable, text)
+    with pytest.raises(UserError, match=words):
+        processes.start(DistributedConfig())
+    roll_call.check_open_mpi(OPEN_MPI)
+    roll_call.check_open_mpi(OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1314521088.0;tcp6://[fe80::b9b,2620:10d::2]:43370"})
+
+
 @pytest.mark.parametrize("others", [{}, {"JAXPT_PROCESS": "0"}, {"SLURM_STEP_NUM_TASKS": "2"}])
 def test_one_process_is_alone(monkeypatch, others):
     for name, value in {"JAXPT_PROCESSES": "1", **others}.items():

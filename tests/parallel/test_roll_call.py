@@ -66,12 +66,12 @@ def test_what_slurm_says_wrong_is_named(found, wrong, words):
         found(**{"SLURM_STEP_NODELIST": "a1", "SLURM_STEP_TASKS_PER_NODE": "2"} | wrong)
 
 
-def rolls(numbers, count, counts=None, failed=None, fewest=None):
+def rolls(numbers, count, counts=None, failed=None, fewest=None, host="localhost"):
     """What each of these processes hears, "" when all are there; else its new place, if some go on.
 
     The time of process 0 is over as soon as all of these have called.
     """
-    coordinator = f"localhost:{free_port()}"
+    coordinator = f"{host}:{free_port()}"
 
     class Roll(roll_call._Roll):
         def _take(self, caller):
@@ -137,13 +137,36 @@ def test_who_has_failed_is_said_to_all():
     assert rolls([0, 1, 2], 3, failed={2: "no file"}) == ["process 2 failed: no file"] * 3
 
 
-def test_a_host_that_nobody_knows_is_said_at_once():
-    """No other try finds it."""
+def test_a_host_that_nobody_knows_is_said_in_the_end(monkeypatch):
+    """It may be known to another try."""
+    notes = []
+    monkeypatch.setattr(errors, "note", notes.append)
     place = roll_call.ProcessInfo("no such host:1", 2, 1)
-    words = "distributed.coordinator: no such host:1: process 1 does not know the host no such host"
-    with pytest.raises(UserError) as caught:
-        roll_call.call_roll(place, 60.0)
-    assert str(caught.value) == words and not isinstance(caught.value, RetryableError)
+    late = "process 1 did not find process 0 there in time (distributed.timeout); the host no such host is not known"
+    with pytest.raises(RetryableError) as caught:
+        roll_call.call_roll(place, 0.1)
+    assert str(caught.value) == f"distributed.coordinator: no such host:1: {late}"
+    assert notes == ["distributed.coordinator: no such host:1: the host no such host is not known yet; it is looked up "
+                     "again until distributed.timeout"]  # fmt: skip
+
+
+def test_a_host_whose_name_appears_late_is_found(monkeypatch):
+    """As those of pods: the name server does not know it at first."""
+    notes, looked_up, getaddrinfo = [], [], socket.getaddrinfo
+
+    def of_late(host, *more, **options):
+        if host == "pod-0.late":
+            looked_up.append(host)
+            if len(looked_up) < 3:
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            host = "localhost"
+        return getaddrinfo(host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", of_late)
+    monkeypatch.setattr(errors, "note", notes.append)
+    monkeypatch.setattr(roll_call, "_LOOKUP_SECONDS", 0.01)
+    assert rolls([0, 1], 2, host="pod-0.late") == ["", ""]
+    assert len(notes) == 1 and len(looked_up) > 2
 
 
 def test_a_process_0_that_ends_before_all_are_there_is_said():
