@@ -77,8 +77,12 @@ class Decoder:
     """Attention is bidirectional in the prompt (prefix LM)."""
 
     def logits(self, bound: Bound, hidden_BxLxD: jax.Array) -> jax.Array:
-        """Logits of the last position: [B, V]; the vocabulary keeps its padding, so a sharded axis stays divisible."""
-        return bound.logits(hidden_BxLxD[:, -1], padded=True)
+        """Logits of the last position: [B, V]; the vocabulary keeps its padding, so a sharded axis stays divisible.
+
+        Padding is excluded as what options ban is: else it would be left where they ban all tokens.
+        """
+        logits_BxV, size = bound.logits(hidden_BxLxD[:, -1], padded=True), self.network.config.vocab_size
+        return jnp.where(jnp.arange(logits_BxV.shape[-1]) < size, logits_BxV, -jnp.inf)
 
     def start(self, bound: Bound, prompts: Prompts, slots: int) -> tuple[jax.Array, Cache]:
         """Reads the prompts: (logits of their last tokens, cache)."""
@@ -151,16 +155,17 @@ class Decoder:
         return History(tokens_BxT, prompts.length_B, prompts.length_B)
 
     def advance(self, state: State, logits_BxV: jax.Array) -> State:
-        """Chooses the next token of the rows that are not done."""
+        """Chooses the next token of the rows that are not done; one whose options ban all tokens ends without it."""
         keys_B = jax.random.wrap_key_data(state.keys_B) if self.options.temperature else None
         choice = choose(logits_BxV, state.history, self.options, keys_B)
-        goes_on_B = ~state.done_B
+        goes_on_B = ~state.done_B & ~choice.is_banned_B
         is_next_BxT = (jnp.arange(self.columns) == state.history.length_B[:, None]) & goes_on_B[:, None]
         length_B = state.history.length_B + goes_on_B
         history = state.history.replace(
             tokens_BxT=jnp.where(is_next_BxT, choice.token_B[:, None], state.history.tokens_BxT), length_B=length_B
         )
         ends_B = jnp.isin(choice.token_B, jnp.array(self.options.eos, jnp.int32)) | (length_B >= state.limit_B)
+        ends_B |= choice.is_banned_B
         logprobs = state.logprobs_BxT
         if logprobs is not None:
             logprobs = jnp.where(is_next_BxT, choice.logprob_B[:, None], logprobs)

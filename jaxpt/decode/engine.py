@@ -48,8 +48,8 @@ class Generated:
     sample: int
     tokens: list[int]
     """Generated ids without the prompt, with EOS if there is one."""
-    finish: Literal["eos", "length", "stop"]
-    """Why it ended: EOS, the limit of tokens, or the caller's `watch`."""
+    finish: Literal["eos", "length", "stop", "banned"]
+    """Why it ended: EOS, the limit of tokens, the caller's `watch`, or options that ban every next token."""
     logprobs: list[float] | None = None
     """log p of each token by the model, before penalties and filters; of beams, after penalties."""
     score: float | None = None
@@ -276,8 +276,8 @@ class Engine:
         self, state: State, owners: list[tuple[int, int] | None], options: Options, watch: Watch | None
     ) -> tuple[list[Generated], np.ndarray]:
         """What is done, whose rows become free; and the rows that `watch` ended."""
-        small = (state.history, state.done_B, state.logprobs_BxT)
-        history, done_B, logprobs_BxT = jax.tree.map(to_host, small)
+        small = (state.history, state.done_B, state.limit_B, state.logprobs_BxT)
+        history, done_B, limit_B, logprobs_BxT = jax.tree.map(to_host, small)
         generated, stopped = [], np.zeros(len(owners), bool)
         for row, owner in enumerate(owners):
             if owner is None or not (done_B[row] or watch is not None):
@@ -287,7 +287,7 @@ class Engine:
             stopped[row] = watch is not None and watch(*owner, ids)
             if not (done_B[row] or stopped[row]):
                 continue
-            at_end = "eos" if ids and ids[-1] in options.eos else "length"
+            at_end = "eos" if ids and ids[-1] in options.eos else "length" if end >= limit_B[row] else "banned"
             logprobs = None if logprobs_BxT is None else logprobs_BxT[row, first:end].tolist()
             generated.append(Generated(*owner, ids, "stop" if stopped[row] else at_end, logprobs))
             owners[row] = None

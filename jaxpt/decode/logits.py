@@ -43,7 +43,7 @@ def process(logits_BxV: jax.Array, history: History, options: Options) -> jax.Ar
     and only where the temperature is above 0. What is off costs nothing.
 
     Args:
-      logits_BxV: logits, or log-probabilities (beam search). Padding columns are −1e9 or −inf.
+      logits_BxV: logits, or log-probabilities (beam search). Padding columns are −inf.
       history: the tokens so far.
       options: static.
 

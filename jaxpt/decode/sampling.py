@@ -19,6 +19,8 @@ class Choice:
 
     token_B: jax.Array
     """int32."""
+    is_banned_B: jax.Array
+    """bool: `process` excludes all tokens, this one too."""
     logprob_B: jax.Array | None = None
     """float32, among the model's logits, before `process`."""
 
@@ -64,10 +66,10 @@ def choose(logits_BxV: jax.Array, history: History, options: Options, keys_B: ja
         noise_BxV = gumbel(keys_B, history.length_B, logits_BxV.shape[-1])
         # Near 0 the sum loses nothing of the noise to rounding.
         scores_BxV = processed_BxV - processed_BxV.max(-1, keepdims=True) + noise_BxV
-    token_B = argmax(scores_BxV)
+    token_B, is_banned_B = argmax(scores_BxV), processed_BxV.max(-1) == -jnp.inf
     if not options.scores:
-        return Choice(token_B)
-    return Choice(token_B, logprob(logits_BxV.astype(jnp.float32), token_B))
+        return Choice(token_B, is_banned_B)
+    return Choice(token_B, is_banned_B, logprob(logits_BxV.astype(jnp.float32), token_B))
 
 
 def argmax(x_BxV: jax.Array) -> jax.Array:

@@ -198,7 +198,10 @@ def note_blank(answer: Answer) -> None:
     if isinstance(answer, Texts) and not answer.completions:
         errors.note("beam search found no continuation within these options")
     for completion in answer.completions if isinstance(answer, Texts) else ():
-        if not completion.text:
+        if completion.finish == "banned":
+            count = len(completion.tokens)
+            errors.note(f"a continuation ends after {count} tokens: these options ban every token that could follow")
+        elif not completion.text:
             reason = {"stop": "a stop string came first", "eos": "the end token came first"}.get(
                 completion.finish, f"its {len(completion.tokens)} tokens have no text"
             )

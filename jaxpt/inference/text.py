@@ -31,8 +31,8 @@ class Completion:
     """Up to EOS or the stop string, neither included."""
     tokens: list[int]
     """Generated ids; with EOS if there is one, before the stop string if there is one."""
-    finish: Literal["eos", "length", "stop"]
-    """Why it ended: EOS, the limit of tokens, or a stop string."""
+    finish: Literal["eos", "length", "stop", "banned"]
+    """Why it ended: EOS, the limit of tokens, a stop string, or options that ban every token that could follow."""
     logprobs: list[float] | None = None
     """log p of each token, with `scores=True`."""
     score: float | None = None

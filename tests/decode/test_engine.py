@@ -132,6 +132,19 @@ def test_greedy_takes_the_most_likely_token_without_a_cache_too(name):
     assert len(texts) > (5 if name == "gpt2" else 2) and max(map(len, map(set, texts))) > 3
 
 
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "top_k": 3}, {"beams": 2}], ids=str)
+def test_a_text_ends_where_options_ban_every_token(settings):
+    """No id of the padding is chosen, of which this table has some. Beams that have not ended are none."""
+    options = Options(max_new_tokens=3, suppress=tuple(i for i in range(V) if i != 5), no_repeat_ngram=1, **settings)
+    asked = [Prompt([1, 2, 3]), Prompt([1, 5])]
+    rows = sorted(engine().generate(asked, options), key=lambda row: row.index)
+    ends = [] if options.beams > 1 else [([5], "banned"), ([], "banned")]
+    assert [(row.tokens, row.finish) for row in rows] == ends
+    rows = engine().generate(asked, replace(options, eos=5))
+    ends = {(0, (5,), "eos")} | (set() if options.beams > 1 else {(1, (), "banned")})
+    assert {(row.index, tuple(row.tokens), row.finish) for row in rows} == ends
+
+
 def test_prompts_do_not_compete_for_the_places_of_experts():
     """Texts of an encoder share no capacity, whatever `group_rows` says; with a cache nothing is dropped."""
     options, asked = replace(GREEDY, max_new_tokens=3), prompts("t5")[:3]

@@ -115,9 +115,11 @@ def test_a_text_that_cannot_be_seen_is_described(monkeypatch):
     monkeypatch.setattr(errors, "note", notes.append)
     found = [Completion("\n \n", [9, 9], "length"), Completion("", [2], "eos"), Completion("", [7], "stop")]
     found += [Completion("", [600, 601], "length")]  # ids of the table's padding
-    command.note_blank(Texts([*found, Completion("the cat", [5], "length")]))
+    found += [Completion("the cat", [5, 6], "banned"), Completion("the cat", [5], "length")]
+    command.note_blank(Texts(found))
     command.note_blank(Texts([]))
-    blank, ended, stopped, padding, none = notes
+    blank, ended, stopped, padding, banned, none = notes
+    assert banned == "a continuation ends after 2 tokens: these options ban every token that could follow"
     assert none == "beam search found no continuation within these options"
     assert blank.endswith(r"white space alone: '\n \n'")
     assert ended.endswith("the end token came first") and stopped.endswith("a stop string came first")
