@@ -3,7 +3,8 @@ run_dir has none or its newest one is damaged.
 
 The copy is a run_dir of the same layout, on any mounted file system or bucket: checkpoints, the run's id, config.yaml,
 tokenizer, metrics and run.json. A checkpoint appears there under its name when its copy has the checksums that were
-written with it. A copy that was cut off has the suffix `.partial`, and is begun anew.
+written with it. A copy that was cut off has the suffix `.partial`, and is begun anew. Those that are there when a run
+starts are compared once, and copied again where they are damaged.
 """
 
 from __future__ import annotations
@@ -42,9 +43,19 @@ def _is_whole(run_dir: Path, step: int) -> bool:
     return _checkpoint(run_dir, step).is_dir() and damage(_checkpoint(run_dir, step)) is None
 
 
-def damage(checkpoint: Path) -> str | None:
-    """The first file of `RUN_DIR/checkpoints/STEP` that is missing or altered; None where all are as written."""
-    return next((file for part in PARTS if (file := checksums.damage(checkpoint / part))), None)
+def damage(checkpoint: Path, contents: bool = True) -> str | None:
+    """The first file of `RUN_DIR/checkpoints/STEP` that is missing or altered; None where all are as written.
+
+    `contents`: compare them too, not only which files there are and how long.
+    """
+    return next((file for part in PARTS if (file := checksums.damage(checkpoint / part, contents))), None)
+
+
+def _other_state(source: Path, target: Path) -> str | None:
+    """Says that a copy is whole, but of another state than the checkpoint that the run saved at this step."""
+    files = [[place / part / checksums.NAME for place in (source, target)] for part in PARTS]
+    same = all(mine.read_bytes() == yours.read_bytes() for mine, yours in files)
+    return None if same else f"{target} is no copy of {source}"
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
@@ -150,6 +161,8 @@ class Copier(threading.Thread):
         super().__init__(name="jaxpt-copies", daemon=True)
         self._run_dir, self._copy, self._warn = run_dir, copy, warn
         self._ended, self._failed = threading.Event(), ""
+        self._lock = threading.Lock()
+        """Of whoever changes the copy."""
 
     def run(self) -> None:
         """Copies until `end`."""
@@ -158,6 +171,32 @@ class Copier(threading.Thread):
 
     def copy(self) -> None:
         """Copies what is not there yet."""
+        with self._lock:
+            self._copy_missing()
+
+    def renew(self, contents: bool) -> None:
+        """Copies again what is there damaged, or of another state than the run_dir's checkpoint, if that is whole.
+
+        Args:
+          contents: compare all bytes, not only which files there are and how long.
+        """
+        try:
+            check_same_run(self._run_dir, self._copy)
+        except UserError:  # `copy` says so
+            return
+        for step in sorted({*steps(self._run_dir)} & {*steps(self._copy)}, reverse=True):
+            source, target = (_checkpoint(place, step) for place in (self._run_dir, self._copy))
+            try:
+                reason = damage(target, contents) or _other_state(source, target)
+                with self._lock:
+                    if reason is not None and source.is_dir() and target.is_dir():  # else the run removed it meanwhile
+                        copy_checkpoint(source, target)
+                        self._warn(f"checkpoint.copy_to: {reason}; copied again")
+            except (OSError, UserError, shutil.Error) as error:
+                if source.is_dir():
+                    self._warn(f"checkpoint.copy_to: {error}")
+
+    def _copy_missing(self) -> None:
         failure = None
         try:
             for step in reversed(steps(self._run_dir)):  # the oldest are the next that the run removes
@@ -215,13 +254,16 @@ class Copier(threading.Thread):
 
 
 @contextlib.contextmanager
-def copying(run_dir: Path, copy: str | None, warn: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+def copying(
+    run_dir: Path, copy: str | None, warn: Callable[[str], None], contents: bool = True
+) -> Iterator[Callable[[], None]]:
     """Copies to `checkpoint.copy_to`, if there is one, within this block; at its end all that is finished is copied.
 
     Args:
       run_dir: of the run.
       copy: the second place.
       warn: called with a line where copying fails.
+      contents: as of `Copier.renew`, which begins beside it; only the end of the block waits for that.
 
     Yields:
       What copies the rest before the block ends, for a process that leaves otherwise.
@@ -230,10 +272,13 @@ def copying(run_dir: Path, copy: str | None, warn: Callable[[str], None]) -> Ite
         yield lambda: None
         return
     copier = Copier(run_dir, Path(copy), warn)
+    renewing = threading.Thread(target=copier.renew, args=(contents,), name="jaxpt-renew", daemon=True)
+    renewing.start()
     copier.start()
     try:
         yield lambda: copier.end(waits=True)
     except BaseException:
         copier.end(waits=False)
         raise
+    renewing.join()
     copier.end(waits=True)

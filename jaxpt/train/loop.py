@@ -134,7 +134,8 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         )
         clock.begin(done)
         copied = config.checkpoint.copy_to if checkpoint.is_primary() else None
-        end_copies = stack.enter_context(copies.copying(run_dir, copied, warn))
+        contents = config.checkpoint.verify == "contents"
+        end_copies = stack.enter_context(copies.copying(run_dir, copied, warn, contents))
         end_watch = stack.enter_context(watchdog.watching(config, run_dir, clock, checkpoint.is_primary()))
         run = Run(
             config, setup, run_dir, checkpoints, local, starts, begun, evaluation.Patience(config, meta), timings,

@@ -118,6 +118,34 @@ def test_a_run_that_lost_its_directory_keeps_the_older_ones(places):
     assert copies.steps(copy) == copies.steps(run_dir) == [10, 20, 30]
 
 
+def test_a_damaged_copy_is_renewed(places):
+    """Where the run_dir's checkpoint is whole; and one that has the checksums of another state."""
+    run_dir, copy = places
+    checkpoint(run_dir, 30)
+    shutil.copytree(run_dir, copy)
+    spoil(copy, 10)
+    shutil.rmtree(copy / "checkpoints/20")
+    checkpoint(copy, 20, "the weights before a step that was taken again")
+    spoil(copy, 30)
+    spoil(run_dir, 30)
+    lines = []
+    with copies.copying(run_dir, str(copy), lines.append):
+        pass
+    both, other, damaged = lines
+    mine, theirs = run_dir / "checkpoints", copy / "checkpoints"
+    assert both.startswith(f"checkpoint.copy_to: {theirs}/30: the copy of {mine}/30 is not whole")
+    assert other == f"checkpoint.copy_to: {theirs}/20 is no copy of {mine}/20; copied again"
+    assert damaged.startswith(f"checkpoint.copy_to: {theirs}/10/state/file is altered")
+    for step in (10, 20):
+        name = f"checkpoints/{step}/state"
+        assert not filecmp.dircmp(run_dir / name, copy / name).diff_files
+    file = copy / "checkpoints/10/state/file"
+    file.write_text("x" * (run_dir / "checkpoints/10/state/file").stat().st_size)
+    with copies.copying(run_dir, str(copy), lines.append, contents=False):  # checkpoint.verify: sizes
+        pass
+    assert file.read_text()[:3] == "xxx"
+
+
 def test_figures_that_are_added_later_are_copied(places):
     run_dir, copy = places
     copied(run_dir, copy)
