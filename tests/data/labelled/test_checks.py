@@ -8,6 +8,7 @@ from jaxpt.data.labelled import checks
 from jaxpt.data.tasks.dialogue import DialogueTask
 from jaxpt.errors import UserError
 from jaxpt.objectives.dialogue import Dialogue
+from jaxpt.runtime import progress
 from tests import fine_tuning
 
 TAGS = ["O", "B-good", "I-good"]
@@ -73,17 +74,20 @@ def test_a_file_that_two_paths_of_a_split_name_is_said(tmp_path):
     assert line == f"data.test_path: {tmp_path}/more/test.jsonl: is read twice, {both} both name it; leave one out"
 
 
-def test_labels_of_huge_files_are_looked_at_up_to_a_limit(tmp_path, monkeypatch):
-    made = [{"text": f"a film {n}", "label": ("bad", "good")[n % 2]} for n in range(64)]
-    made[50]["label"] = "gud"
+@pytest.mark.parametrize(
+    ("size", "row", "words"),
+    [(100_001, {"label": "gud"}, "line 100001: label 'gud'"), (64, {"text": None}, "line 64 .*: no column 'text'")],
+)
+def test_each_row_is_looked_at(tmp_path, monkeypatch, capsys, size, row, words):
+    """However many there are; who waits for it is told."""
+    table = [{"text": "a film", "label": ("bad", "good")[n % 2]} for n in range(size)]
+    table[-1] = {key: value for key, value in (table[-1] | row).items() if value is not None}
     task = {"kind": "classification", "labels": ["bad", "good"]}
-    config = fine_tuning.recipe(tmp_path, made=made, task=task)
-    monkeypatch.setattr(checks, "LABELLED_ROWS", 50)
-    checks.check(config)
-    checks._checked.clear()
-    monkeypatch.setattr(checks, "LABELLED_ROWS", 51)
-    with pytest.raises(UserError, match="line 51: label 'gud'"):
+    config = fine_tuning.recipe(tmp_path, made=table, task=task)
+    monkeypatch.setattr(progress, "SECONDS", 0.1)
+    with pytest.raises(UserError, match=words):
         checks.check(config)
+    assert size < 100_000 or "checking the rows of the train set: " in capsys.readouterr().err
 
 
 def test_a_number_is_looked_at_before_a_run(tmp_path):
