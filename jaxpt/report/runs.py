@@ -13,8 +13,9 @@ from jaxpt import config as configs
 from jaxpt import errors
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
-from jaxpt.runtime import disk, plugins
+from jaxpt.runtime import plugins
 from jaxpt.runtime.terminal import NARROW, console, print_records, print_table
+from jaxpt.train import lock
 from jaxpt.train.display import duration
 from jaxpt.train.run_dir import receipt, records
 
@@ -119,13 +120,14 @@ def run(path: Path) -> Run:
       path: has a config.yaml.
     """
     ended, status = {}, "stopped"
+    is_running = lock.is_held(path)  # before run.json, which a run writes at its end
     try:
         lines, damaged = records(path)
         ended = receipt(path)
         config = configs.load(path)
     except (UserError, OSError) as error:
         return Run(str(path), "", f"damaged: {error}", 0, None, None, None, None, None)
-    if _is_held(path):
+    if is_running:
         status = "running"
     elif ended.get("finished"):
         status = "finished"
@@ -147,18 +149,6 @@ def run(path: Path) -> Run:
         max(time.time() - known["time"], 0.0) if "time" in known else None,
         damaged,
     )
-
-
-def _is_held(path: Path) -> bool:
-    """True if a process runs there."""
-    lock = path / ".lock"
-    if not lock.exists():
-        return False
-    try:
-        with lock.open("a+", encoding="utf-8") as file:
-            return not disk.lock(file.fileno())
-    except OSError:  # not ours to write
-        return False
 
 
 # ---- comparison -----------------------------------------------------------------------------------------------------

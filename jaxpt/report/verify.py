@@ -20,7 +20,7 @@ from jaxpt.hf import origin
 from jaxpt.runtime import plugins
 from jaxpt.runtime.disk import read_json
 from jaxpt.runtime.progress import counted
-from jaxpt.train import copies
+from jaxpt.train import copies, lock
 from jaxpt.train import run_dir as run_dirs
 from jaxpt.train.checkpoint import Checkpoints
 from jaxpt.train.lock import hold
@@ -51,12 +51,13 @@ def verify(path: str, say: Callable[[str], None] = print, repair: bool = False) 
         raise UserError(f"{path}: is no run_dir, it holds no checkpoints; nor prepared batches, with {manifest.NAME}")
     for part, fault in parts:
         say(printable(f"{part}: {fault or 'whole'}"))
-        bad += [part] if fault not in (None, _NOT_READ) else []
+        bad += [part] if fault not in (None, _NOT_READ, _NOT_WRITTEN) else []
     say(f"{path}: {f'{len(bad)} not whole: {listed(bad)}' if bad else 'all is whole'}")
     return 2 if bad else 0
 
 
 _NOT_READ = "not compared: only its own code reads it, and verify runs none of a run's"
+_NOT_WRITTEN = "not there yet: the run is under way, and writes it at its end"
 
 
 def _prepared(directory: Path, saved_manifest: manifest.Manifest) -> Iterator[tuple[str, str | None]]:
@@ -91,9 +92,10 @@ def _checked(run_dir: Path, repair: bool) -> Iterator[tuple[str, str | None]]:
     yield "config.yaml", "was changed since the run wrote it (its checksum differs)" if is_changed else None
     last = max((int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit()), default=0)
     wanted = ["tokenizer", "metrics.jsonl"] * (last > 0) + ["run.json"] * (last >= config.train.steps)
+    is_running = lock.is_held(run_dir)
     for name in wanted:  # an imported model has its checkpoint at step 0
         if not (run_dir / name).exists():
-            yield name, "missing"
+            yield name, _NOT_WRITTEN if is_running and name == "run.json" else "missing"
     tokenizer = run_dir / "tokenizer"
     if tokenizer.is_dir() and "." in config.data.tokenizer.kind:
         yield f"tokenizer of kind {config.data.tokenizer.kind}", _NOT_READ
@@ -112,6 +114,8 @@ def _checked(run_dir: Path, repair: bool) -> Iterator[tuple[str, str | None]]:
         for step in checkpoints.steps():
             facts = run_dir / "checkpoints" / str(step) / "_CHECKPOINT_METADATA"  # Orbax's own, without a checksum
             fault = checkpoints.damage(step) or _fault(functools.partial(read_json, facts))
+            if not facts.parent.exists():  # a run under way has removed it
+                continue
             if fault and copy and (copy / "checkpoints" / str(step)).is_dir():
                 fault += f"; {copy} has a copy: `jaxpt verify {shlex.quote(str(run_dir))} --repair` fetches it"
             yield f"checkpoint {step}", fault

@@ -35,6 +35,18 @@ def hold(run_dir: Path) -> Iterator[None]:
         file.truncate(0)
 
 
+def is_held(run_dir: Path) -> bool:
+    """True if a process runs in a run_dir."""
+    path = run_dir / ".lock"
+    if not path.exists():
+        return False
+    try:
+        with path.open("a+", encoding="utf-8") as file:
+            return not disk.lock(file.fileno())
+    except OSError:  # not ours to write
+        return False
+
+
 def wait(run_dir: Path, name: str, say: Callable[[str], None]) -> None:
     """Waits for a trainer that a killed study left running: it stops when it writes to the closed pipe.
 

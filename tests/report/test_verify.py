@@ -9,6 +9,7 @@ from jaxpt import config as configs
 from jaxpt.cli import main
 from jaxpt.config import CheckpointConfig
 from jaxpt.train.checkpoint import Checkpoints
+from jaxpt.train.lock import hold
 from jaxpt.train.run_dir import write_receipt
 from tests.inference.test_loaded import made
 
@@ -82,6 +83,11 @@ def test_files_of_a_trained_run_that_are_gone_are_missed(run_dir, tmp_path, caps
     assert [name for name, fault in faults.items() if fault == "missing"] == ["tokenizer", "metrics.jsonl"]
     (copy / "checkpoints" / f"{steps - 1}").rename(copy / "checkpoints" / f"{steps}")
     assert lines_of(copy, capsys)["run.json"] == "missing"
+    with hold(copy):  # in its last evaluation
+        main(["verify", str(copy)])
+        *_, last = lines = capsys.readouterr().out.splitlines()
+    assert "run.json: not there yet: the run is under way, and writes it at its end" in lines
+    assert "run.json" not in last
 
 
 def test_a_configuration_that_was_edited_is_named(run_dir, tmp_path, capsys):
