@@ -143,7 +143,7 @@ COMMANDS: dict[str, Command] = {
         "jaxpt.inference.vector_tests:sts", "correlate the cosine of sentence vectors with people's scores", (
         _MODEL_OR_VECTORS,
         arg("file", "FILE", "pairs of sentences with a score: .tsv, .csv, .jsonl, …; also .gz"),
-        arg("--layer", "N", "as jaxpt embed (all)"),
+        arg("--layer", "N", "as jaxpt embed (all; of AWD-LSTM -1)"),
         arg("--pool", "NAMES", "mean, cls or last, several with commas (mean)"),
         arg("--columns", "A,B,SCORE", "the columns of the sentences and the score (sentence1,sentence2,score)"),
     ), (

@@ -97,6 +97,8 @@ class ModelConfig(Frozen):
     all on a GPU, up to 24, where nothing is computed again and each GPU has whole weights; else 1."""
     text_layout: ClassVar[str]
     """How texts and special tokens stand in an example of fine-tuning (`jaxpt.objectives.labelled.FAMILIES`)."""
+    equal_widths: ClassVar[bool] = True
+    """True if the states of all layers have one width: they can be compared, and given together."""
     fixed_params: ClassVar[tuple[str, ...]] = ()
     """Paths of parameters that are no weights, but made of the vocabulary (`constants`), and never trained."""
     adapter: AnyAdapter | None = None

@@ -21,20 +21,22 @@ POOLINGS = ("mean", "cls", "last")
 _TITLE = re.compile(r"word[ _]?\d?", re.IGNORECASE)
 
 
-def sts(path: str, file: str, *, layer: str = "all", pool: str = "mean", columns: str = ",".join(COLUMNS)) -> None:
+def sts(
+    path: str, file: str, *, layer: str | None = None, pool: str = "mean", columns: str = ",".join(COLUMNS)
+) -> None:
     """`jaxpt sts`: prints Spearman's and Pearson's correlation, times 100, a line for each layer and pooling.
 
     Args:
       path: RUN_DIR or HF_DIR, or a file of static vectors.
       file: pairs of sentences with a score (`evals.sts.read`).
-      layer: as `words.parse_layer`.
+      layer: as `words.parse_layer`; by default all, of a model whose layers differ in width the last.
       pool: poolings with commas.
       columns: of the sentences and the score, with commas.
 
     Raises:
       UserError: a column is missing, a score is no number, or the model has no such layer or pooling.
     """
-    chosen, names, poolings = parse_layer(layer), tuple(columns.split(",")), pool.split(",")
+    chosen, names, poolings = parse_layer(layer or "all"), tuple(columns.split(",")), pool.split(",")
     if len(names) != 3:
         raise UserError(f"--columns: wants three names, as {','.join(COLUMNS)}, got {columns}")
     if wrong := [name for name in poolings if name not in POOLINGS]:
@@ -45,10 +47,12 @@ def sts(path: str, file: str, *, layer: str = "all", pool: str = "mean", columns
     print(f"{'layer':>8}{'pool':>8}{'Spearman':>10}{'Pearson':>10}")
     sentences = [*pairs.first, *pairs.second]
     if isinstance(model, StaticVectors):
-        if layer != "all" or pool != "mean":
+        if chosen != "all" or pool != "mean":
             raise UserError(f"{path}: has one vector of each word; leave out --layer and --pool")
         _print("words", "mean", model.embed(sentences), pairs.scores)
         return
+    if layer is None and not model.network.config.equal_widths:
+        chosen = -1
     for pooling in poolings:
         embeddings = model.embed(sentences, pooling, chosen)
         layers = np.moveaxis(embeddings, 1, 0) if embeddings.ndim == 3 else [embeddings]

@@ -40,6 +40,7 @@ class AWDLSTMConfig(ModelConfig):
 
     family: ClassVar[str] = "decoder"
     text_layout: ClassVar[str] = "decoder"
+    equal_widths: ClassVar[bool] = False
 
     kind: Literal["awd_lstm"] = "awd_lstm"
     adapter: None = None

@@ -15,7 +15,7 @@ from jaxpt.evals import sts
 from jaxpt.train import state
 from tests import families
 from tests.evals.test_probe import Letters
-from tests.inference.helpers import made
+from tests.inference.helpers import made, run_of
 
 ROWS = "sentence1\tsentence2\tscore\n" + "".join(
     f"the cat sat {'on the mat ' * n}\ta dog ran\t{score}\n" for n, score in enumerate((5, 1.5, 3, 0, 2.25))
@@ -73,6 +73,18 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "v.txt").write_text("cat 1 0\ndog 1 0.5\nmat 0 1\n")
     assert cli.main([argv[0], str(tmp_path / "v.txt"), argv[2]]) == 0
     assert capsys.readouterr().out.splitlines()[2].split()[:2] == ["words", "mean"]
+
+
+@pytest.mark.slow
+def test_of_a_model_whose_layers_differ_in_width_the_last_is_compared(tmp_path, capsys):
+    (tmp_path / "pairs.tsv").write_text(ROWS)
+    run_of(tmp_path / "run", {"kind": "awd_lstm", "embed_dim": 8, "hidden_dim": 12}, "words", "recurrent_lm")
+    argv = ["sts", str(tmp_path / "run"), str(tmp_path / "pairs.tsv")]
+    assert cli.main(argv) == 0
+    _, _, line = capsys.readouterr().out.splitlines()
+    assert line.split()[:2] == ["-1", "mean"]
+    assert cli.main([*argv, "--layer", "all"]) == 2
+    assert "layer: of an awd_lstm only the last one, -1, is given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
