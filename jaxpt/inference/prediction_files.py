@@ -3,6 +3,9 @@
 id, the columns of the input, label, probability, label_2, probability_2, …      csv, tsv, parquet
 id, the columns of the input, label, probability, probabilities: {label: p}      jsonl
 
+Where the input has a column `id` that is not the rows' id (`task.id` names another one, or it is null), that stands in
+`row_id`, and no column of the input changes.
+
 A NaN of the input is null, in CSV and TSV an empty cell, and an infinity is the text Infinity or -Infinity; a column of
 Parquet keeps both.
 """
@@ -90,14 +93,16 @@ def to_records(
       is_flat: a column for each value, for tables; else nested, as JSON has them.
 
     Yields:
-      `id` (the row's number from 0, or the file's id column), the row's columns, and the answer; a field of the answer
-      that is also a column of the input has the prefix `predicted_`, as often as it takes to be no column.
+      `id` (the row's number from 0, or the file's id column), the row's columns, and the answer. The id is in `row_id`
+      where the input has other values in a column `id`. A field of the answer that is also a column of the input has
+      the prefix `predicted_`, as often as it takes to be no column.
     """
     columns = dict.fromkeys(itertools.chain.from_iterable(row.row.values for row in rows))
-    for row, answer in zip(rows, answers, strict=True):
-        values = {"id": task.row_id(row), **row.row.values}
-        if isinstance(row.row.values.get("id"), list):  # CoNLL-U's, which number words
-            values["id"] = task.row_id(row)
+    ids = [task.row_id(row) for row in rows]
+    is_column = "id" not in columns or ids == [row.row.values.get("id") for row in rows]
+    id_name = "id" if is_column else _free_name("row_id", columns)
+    for row, row_id, answer in zip(rows, ids, answers, strict=True):
+        values = {id_name: row_id, **row.row.values}
         predicted = with_top_k(answer, top_k, is_flat)
         repeated = [name for name in _REPEATED if name in columns]
         fields = {name: value for name, value in predicted.items() if name not in repeated}

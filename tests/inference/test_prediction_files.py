@@ -147,6 +147,30 @@ def test_a_row_has_the_id_of_its_file(column, task, tmp_path):
     assert record["id"] == record[column] == "x7" and next(iter(record)) == "id"
 
 
+@pytest.mark.parametrize(
+    ("values", "task", "row_id"),
+    [
+        ({"id": None, "idx": 7}, TASK, 7),
+        ({"id": "a", "guid": "g"}, TASK.model_copy(update={"id": "guid"}), "g"),
+        ({"id": ["1", "2"], "sent_id": "doc-1"}, TASK, "doc-1"),  # CoNLL-U's `id` numbers words
+        ({"id": None}, TASK, 0),
+        ({"id": "", "idx": 7}, TASK, 7),  # an empty cell of CSV
+    ],
+)
+def test_a_column_id_that_is_not_the_rows_id_is_kept_beside_it(values, task, row_id, tmp_path):
+    """As any column of the input, so that the file of predictions joins the input, and evaluations by `row_id`."""
+    (record,) = written(rows_of(tmp_path, json.dumps({"text": "a film", **values}), task, "rows.jsonl"), task)
+    answer = {"label": "b", "probability": 0.712346, "label_2": "a", "probability_2": 0.2}
+    assert record == {"row_id": row_id, "text": "a film", **values, **answer} and next(iter(record)) == "row_id"
+
+
+def test_all_rows_have_their_id_in_the_same_column(tmp_path):
+    rows = rows_of(tmp_path, '{"text": "a", "id": 5}\n{"text": "b", "row_id": "x"}\n', name="rows.jsonl")
+    first, second = written(rows)
+    assert (first["predicted_row_id"], first["id"]) == (5, 5)
+    assert (second["predicted_row_id"], second["row_id"]) == (1, "x") and "id" not in second
+
+
 def test_columns_of_the_input_keep_their_names(tmp_path):
     (record,) = written(rows_of(tmp_path, "text,label\na film,c\n"), top_k=1)
     assert record == {"id": 0, "text": "a film", "label": "c", "predicted_label": "b", "probability": 0.712346}
@@ -192,7 +216,7 @@ def test_words_are_written_once(tmp_path):
     rows = rows_of(tmp_path, '{"tokens": ["a", "film"], "id": [1, 2]}\n', task, "rows.jsonl")
     answer = {"tokens": ["a", "film"], "tags": ["A", "B"], "probabilities": [0.12345678, 1.0]}
     assert written(rows, task, answer, is_flat=False) == [
-        {"id": 0, "tokens": ["a", "film"], "tags": ["A", "B"], "probabilities": [0.123457, 1.0]}
+        {"row_id": 0, "tokens": ["a", "film"], "id": [1, 2], "tags": ["A", "B"], "probabilities": [0.123457, 1.0]}
     ]
 
 

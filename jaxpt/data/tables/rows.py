@@ -215,7 +215,7 @@ def row_id(row: Row, name: str | None = None, default: Any = None) -> Any:
 
     Args:
       row: of any file.
-      name: the column that says it; by default the first of `ID_COLUMNS` with a value.
+      name: the column that says it; by default the first of `ID_COLUMNS` with a value. An empty cell has none.
       default: what a row without it is called; by default its number.
 
     Example:
@@ -224,7 +224,7 @@ def row_id(row: Row, name: str | None = None, default: Any = None) -> Any:
     """
     values = (row.values.get(column) for column in (ID_COLUMNS if name is None else (name,)))
     number = row.number if default is None else default
-    return next((value for value in values if value is not None and not isinstance(value, list)), number)
+    return next((value for value in values if value not in (None, "") and not isinstance(value, list)), number)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
