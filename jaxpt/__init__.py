@@ -45,7 +45,8 @@ def load(path: str | Path, **options: Any) -> Loaded:
 
     Args:
       path: RUN_DIR, RUN_DIR/checkpoints/STEP, or a Hugging Face directory.
-      **options: `tokenizer`, `mesh`, `batch_size`, `dtype`, `objective`; see `jaxpt.inference.loaded.load`.
+      **options: `tokenizer`, `mesh`, `batch_size`, `dtype`, `objective`, `source_language`, `target_language`; see
+        `jaxpt.inference.loaded.load`.
 
     Returns:
       The model.

@@ -51,6 +51,8 @@ COMMANDS: dict[str, Command] = {
         arg("--file", "F", "prompts: .jsonl, .tsv, …, or .txt with a prompt a line; also .gz; needs --out"),
         arg("--out", "G", "the .jsonl with the rows of F and what was generated", type=output),
         arg("--field", "NAME", "field of F with the prompt (prompt)"),
+        arg("--source-language", "CODE", "mBART: the language of the prompts, as en_XX (that of its tokenizer)"),
+        arg("--target-language", "CODE", "mBART: the language to write, as de_DE (that of the model's files)"),
         *_options(),
         flag("--stream", "show text while it is generated"),
         arg("--batch-size", "N", "rows generated at a time (32)", type=count),

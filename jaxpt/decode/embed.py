@@ -28,6 +28,7 @@ from jaxpt.models.base import Bound
 from jaxpt.models.network import Network
 from jaxpt.models.output import Output
 from jaxpt.objectives.base import Objective
+from jaxpt.objectives.formats import Languages
 
 Pooling = Literal["mean", "cls", "last", "none"]
 POOLINGS = ("mean", "cls", "last", "none")
@@ -197,7 +198,7 @@ def lay(
     *,
     spans: Sequence[np.ndarray] | None = None,
     bos: int | None = None,
-    language: int | None = None,
+    languages: Languages | None = None,
 ) -> Rows:
     """Rows of texts.
 
@@ -208,7 +209,7 @@ def lay(
       texts: ids of each text, without special tokens that the format adds ([CLS], EOS of an encoder's input).
       spans: (first token, one behind the last) of each text's words, int [W, 2].
       bos: the id that begins a decoder's text.
-      language: the language's token (mBART).
+      languages: those that are read and written (mBART).
 
     Returns:
       The rows.
@@ -218,7 +219,7 @@ def lay(
     """
     config = network.config
     batching.check_ids("text", texts, config.vocab_size)
-    layout = objective.text_format(config, vocabulary, mode="NLU", language=language)
+    layout = objective.text_format(config, vocabulary, mode="NLU", languages=languages)
     rows = Rows([], [], layout.cls, [], [], [])
     for number, ids in enumerate(texts):
         is_opened = config.family == "decoder" and bos is not None and list(ids[:1]) != [bos]
@@ -263,7 +264,7 @@ def embed(
       layer: see `Layer`.
       normalize: divide each vector by its L2 norm.
       stop: asked between batches.
-      **reading: `spans`, `bos` and `language` of `lay`.
+      **reading: `spans`, `bos` and `languages` of `lay`.
 
     Returns:
       The vectors, and the rows that were read; None if stopped.

@@ -26,7 +26,7 @@ from jaxpt.decode.packed import Row, score_rows
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
-from jaxpt.objectives.formats import Format
+from jaxpt.objectives.formats import Format, Languages
 from jaxpt.objectives.seq2seq import mask_id
 
 Ids = Sequence[int]
@@ -90,7 +90,7 @@ def loglikelihood(
       contexts: ids of each context, as of `lay`.
       continuations: ids of each continuation.
       progress: called after each batch with the share of the work that is done, from 0 to 1.
-      **keys: form, unit, word_starts and language, as of `lay`.
+      **keys: form, unit, word_starts and languages, as of `lay`.
 
     Returns:
       One item per continuation, and the number of truncated contexts.
@@ -115,7 +115,7 @@ def lay(
     form: Literal["plain", "span"] | None = None,
     unit: Literal["piece", "word"] = "piece",
     word_starts: np.ndarray | None = None,
-    language: int | None = None,
+    languages: Languages | None = None,
 ) -> Laid:
     """Continuations and their contexts as the model reads them.
 
@@ -130,7 +130,7 @@ def lay(
         the context. Default: `span` if the objective fills sentinels.
       unit: of a masked LM: `piece`, one token is masked at a time; `word`, the later tokens of its word too.
       word_starts: bool [vocabulary], True at ids that begin a word; for unit: word.
-      language: the language's token (mBART).
+      languages: those that are read and written (mBART).
 
     Returns:
       The rows of each continuation.
@@ -148,7 +148,7 @@ def lay(
     batching.check_ids("context", contexts, network.config.vocab_size)
     batching.check_ids("continuation", continuations, network.config.vocab_size)
     check_settings(network.config, form, None if unit == "piece" else unit)
-    layout = objective.text_format(network.config, vocabulary, mode="S2S", language=language)
+    layout = objective.text_format(network.config, vocabulary, mode="S2S", languages=languages)
     check_unit(network.config, unit, layout)
     pairs = _Pairs(network, vocabulary, layout, list(map(list, contexts)), list(map(list, continuations)))
     if network.config.family == "encoder_decoder":

@@ -19,9 +19,10 @@ from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
-from jaxpt.objectives.formats import Format, Mode
+from jaxpt.objectives.formats import Format, Languages, Mode
 from jaxpt.objectives.text_to_text import TextToText
 
+_RUST = "tokenizer.json"
 _BOS_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
 """Classes of tokenizers that put BOS first where no file says otherwise."""
 
@@ -36,8 +37,8 @@ class PromptEncoder:
     tokenizer: Tokenizer
     bos: int | None = None
     """The id that the tokenizer puts before a decoder's text; None if it puts none."""
-    language: int | None = None
-    """The language's token (mBART)."""
+    languages: Languages | None = None
+    """Those that are read and written (mBART)."""
     start: int | None = None
     """What generation begins with, where the model's files name it: the decoder of an encoder-decoder, an empty prompt
     of a decoder."""
@@ -94,7 +95,7 @@ class PromptEncoder:
         return list(ids) if self.bos is None or list(ids[:1]) == [self.bos] else [self.bos, *ids]
 
     def embed(self, network: Network, params: Any, ids: Sequence[Sequence[int]], **options: Any) -> Embeddings | None:
-        """Vectors of texts, with BOS and the language of this model; see `jaxpt.decode.embed`."""
+        """Vectors of texts, with BOS and the languages of this model; see `jaxpt.decode.embed`."""
         return embed.embed(network, params, self.objective, self.vocabulary, ids, **self._reading, **options)
 
     def lay(self, network: Network, ids: Sequence[Sequence[int]], spans: Sequence[Any] | None = None) -> Rows:
@@ -103,11 +104,11 @@ class PromptEncoder:
 
     @property
     def _reading(self) -> dict[str, Any]:
-        return {"bos": self.bos, "language": self.language}
+        return {"bos": self.bos, "languages": self.languages}
 
     def format(self, mode: Mode | None = None) -> Format:
         """The special tokens around a text."""
-        return self.objective.text_format(self.model, self.vocabulary, mode=mode, language=self.language)
+        return self.objective.text_format(self.model, self.vocabulary, mode=mode, languages=self.languages)
 
     def is_mode(self, ids: Sequence[int]) -> bool:
         """Whether the first id is one of UL2's modes."""
@@ -135,32 +136,37 @@ class PromptEncoder:
 def of_run(config: Config, tokenizer: Tokenizer) -> PromptEncoder:
     """The prompt encoder of a run, whose tokenizer is in its directory."""
     bos, languages = bos_of(tokenizer, tokenizer_folder(config.run_dir)), tokenizer.vocabulary.languages
-    language = languages[0] if len(languages) == 1 else None
-    return PromptEncoder(config.model, config.objective, tokenizer, bos, language)
+    single = Languages(languages[0], languages[0]) if len(languages) == 1 else None
+    return PromptEncoder(config.model, config.objective, tokenizer, bos, single)
 
 
-def bos_of(tokenizer: Tokenizer, folder: Path) -> int | None:
+def bos_of(tokenizer: Tokenizer, folder: Path | None) -> int | None:
     """The id that the tokenizer's own class puts before a text; OPT's is `</s>`.
 
     A tokenizer.json says what is put around a text; without one, or where it does not, tokenizer_config.json does.
+
+    Args:
+      tokenizer: the model's.
+      folder: where its files are; None: it has none.
     """
-    settings, rust = vocabulary_files.read_settings(folder), folder / "tokenizer.json"
-    around = vocabulary_files.read_settings(folder, rust.name).get("post_processor")
-    first = _template(around)[:1]
-    named = first[0].get("SpecialToken", {}).get("id") if first else None
+    if folder is None:
+        return tokenizer.vocabulary.bos if tokenizer.carried.get("add_bos_token") else None
+    settings, around = vocabulary_files.read_settings(folder), tokens_around(folder)
+    named = next(iter(around or ()), None)
     puts = settings.get("add_bos_token") if around is None else named is not None
     if not isinstance(puts, bool):
-        puts = not rust.is_file() and (settings.get("tokenizer_class") or "").removesuffix("Fast") in _BOS_CLASSES
+        name = (settings.get("tokenizer_class") or "").removesuffix("Fast")
+        puts = name in _BOS_CLASSES and not (folder / _RUST).is_file()
     bos = named or chat_template.special_tokens(folder, tokenizer).get("bos_token")
     return tokenizer.token_id(bos) if puts and bos else None
 
 
-def eos_of(tokenizer: Tokenizer, folder: Path, named: tuple[int, ...] = ()) -> tuple[int, ...]:
+def eos_of(tokenizer: Tokenizer, folder: Path | None, named: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Ids that end a text: those that the model's files name, else the EOS of the tokenizer.
 
     Args:
       tokenizer: the model's.
-      folder: where its files are.
+      folder: where its files are; None: it has none.
       named: `eos` of `jaxpt.hf.generation.read`.
     """
     if named:
@@ -175,9 +181,18 @@ def tokenizer_folder(run_dir: str | Path) -> Path:
     return Path(run_dir) / "tokenizer"
 
 
-def _template(step: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """What a tokenizer.json puts around a text: [{"SpecialToken": {"id": "<s>", …}}, {"Sequence": …}]."""
+def tokens_around(folder: Path) -> list[str | None] | None:
+    """What a tokenizer.json puts around a text: ["<s>", None, "</s>"], where None is the text.
+
+    Args:
+      folder: where it is.
+
+    Returns:
+      None where there is no such file, or where it does not say it.
+    """
+    step = vocabulary_files.read_settings(folder, _RUST).get("post_processor")
     if step is None:
-        return []
+        return None
     steps: Iterable[Mapping[str, Any]] = step.get("processors", [step])
-    return next((processor["single"] for processor in steps if processor.get("type") == "TemplateProcessing"), [])
+    single = next((processor["single"] for processor in steps if processor.get("type") == "TemplateProcessing"), [])
+    return [piece.get("SpecialToken", {}).get("id") for piece in single]

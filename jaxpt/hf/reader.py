@@ -16,6 +16,7 @@ from jaxpt.hf import formats, generation, origin
 from jaxpt.hf.directory import family_of, open_directory, read_config
 from jaxpt.models.network import Network
 from jaxpt.models.stored import Growing, parameters, stored_params
+from jaxpt.objectives.formats import Languages
 from jaxpt.runtime import hub
 from jaxpt.train.foreign import Opened
 
@@ -133,5 +134,5 @@ def decoder_start(config: Config, vocabulary: Vocabulary) -> tuple[int, ...]:
         return ()
     if languages and len(languages) > 1:  # which one begins a text is a matter of the example
         return ()
-    language = languages[0] if languages else None
-    return objective.text_format(config.model, vocabulary, language=language).decoder_start
+    single = Languages(languages[0], languages[0]) if languages else None
+    return objective.text_format(config.model, vocabulary, languages=single).decoder_start

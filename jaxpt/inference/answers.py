@@ -71,15 +71,21 @@ class Answers:
       identity: directory and checkpoint; of a model of the hub its revision's in the cache.
     """
 
-    def __init__(self, path: str, settings: Mapping[str, Any], batch_size: int) -> None:
+    def __init__(self, path: str, settings: Mapping[str, Any], batch_size: int, **languages: str) -> None:
         """Loads the model.
+
+        Args:
+          path: RUN_DIR or HF_DIR.
+          settings: of `Options`.
+          batch_size: rows that are decoded at a time.
+          **languages: `source_language` and `target_language` of `jaxpt.load`.
 
         Raises:
           UserError: it cannot be loaded, or a setting is not for it.
         """
         self.name, self._settings = path, dict(settings)
         chosen, step = opening.resolve_checkpoint(path)
-        self._model = loaded.load(chosen, batch_size=batch_size)
+        self._model = loaded.load(chosen, batch_size=batch_size, **languages)
         self._is_encoder = self._model.family == "encoder"
         self.identity = [str(hub.local(path).resolve()), step]
         if self._is_encoder and (wrong := [name for name in settings if name != "top_k"]):

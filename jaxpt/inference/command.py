@@ -37,6 +37,8 @@ def generate(
     compare: str | None = None,
     stream: bool = False,
     batch_size: int = 32,
+    source_language: str | None = None,
+    target_language: str | None = None,
     **settings: Any,
 ) -> None:
     """Answers prompts.
@@ -50,6 +52,8 @@ def generate(
       compare: another RUN_DIR or HF_DIR.
       stream: show the text while it is generated.
       batch_size: rows generated at a time.
+      source_language: token of the language that is read, as of `jaxpt.load`.
+      target_language: token of the language that is written.
       **settings: of `Options`.
 
     Raises:
@@ -61,11 +65,14 @@ def generate(
     texts = [row[field] for row in rows]
     if out:
         files.check_unused(Path(out))
-    models = [Answers(name, settings, batch_size) for name in (path, compare) if name is not None]
+    languages = {"source_language": source_language, "target_language": target_language}
+    languages = {key: name for key, name in languages.items() if name is not None}
+    models = [Answers(name, settings, batch_size, **languages) for name in (path, compare) if name is not None]
     for model in models:
         model.check(texts, f"{file}: row" if file else "prompt")
     if out:
-        identity = {**{f"model {n}": model.identity for n, model in enumerate(models, 1)}, "field": field, **settings}
+        numbered = {f"model {n}": model.identity for n, model in enumerate(models, 1)}
+        identity = {**numbered, "field": field, **languages, **settings}
         _write(models, rows, texts, Path(out), identity, CHUNK * batch_size)
     elif compare:
         _print_columns(models, texts)

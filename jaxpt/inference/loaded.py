@@ -49,7 +49,8 @@ class Loaded:
       network: backbone and heads.
       objective: says how a text begins and ends.
       tokenizer: its tokenizer.
-      language: id of the language that is read and written (mBART).
+      languages: those that are read and written (mBART).
+      system: the system message of the dialogues that a run learned from (`task.system`).
       reader: from texts to ids.
     """
 
@@ -58,9 +59,10 @@ class Loaded:
     ) -> None:
         """Places the parameters on the devices; `load` calls it."""
         self.path, self.objective, self.tokenizer = opened.path, opened.objective, opened.tokenizer
-        self.language, self._opened = opened.language, dataclasses.replace(opened, params={})
+        self.languages, self.system = opened.languages, opened.system
+        self._opened, self._dtype = dataclasses.replace(opened, params={}), dtype
         self.reader = PromptEncoder(
-            opened.network.config, opened.objective, opened.tokenizer, opened.bos, opened.language, opened.start
+            opened.network.config, opened.objective, opened.tokenizer, opened.bos, opened.languages, opened.start
         )
         _check_choice("dtype", dtype, (None, *DTYPES))
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
@@ -287,7 +289,7 @@ class Loaded:
         with self.current():
             likelihoods = likelihood.loglikelihood(
                 self.network, self.params, self.objective, self.vocabulary, *map(list, zip(*pairs)), form=form,
-                unit=unit, word_starts=word_starts, language=self.language,
+                unit=unit, word_starts=word_starts, languages=self.languages,
             )  # fmt: skip
         _warn_of_truncated(likelihoods.truncated, "contexts were truncated from the left")
         return likelihoods.items
@@ -422,18 +424,24 @@ def load(
     batch_size: int = 32,
     dtype: Literal["auto", "float32", "bfloat16"] | None = None,
     objective: str | Mapping[str, Any] | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> Loaded:
     """Loads a trained model.
 
     Args:
       path: RUN_DIR (its newest checkpoint; of a finished run with a task the best), RUN_DIR/checkpoints/STEP, or a
         Hugging Face directory.
-      tokenizer: another tokenizer, or its file or directory.
+      tokenizer: another tokenizer, or its file or directory; its special tokens and chat template are used.
       mesh: devices to shard the parameters over; by default the first device.
       batch_size: rows that are decoded at a time.
       dtype: compute dtype; by default the model's, on Hugging Face models bfloat16 on accelerators.
       objective: kind or settings of the objective that says how a text begins and ends, where the run's own, or the
         family's usual one for a Hugging Face directory, is not the right one.
+      source_language: token of the language that is read, such as en_XX (mBART); by default that of the tokenizer's
+        files, of a run the target language.
+      target_language: token of the language that is written, such as de_DE (mBART); by default that of the model's
+        files, or the only one.
 
     Returns:
       The model.
@@ -441,4 +449,5 @@ def load(
     Raises:
       UserError: the directory is none of these, is damaged, or has no tokenizer; or an argument is wrong.
     """
-    return Loaded(opening.open_model(path, tokenizer, objective), mesh=mesh, batch_size=batch_size, dtype=dtype)
+    opened = opening.open_model(path, tokenizer, objective, source_language, target_language)
+    return Loaded(opened, mesh=mesh, batch_size=batch_size, dtype=dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,19 @@ import jax.numpy as jnp
 
 from jaxpt import config as configs
 from jaxpt.config import Config, ObjectiveConfig, files
-from jaxpt.data import tokenizers
-from jaxpt.data.parts import languages
+from jaxpt.data import parts, tokenizers
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode import prompts
 from jaxpt.decode.programs import Place
 from jaxpt.errors import UserError, shown
 from jaxpt.hf import directory as hf
 from jaxpt.hf import generation, imported, origin, reader
+from jaxpt.inference import languages
 from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
+from jaxpt.objectives.formats import Languages
 from jaxpt.runtime import hub
 from jaxpt.train import checkpoint, weights
-
-_LANGUAGE = re.compile("[a-z]{2,3}_[A-Z]{2}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +43,22 @@ class Opened:
     """Ids that end a text."""
     forced: dict[str, Any]
     """Fields of `Options` that the model's files give: what is forced and suppressed."""
-    language: int | None
-    """The language's token (mBART) where there is only one, or where the files say it."""
+    languages: Languages | None = None
+    """Those that are read and written (mBART), where it is known which."""
     start: int | None = None
-    """What generation begins with, where the files say it; see `Reader.start`."""
+    """What generation begins with, where the files say it; see `PromptEncoder.start`."""
     search: tuple[str, ...] = ()
     """Settings of search in the files, which are not applied."""
+    system: str | None = None
+    """The system message of the dialogues that a run learned from, where the recipe gives them one."""
 
 
 def open_model(
-    path: str | Path, tokenizer: str | Path | Tokenizer | None = None, objective: str | Mapping[str, Any] | None = None
+    path: str | Path,
+    tokenizer: str | Path | Tokenizer | None = None,
+    objective: str | Mapping[str, Any] | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> Opened:
     """Reads network, parameters and tokenizer.
 
@@ -63,18 +67,20 @@ def open_model(
         Hugging Face directory.
       tokenizer: another tokenizer, or its file or directory.
       objective: kind or settings of another objective.
+      source_language: token of the language that is read (mBART).
+      target_language: token of the language that is written (mBART).
 
     Returns:
       The model.
 
     Raises:
-      UserError: the directory is neither, is damaged, or has no tokenizer.
+      UserError: the directory is neither, is damaged, or has no tokenizer; or a language that is not known.
     """
     if not isinstance(path, str | Path):
         raise UserError(f"path: expected a run or a Hugging Face directory, got {shown(path)}")
-    path = hub.local(path)
+    path, names = hub.local(path), (source_language, target_language)
     if _is_hf(path):
-        return _of_hf(path, tokenizer, objective)
+        return _of_hf(path, tokenizer, objective, names)
     if not any((folder / "checkpoints").is_dir() for folder in (path, *path.parents[:2])):
         raise UserError(
             f"{path}: is no model; expected RUN_DIR, RUN_DIR/checkpoints/STEP or a Hugging Face directory (config.json)"
@@ -82,9 +88,11 @@ def open_model(
     run_dir, step = checkpoint.find(path)
     config = configs.load(run_dir)
     network = config.objective.network(configs.model_at(config, step))
-    opened = _tokenizer(tokenizer, run_dir, config)
-    model_objective = _objective(objective) or configs.at_phase(config, configs.phase_of(config, step)).objective
-    return _complete(path, network, weights.read(run_dir, step), model_objective, opened, _folder(run_dir, tokenizer))
+    run_tokenizer = _tokenizer(tokenizer, run_dir, config)
+    phase_config = configs.at_phase(config, configs.phase_of(config, step))
+    model_objective, denoises = _objective(objective) or phase_config.objective, bool(parts.languages(config))
+    opened = _complete(path, network, weights.read(run_dir, step), model_objective, run_tokenizer, names, denoises)
+    return dataclasses.replace(opened, system=getattr(phase_config.task, "system", None))
 
 
 def resolve_checkpoint(path: str | Path) -> tuple[Path, int | None]:
@@ -107,14 +115,15 @@ def _is_hf(path: Path) -> bool:
     return reader.reads(path)
 
 
-def _of_hf(path: Path, tokenizer: str | Path | Tokenizer | None, objective: Any) -> Opened:
+def _of_hf(
+    path: Path, tokenizer: str | Path | Tokenizer | None, objective: Any, names: tuple[str | None, str | None]
+) -> Opened:
     network, params = hf.load(path)
     model_objective = _objective(objective) or _objective(imported.objective_of(network.config, network.heads))
     # Of Hugging Face's own, only T5 adds sentinels to its SentencePiece model.
     may_extend = network.config.kind == "t5" or tokenizer is not None
     limits = {"extra_ids": None if may_extend else 0, "max_size": network.config.vocab_size}
-    opened = _opened_tokenizer(tokenizer, path, limits)
-    return _complete(path, network, params, model_objective, opened, _folder(path, tokenizer))
+    return _complete(path, network, params, model_objective, _opened_tokenizer(tokenizer, path, limits), names)
 
 
 def _complete(
@@ -123,17 +132,24 @@ def _complete(
     params: Any,
     objective: Objective,
     tokenizer: Tokenizer,
-    folder: Path,
+    names: tuple[str | None, str | None],
+    denoises: bool = False,
 ) -> Opened:
-    """With what the tokenizer's files, in `folder`, and the model's say of generation."""
+    """With what the tokenizer's files and the model's say of generation; `names` are of languages."""
     settings = generation.read(origin.folder_of(path), network.config.vocab_size)
-    language = None
-    if objective.kind == "mbart":
-        tokenizer, language = _with_languages(tokenizer, settings.decoder_start)
-    bos, eos = prompts.bos_of(tokenizer, folder), prompts.eos_of(tokenizer, folder, settings.eos)
+    bos, eos = prompts.bos_of(tokenizer, tokenizer.folder), prompts.eos_of(tokenizer, tokenizer.folder, settings.eos)
     start = settings.decoder_start if network.config.family == "encoder_decoder" else settings.bos
-    options = dict(settings.options)
-    return Opened(path, network, params, objective, tokenizer, bos, eos, options, language, start, settings.search)
+    options, chosen = dict(settings.options), None
+    if objective.kind == "mbart":
+        chosen = languages.choose(tokenizer, settings, *names, denoises)
+        if chosen is not None and (names[1] is not None or chosen.source_first or start is None):
+            start = None  # the prompt has the language
+            options.pop("forced_first", None)
+    elif any(name is not None for name in names):
+        raise UserError(
+            f"source_language, target_language: are for mBART; objective.kind: {objective.kind} has no languages"
+        )
+    return Opened(path, network, params, objective, tokenizer, bos, eos, options, chosen, start, settings.search)
 
 
 def _objective(objective: str | Mapping[str, Any] | Objective | None) -> Objective | None:
@@ -157,14 +173,6 @@ def place_params(network: Network, params: Any, place: Place) -> Any:
 # ---- tokenizer ------------------------------------------------------------------------------------------------------
 
 
-def _folder(path: Path, tokenizer: str | Path | Tokenizer | None) -> Path:
-    """Where tokenizer_config.json is looked for."""
-    if tokenizer is None or isinstance(tokenizer, Tokenizer):
-        return path / "tokenizer" if (path / "tokenizer").is_dir() else path
-    tokenizer_path = hub.local(tokenizer, weights=False)
-    return tokenizer_path if tokenizer_path.is_dir() else tokenizer_path.parent
-
-
 def _opened_tokenizer(
     tokenizer: str | Path | Tokenizer | None, tokenizer_dir: Path, limits: Mapping[str, Any]
 ) -> Tokenizer:
@@ -182,21 +190,7 @@ def _tokenizer(tokenizer: str | Path | Tokenizer | None, run_dir: Path, config: 
     settings, tokenizer_dir = config.data.tokenizer, run_dir / "tokenizer"
     limits: dict[str, Any] = {"extra_ids": settings.extra_ids, "max_size": config.model.vocab_size}
     if tokenizer is None:
-        limits |= {"kind": settings.kind, "lowercase": settings.lowercase, "languages": languages(config)}
+        limits |= {"kind": settings.kind, "lowercase": settings.lowercase, "languages": parts.languages(config)}
     if tokenizer is None and not tokenizer_dir.is_dir() and settings.path is not None:
         tokenizer, limits["add_tokens"] = settings.path, settings.add_tokens
     return _opened_tokenizer(tokenizer, tokenizer_dir, limits)
-
-
-def _with_languages(tokenizer: Tokenizer, start: int | None) -> tuple[Tokenizer, int | None]:
-    """The tokenizer with the languages that its tokens name, and the one that is generated by default."""
-    v = tokenizer.vocabulary
-    if not v.languages:
-        pieces = enumerate(tokenizer.tokens(range(v.size)))
-        tokenizer.vocabulary = dataclasses.replace(
-            v, languages=tuple(i for i, piece in pieces if _LANGUAGE.fullmatch(piece))
-        )
-    languages = tokenizer.vocabulary.languages
-    if start in languages:
-        return tokenizer, start
-    return tokenizer, languages[0] if len(languages) == 1 else None

@@ -230,7 +230,7 @@ class Objective(ObjectiveConfig):
         vocabulary: Vocabulary,
         *,
         mode: formats.Mode | None = None,
-        language: int | None = None,
+        languages: formats.Languages | None = None,
     ) -> formats.Format:
         """The special tokens around the texts of a network that was trained with this objective.
 
@@ -238,10 +238,10 @@ class Objective(ObjectiveConfig):
           model: configuration of the backbone.
           vocabulary: vocabulary of the run.
           mode: UL2's mode, whose token begins the encoder's input; other objectives have none.
-          language: the language's token (mBART).
+          languages: those that are read and written (mBART).
 
         Raises:
-          UserError: the vocabulary has no such special token, or mBART's language is missing.
+          UserError: the vocabulary has no such special token, or mBART's languages are missing.
         """
         if model.family == "encoder":
             return formats.encoder_format(model, vocabulary)

@@ -18,6 +18,17 @@ Mode = Literal["NLU", "NLG", "S2S"]
 
 
 @dataclasses.dataclass(frozen=True)
+class Languages:
+    """The tokens of the languages that a model reads and writes (mBART)."""
+
+    source: int
+    target: int
+    source_first: bool = False
+    """The source language begins the encoder's input, and the target language follows the decoder's start (mBART-50).
+    Else the source language ends the encoder's input, and the target language is the decoder's start."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Format:
     """The special tokens around a text, of an encoder-decoder around the encoder's input, and what the decoder reads
     first.

@@ -26,7 +26,7 @@ from jaxpt.data.spec import Arrays
 from jaxpt.errors import UserError
 from jaxpt.objectives.bart import Bart, Share
 from jaxpt.objectives.base import Baseline
-from jaxpt.objectives.formats import Format
+from jaxpt.objectives.formats import Format, Languages
 
 
 class MBart(Bart):
@@ -64,13 +64,19 @@ class MBart(Bart):
         return super().eval_mask(batch, vocabulary) * ~is_language
 
     def text_format(
-        self, model: ModelConfig, vocabulary: Vocabulary, *, language: int | None = None, **options: Any
+        self, model: ModelConfig, vocabulary: Vocabulary, *, languages: Languages | None = None, **options: Any
     ) -> Format:
-        if language not in vocabulary.languages:
-            raise UserError(f"language: {language} is not the token of a language; ids of them: {vocabulary.languages}")
+        if languages is None or not {languages.source, languages.target} <= {*vocabulary.languages}:
+            raise UserError(
+                f"target_language: the vocabulary has {len(vocabulary.languages)} languages; name the one that the "
+                "model writes, such as de_DE"
+            )
         bart = super().text_format(model, vocabulary, **options)
-        after = (*(bart.after if self.eos else ()), language)
-        return dataclasses.replace(bart, after=after, decoder_start=(language, *bart.before))
+        source, target = languages.source, languages.target
+        if languages.source_first:
+            return dataclasses.replace(bart, before=(source,), decoder_start=(vocabulary.eos, target))
+        after = (*(bart.after if self.eos else ()), source)
+        return dataclasses.replace(bart, after=after, decoder_start=(target, *bart.before))
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)

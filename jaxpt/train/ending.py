@@ -13,6 +13,7 @@ from jaxpt.config import Config
 from jaxpt.data.labelled.files import NAMED
 from jaxpt.data.parts import each_task
 from jaxpt.errors import UserError
+from jaxpt.objectives.formats import Languages
 from jaxpt.parallel import processes
 from jaxpt.runtime import signals
 from jaxpt.train import checkpoint, evaluation, goodput, run_dir, teachers
@@ -230,8 +231,8 @@ def _blank(config: Config, data: Data) -> int | None:
     if family == "encoder":
         return vocabulary.mask
     try:
-        language = next(iter(vocabulary.languages), None)
-        kind = config.objective.text_format(config.model, vocabulary, language=language).blank
+        languages = next((Languages(i, i) for i in vocabulary.languages), None)
+        kind = config.objective.text_format(config.model, vocabulary, languages=languages).blank
     except UserError:  # a finished run does not fail here
         return None
     return {"mask": vocabulary.mask, "sentinels": vocabulary.first_sentinel}.get(kind)

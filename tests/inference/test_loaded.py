@@ -17,6 +17,7 @@ from jaxpt import hf
 from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
 from jaxpt.hf import convert
+from jaxpt.objectives.formats import Languages
 from tests import families, grids
 from tests.inference.helpers import TEXTS, directory, loaded, made, run_of
 
@@ -186,7 +187,7 @@ def test_mbart_reads_and_writes_its_language(tmp_path):
     )  # fmt: skip
     (language,) = model.vocabulary.languages
     prompt = model.prompt_ids("the cat")
-    assert model.language == language and prompt.tokens == [language]
+    assert model.languages == Languages(language, language) and prompt.tokens == [language]
     assert prompt.encoder == [*model.tokenizer.encode("the cat"), model.vocabulary.eos, language]
     assert model.generate(["the cat"], max_new_tokens=2)
 

@@ -10,7 +10,7 @@ from jaxpt.errors import UserError
 from jaxpt.objectives import formats
 from jaxpt.objectives.bart import Bart
 from jaxpt.objectives.distillation import Distillation
-from jaxpt.objectives.formats import Format
+from jaxpt.objectives.formats import Format, Languages
 from jaxpt.objectives.mass import Mass
 from jaxpt.objectives.mbart import MBart
 from jaxpt.objectives.prefix_lm import PrefixLM
@@ -36,7 +36,7 @@ def test_inputs_of_a_batch_have_the_format(name):
     objective = trained.ENCODER_DECODERS[name]
     languages = (LANGUAGE,) if name == "mbart" else ()
     vocabulary = Vocabulary(**vars(trained.VOCABULARY) | {"languages": languages})
-    given = {"language": LANGUAGE} if languages else {}
+    given = {"languages": Languages(LANGUAGE, LANGUAGE)} if languages else {}
     modes = ("NLU", "NLG", "S2S") if name == "ul2" else (None,)
     formats = [objective.text_format(EVERY["t5"](), vocabulary, mode=mode, **given) for mode in modes]
     _, batch = trained.made(name)
@@ -83,8 +83,17 @@ def test_formats_by_objective(model, objective, wanted):
 @pytest.mark.parametrize("eos, wanted", [(True, Format((), (1, 7), (7,))), (False, Format((3,), (7,), (7, 3)))])
 def test_mbarts_language_stands_after_eos_or_in_its_place(eos, wanted):
     vocabulary = Vocabulary(203, bos=3, eos=1, mask=4, languages=(7, 9))
-    found = MBart(eos=eos).text_format(EVERY["bart"](), vocabulary, language=7)
+    found = MBart(eos=eos).text_format(EVERY["bart"](), vocabulary, languages=Languages(7, 7))
     assert (found.before, found.after, found.decoder_start) == (wanted.before, wanted.after, wanted.decoder_start)
+
+
+@pytest.mark.parametrize("source_first, wanted", [
+    (False, Format((), (1, 9), (7,), "mask")), (True, Format((9,), (1,), (1, 7), "mask")),
+])  # fmt: skip
+def test_a_translation_has_the_language_of_each_side(source_first, wanted):
+    vocabulary = Vocabulary(203, bos=3, eos=1, mask=4, languages=(7, 9))
+    languages = Languages(9, 7, source_first)
+    assert MBart().text_format(EVERY["bart"](), vocabulary, languages=languages) == wanted
 
 
 def test_bos_that_is_also_eos_is_not_put_before():
@@ -106,7 +115,7 @@ def test_wrapped_texts_and_their_types():
 
 
 def test_bad_input_is_one_line():
-    with pytest.raises(UserError, match=r"language: None is not the token of a language; ids of them: \(7, 9\)"):
+    with pytest.raises(UserError, match=r"^target_language: the vocabulary has 2 languages; name the one that the"):
         MBart().text_format(EVERY["bart"](), Vocabulary(203, eos=1, mask=4, languages=(7, 9)))
     with pytest.raises(UserError, match=r"model.kind: bert needs a vocabulary with \[CLS\]"):
         MLM.text_format(EVERY["bert"](), Vocabulary(203))

@@ -75,7 +75,7 @@ def load(
             tokenizer = _with_declared(tokenizer, declaration, files[0], added)
         elif added:
             tokenizer = add(tokenizer, added)
-        tokenizer.chat_templates = vocabulary_files.read_chat_templates(folder)
+        tokenizer.folder, tokenizer.chat_templates = folder, vocabulary_files.read_chat_templates(folder)
     except UserError:
         raise
     except Exception as error:  # the Rust library raises bare Exceptions
@@ -187,7 +187,7 @@ def add(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     """
     extended = tokenizer.with_tokens(tuple(dict.fromkeys(tokens)))
     extended.chat_templates, extended.assumed = tokenizer.chat_templates, tokenizer.assumed
-    extended.carried, extended.of_config = tokenizer.carried, tokenizer.of_config
+    extended.carried, extended.of_config, extended.folder = tokenizer.carried, tokenizer.of_config, tokenizer.folder
     if tokenizer.specials:
         extended.name_specials(tokenizer.specials)
     extended.vocabulary = dataclasses.replace(extended.vocabulary, languages=tokenizer.vocabulary.languages)

@@ -58,6 +58,7 @@ class Tokenizer(abc.ABC):
       byte_text: how `decode` makes text of the ids that stand for bytes (`spelled`). "all": every id does, and the text
         is that of all bytes. "characters": each character of a run of them is decoded by itself. "runs": a run is text
         only if all of it is valid. None: not known, or there are no such ids.
+      folder: the directory that it was read from, whose files say more of it; None: it was read from none.
       chat_templates: {name: Jinja template} of dialogues that stood beside the vocabulary; it is saved with them.
       added: tokens of `with_tokens`.
       declared: tokens of `with_declared`.
@@ -72,6 +73,7 @@ class Tokenizer(abc.ABC):
     vocabulary: Vocabulary
     assumed: str | None = None
     byte_text: Literal["all", "characters", "runs"] | None = None
+    folder: Path | None = None
     chat_templates: Mapping[str, str] = MappingProxyType({})
     added: tuple[str, ...] = ()
     declared: tuple[AddedToken, ...] = ()

@@ -61,8 +61,8 @@ FLAGS = (
 )  # fmt: skip
 """Options of tokenizer_config.json that are true or false."""
 CARRIED = (
-    "add_bos_token", "add_eos_token", "clean_up_tokenization_spaces", "model_max_length", "padding_side",
-    "truncation_side",
+    "add_bos_token", "add_eos_token", "clean_up_tokenization_spaces", "model_max_length", "padding_side", "src_lang",
+    "tgt_lang", "truncation_side",
 )  # fmt: skip
 """Keys that change no ids of a text here; they are kept, and written by export."""
 OPTIONS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {

@@ -134,7 +134,7 @@ class NetworkModel:
             pairs = [reader.pair(*pair) for pair in scoring.pairs(example)]
             likelihood.lay(
                 self._network, reader.objective, reader.vocabulary, *map(list, zip(*pairs)),
-                form=self._form, language=reader.language,
+                form=self._form, languages=reader.languages,
             )  # fmt: skip
 
     def check_settings(self) -> None:
@@ -199,7 +199,7 @@ class NetworkModel:
         with self._current():
             likelihoods = likelihood.loglikelihood(
                 self._network, self._params, reader.objective, reader.vocabulary, *map(list, zip(*pairs)),
-                form=self._form, unit=self._unit, word_starts=starts, language=reader.language,
+                form=self._form, unit=self._unit, word_starts=starts, languages=reader.languages,
                 progress=self.progress,
             )  # fmt: skip
         self.truncated += likelihoods.truncated

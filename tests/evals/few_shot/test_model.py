@@ -125,7 +125,7 @@ def test_what_a_models_objective_and_vocabulary_lack_is_refused_before_a_text_is
     asked(t5, objective=Seq2Seq()).check(LAST)
     with pytest.raises(UserError, match=r"^form: span needs an objective that fills spans; .*seq2seq does not$"):
         asked(t5, objective=Seq2Seq(), form="span").check(LAST)
-    with pytest.raises(UserError, match=r"^language: None is not the token of a language"):
+    with pytest.raises(UserError, match=r"^target_language: the vocabulary has 0 languages; name"):
         asked(t5, objective=MBart()).check(LAST)
 
 
