@@ -90,8 +90,9 @@ COMMANDS: dict[str, Command] = {
     )),
     "chat": Command("jaxpt.inference.chat:chat", "talk with a dialogue model, by its chat template", (
         _MODEL,
-        arg("--system", "TEXT", "the system message"),
+        arg("--system", "TEXT", "the system message (that of the run's task)"),
         arg("--template", "FILE", "a chat template (Jinja) instead of the tokenizer's"),
+        arg("--tools", "FILE", "a JSON list of the schemas of tools, for the template"),
         *_options(("beams", "length_penalty", "early_stopping", "samples"), max_new_tokens=ANSWER_TOKENS),
     ), (
         "runs/llama3_instruct",

@@ -16,12 +16,12 @@ from typing import Any
 import jinja2
 from jinja2 import ext, nodes
 
+from jaxpt.data.tasks.dialogue import ROLES, has_content
 from jaxpt.data.tokenizers import declared, vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.runtime import sandbox
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
 Message = Mapping[str, Any]
 Spans = list[tuple[int, int]]
 """[(start, end)]: characters of a text."""
@@ -65,19 +65,27 @@ class ChatTemplate:
       marks_answers: True if generation blocks of the template say what the assistant writes.
     """
 
-    def __init__(self, source: str, name: str = "chat template", tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        name: str = "chat template",
+        tokens: Mapping[str, str] | None = None,
+        tool_use: str | None = None,
+    ) -> None:
         """Compiles a template.
 
         Args:
           source: Jinja.
           name: where it comes from, for messages.
           tokens: variables of every `render`, such as {"bos_token": "<s>"}.
+          tool_use: Jinja of dialogues with tools, where it is another one.
 
         Raises:
           UserError: it is no Jinja; names the line.
         """
         self.name, self.tokens, self._words = name, dict(tokens or {}), frozenset(re.findall(r"\w+", source))
         self.marks_answers = _MARKS.search(source) is not None
+        self._tool_use = None if tool_use is None else ChatTemplate(tool_use, f"{name} tool_use", tokens)
         try:
             self._template = sandbox.compiled(_environment().from_string, source)
         except jinja2.TemplateSyntaxError as error:
@@ -116,8 +124,20 @@ class ChatTemplate:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"{self.name}: does not take this dialogue: {reason}") from None
 
-    def check_reads(self, messages: Sequence[Message], tools: Any = None) -> None:
-        """Raises UserError if tools, calls of tools or reasoning are there that the template would leave out."""
+    def select(self, messages: Sequence[Message], tools: Any = None) -> ChatTemplate:
+        """The template that renders a dialogue: with tools `tool_use`, where there is one, as in `transformers`.
+
+        Args:
+          messages: the dialogue.
+          tools: JSON schemas.
+
+        Raises:
+          UserError: tools, calls of tools or reasoning are there that the template would leave out, or a message is not
+            as it must be.
+        """
+        if tools and self._tool_use is not None:
+            return self._tool_use.select(messages, tools)
+        check(messages)
         has_reasoning = any(message.get(key) for message in messages for key in REASONING)
         has_calls = any(message.get("tool_calls") for message in messages)
         for is_there, key, names in (
@@ -126,9 +146,10 @@ class ChatTemplate:
         ):  # fmt: skip
             if is_there and self._words.isdisjoint(names):
                 raise UserError(
-                    f"{self.name}: does not read {key}, which the dialogue has; remove {key} from the rows, or give a "
-                    "template that reads it (objective.template)"
+                    f"{self.name}: does not read {key}, which the dialogue has; remove {key}, or give a template that "
+                    "reads it (in a recipe objective.template)"
                 )
+        return self
 
     def answers(self, messages: Sequence[Message], **variables: Any) -> tuple[str, Spans]:
         """The text of a whole dialogue, and what of it the assistant writes.
@@ -177,7 +198,7 @@ class ChatTemplate:
                 "answer's tokens are not known; put {% generation %} … {% endgeneration %} around it in the template"
             )
         ended = prompt + text[len(prompt) :].rstrip()
-        content = answer["content"].strip()
+        content = answer.get("content", "").strip()
         content_ends = len(prompt) + text[len(prompt) :].rfind(content) + len(content) if content else 0
         return len(prompt), len(ended) if len(ended) > content_ends else len(text)
 
@@ -205,10 +226,12 @@ def of_tokenizer(tokenizer: Tokenizer) -> ChatTemplate:
     Raises:
       UserError: it has none.
     """
-    if "default" not in tokenizer.chat_templates:
+    templates = tokenizer.chat_templates
+    if "default" not in templates:
         built_in = " or ".join(BUILT_IN)
         raise UserError(f"objective.template: the tokenizer has no chat template; give a file, or {built_in}")
-    return ChatTemplate(tokenizer.chat_templates["default"], "chat template", special_tokens(None, tokenizer))
+    tokens = special_tokens(None, tokenizer)
+    return ChatTemplate(templates["default"], tokens=tokens, tool_use=templates.get("tool_use"))
 
 
 def source(given: str) -> str:
@@ -232,14 +255,11 @@ def _read(file: str | Path, key: str) -> str:
         raise UserError(f"{key}: {file}: not UTF-8 ({error.reason}); wants a Jinja file") from None
 
 
-def load(
-    directory: str | Path, tokenizer: Tokenizer, file: str | Path | None = None, name: str = "default"
-) -> ChatTemplate:
+def load(tokenizer: Tokenizer, file: str | Path | None = None, name: str = "default") -> ChatTemplate:
     """The template of a tokenizer.
 
     Args:
-      directory: RUN_DIR, RUN_DIR/tokenizer or HF_DIR.
-      tokenizer: its tokenizer, for the special tokens that no file names.
+      tokenizer: the tokenizer.
       file: a template to take instead.
       name: which, where a tokenizer has several.
 
@@ -249,29 +269,28 @@ def load(
     Raises:
       UserError: there is no template, none of this name, or it cannot be read.
     """
-    folder = Path(directory)
-    folder = folder / "tokenizer" if (folder / "tokenizer").is_dir() else folder
-    tokens = special_tokens(folder, tokenizer)
+    tokens = special_tokens(tokenizer.folder, tokenizer)
     if file is not None:
         return ChatTemplate(_read(file, "--template"), str(file), tokens)
-    templates = vocabulary_files.read_chat_templates(folder)
+    templates, where = tokenizer.chat_templates, tokenizer.folder or "the tokenizer"
     if not templates:
         raise UserError(
-            f"{folder}: has no chat template ({vocabulary_files.CHAT_TEMPLATE}, or chat_template in "
+            f"{where}: has no chat template ({vocabulary_files.CHAT_TEMPLATE}, or chat_template in "
             f"{vocabulary_files.SETTINGS}); give one with --template FILE, in Python chat(template=FILE)"
         )
     if name not in templates:
         has = ", ".join(map(repr, templates))
-        raise UserError(f"{folder}: has no chat template {name!r}, only {has}; give one with --template FILE")
-    return ChatTemplate(templates[name], f"{folder}: chat template", tokens)
+        raise UserError(f"{where}: has no chat template {name!r}, only {has}; give one with --template FILE")
+    tool_use = templates.get("tool_use") if name == "default" else None
+    return ChatTemplate(templates[name], f"{where}: chat template", tokens, tool_use)
 
 
 def special_tokens(folder: Path | None, tokenizer: Tokenizer) -> dict[str, str]:
     """Variables of templates: {"bos_token": "<s>", …}.
 
     Args:
-      folder: the tokenizer's; its files say what a token is, or null that there is none; None: as a run's directory has
-        it, where the tokenizer says all.
+      folder: the tokenizer's; its files say what a token is, or null that there is none; None: the tokenizer says all,
+        as that of a run does.
       tokenizer: gives the tokens of which they say nothing.
     """
     tokens = tokenizer.special_tokens(None if folder is None else declared.read(folder).specials)
@@ -288,9 +307,9 @@ def check(messages: Sequence[Message]) -> None:
         if message.get("role") not in ROLES:
             wrong = repr(message["role"]) if "role" in message else "missing"
             raise UserError(f"message {number}: role is {wrong}; wants one of {', '.join(ROLES)}")
-        if not isinstance(message.get("content"), str):
+        if not has_content(message):
             wrong = type(message["content"]).__name__ if "content" in message else "missing"
-            raise UserError(f"message {number}: content is {wrong}; wants a string")
+            raise UserError(f"message {number}: content is {wrong}; wants a string, or tool_calls without content")
 
 
 class _Generation(ext.Extension):

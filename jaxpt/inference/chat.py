@@ -8,38 +8,47 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxpt.data.chat_template import ChatTemplate
+from jaxpt.data.tasks.dialogue import tools_of
+from jaxpt.decode.engine import Prompt
 from jaxpt.decode.options import ANSWER_TOKENS, Options
 from jaxpt.errors import UserError
 from jaxpt.inference import dialogue, loaded, outside
 from jaxpt.inference.loaded import Loaded
-from jaxpt.runtime import signals
+from jaxpt.runtime import disk, signals
 
 EXIT = "/exit"
 
 Dialogue = list[dict[str, str]]
 
 
-def chat(path: str, *, system: str | None = None, template: str | None = None, **settings: Any) -> None:
+def chat(
+    path: str, *, system: str | None = None, template: str | None = None, tools: str | None = None, **settings: Any
+) -> None:
     """Reads messages from stdin, a line each, and answers them until `/exit` or the end of input.
 
     Args:
       path: RUN_DIR or HF_DIR.
-      system: the system message.
+      system: the system message; by default that of the dialogues that the run learned from (`task.system`).
       template: a file with a chat template; by default the tokenizer's.
+      tools: a file with a JSON list of the schemas of tools.
       **settings: of `Options`.
 
     Raises:
-      UserError: the model cannot be loaded, does not generate, or has no chat template.
+      UserError: the model cannot be loaded, does not generate, or has no chat template; or the file of tools has no
+        schemas, or the template does not read them.
     """
     settings = {"max_new_tokens": ANSWER_TOKENS, **settings}
     Options(**settings)  # before a model is loaded
     outside.check_utf_8(system or "", "--system")
+    schemas = None if tools is None else tools_of(disk.read_json(Path(tools)), f"--tools: {tools}")
     model = loaded.load(path, batch_size=1)
-    session = Chat(model, dialogue.template_of(model, template), settings, system)
+    system = model.system if system is None else system
+    session = Chat(model, dialogue.template_of(model, template), settings, system, schemas)
     for line in _lines():
         try:
             session.answer(line)
@@ -85,7 +94,14 @@ class Chat:
       messages: the dialogue so far, as templates take it.
     """
 
-    def __init__(self, model: Loaded, template: ChatTemplate, settings: Mapping[str, Any], system: str | None) -> None:
+    def __init__(
+        self,
+        model: Loaded,
+        template: ChatTemplate,
+        settings: Mapping[str, Any],
+        system: str | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
         """Begins a dialogue.
 
         Args:
@@ -93,11 +109,13 @@ class Chat:
           template: its chat template.
           settings: of `Options`.
           system: the system message.
+          tools: JSON schemas of tools.
 
         Raises:
-          UserError: a setting is out of range.
+          UserError: a setting is out of range, or the template does not read tools.
         """
-        self._model, self._template = model, template
+        self._model, self._tools = model, tools
+        self._template = template.select([{"role": "user", "content": ""}], tools)
         self.messages: Dialogue = [] if system is None else [{"role": "system", "content": system}]
         self._turns = 0
         self._options = dialogue.answer_options(model, template, settings)
@@ -121,7 +139,7 @@ class Chat:
         def show(prompt: int, sample: int, piece: str) -> None:
             print(piece, end="", flush=True)
 
-        prompt = dialogue.prompt(self._model, self._template, messages)
+        prompt = self._prompt(messages)
         ((_, (completion, *_)),) = self._model.generate_iter([prompt], options, on_text=show, every=1)
         print(flush=True)
         self.messages = [*messages, {"role": "assistant", "content": completion.text}]
@@ -147,5 +165,8 @@ class Chat:
         return [*head, *turns]
 
     def _size(self, messages: Dialogue) -> int:
-        prompt = dialogue.prompt(self._model, self._template, messages)
+        prompt = self._prompt(messages)
         return len(prompt.tokens if prompt.encoder is None else prompt.encoder)
+
+    def _prompt(self, messages: Dialogue) -> Prompt:
+        return dialogue.prompt(self._model, self._template, messages, self._tools)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from jaxpt import errors
 from jaxpt.data import chat_template
-from jaxpt.data.chat_template import ChatTemplate
+from jaxpt.data.chat_template import ChatTemplate, Message
+from jaxpt.data.tasks.dialogue import tools_of, with_system
 from jaxpt.decode.engine import Prompt
 from jaxpt.decode.options import ANSWER_TOKENS, Options
 from jaxpt.errors import UserError
-from jaxpt.runtime import hub
 
 if TYPE_CHECKING:
     from jaxpt.inference.loaded import Loaded
@@ -22,12 +22,14 @@ _ANSWER, _NEXT = "8d1f answer", "8d1f next"  # texts that no template has
 
 
 def answer(
-    model: Loaded, messages: Sequence[Mapping[str, Any]], template: str | Path | None, settings: Mapping[str, Any]
+    model: Loaded, messages: Sequence[Message], tools: Any, template: str | Path | None, settings: Mapping[str, Any]
 ) -> str:
     """The answer to a dialogue; see `Loaded.chat`."""
     chosen = template_of(model, template)
     options = answer_options(model, chosen, {"max_new_tokens": ANSWER_TOKENS, **settings})
-    ((_, completions),) = model.generate_iter([prompt(model, chosen, messages)], options)
+    chat_template.check(messages)
+    messages = with_system(messages, model.system)
+    ((_, completions),) = model.generate_iter([prompt(model, chosen, messages, tools_of(tools, "tools"))], options)
     if not completions:
         raise UserError(f"beams: {options.beams} beams found no answer within these options; loosen them")
     return completions[0].text
@@ -45,9 +47,7 @@ def template_of(model: Loaded, file: str | Path | None = None) -> ChatTemplate:
     """
     if model.family == "encoder":
         raise UserError(f"{model.path}: is an encoder, which does not generate; wants a dialogue model")
-    path = hub.local(str(model.path))
-    folder = path.parents[1] if path.parent.name == "checkpoints" else path  # of RUN_DIR/checkpoints/STEP, in RUN_DIR
-    return chat_template.load(folder, model.tokenizer, file)
+    return chat_template.load(model.tokenizer, file)
 
 
 def answer_options(model: Loaded, template: ChatTemplate, settings: Mapping[str, Any]) -> Options:
@@ -72,9 +72,11 @@ def answer_options(model: Loaded, template: ChatTemplate, settings: Mapping[str,
     )
 
 
-def prompt(model: Loaded, template: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> Prompt:
+def prompt(
+    model: Loaded, template: ChatTemplate, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+) -> Prompt:
     """The prompt of a dialogue: for a decoder the ids of the template's text, as in training. Templates write BOS."""
-    text = template.render(messages)
+    text = template.select(messages, tools).render(messages, tools=tools)
     if model.family != "decoder":
         return model.prompt_ids(text)
     return Prompt(model.tokenizer.encode_rendered(text).ids)

@@ -190,18 +190,28 @@ class Loaded:
         texts = TextStreams(self.tokenizer, self._encoded(prompts), options or self.options(), on_text)
         return texts.generate(self._engine, every)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], *, template: str | Path | None = None, **keys: Any) -> str:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | str | None = None,
+        template: str | Path | None = None,
+        **keys: Any,
+    ) -> str:
         """The answer to a dialogue, by the chat template of the tokenizer.
 
         Args:
-          messages: [{"role": "user", "content": "…"}, …], the oldest first.
+          messages: [{"role": "user", "content": "…"}, …], the oldest first; a call of tools may have no content. Where
+            they have no system message, the one stands first that a run learned with (`task.system`).
+          tools: JSON schemas of tools for the template, or their JSON as text.
           template: a file with another chat template.
           **keys: fields of `Options`.
 
         Raises:
-          UserError: the model does not generate or has no chat template, or a message is not as it must be.
+          UserError: the model does not generate or has no chat template, a message or a tool is not as it must be, or
+            the template does not read tools or reasoning that are there.
         """
-        return dialogue.answer(self, messages, template, keys)
+        return dialogue.answer(self, messages, tools, template, keys)
 
     # ---- what the model computes ----------------------------------------------------------------------------------
 
@@ -233,6 +243,8 @@ class Loaded:
     def predict(self, inputs: Sequence[Any], task: str | None = None, top_k: int | None = None) -> list[dict[str, Any]]:
         """A fine-tuned model's answers: labels with probabilities, values, spans, tags, or text.
 
+        The run's recipe says how they are computed; of the arguments of `load`, `tokenizer` and `dtype` count.
+
         Args:
           inputs: for each row its text, a tuple of its columns (question and context), or a dict by column.
           task: which one, of a run on several tasks.
@@ -242,7 +254,7 @@ class Loaded:
           UserError: the model is no run with a task, a row is not as it must be, or `top_k` is no positive number.
         """
         if self._predictor is None or self._predictor.task != task:
-            self._predictor = RunPredictor.of(self.path, task)
+            self._predictor = RunPredictor.of(self.path, task, self.tokenizer, self._dtype)
         return inspecting.predict(self._predictor, inputs, top_k)
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ from jaxpt.data import tokenizers
 from jaxpt.data.labelled import examples
 from jaxpt.data.parts import chosen_task
 from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.evals import predictors
 from jaxpt.evals.task import of_part, with_measured
@@ -32,7 +33,15 @@ class RunPredictor:
       config: the run's configuration, with the task and what was measured for it, such as a threshold.
     """
 
-    def __init__(self, config: Config, run_dir: Path, step: int, task: str | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        run_dir: Path,
+        step: int,
+        task: str | None = None,
+        tokenizer: Tokenizer | None = None,
+        dtype: str | None = None,
+    ) -> None:
         """Restores a checkpoint.
 
         Args:
@@ -40,8 +49,12 @@ class RunPredictor:
           run_dir: the run.
           step: its checkpoint.
           task: the value of `task`.
+          tokenizer: another tokenizer than the run's.
+          dtype: compute dtype; by default the model's.
         """
-        config = config.model_copy(update={"model": configs.model_at(config, step)})
+        model = configs.model_at(config, step)
+        model = model if dtype is None else model.model_copy(update={"dtype": dtype})
+        config = config.model_copy(update={"model": model})
         setup = state.setup(config).for_evaluation()
         with checkpoint.Checkpoints(run_dir, config.checkpoint, read_only=True) as saved:
             self._params: Any = saved.restore_params(setup, step)
@@ -50,16 +63,22 @@ class RunPredictor:
         metrics = metrics if task_config is config else of_part(metrics, task_config.task.name)
         self.task, self.config = task, with_measured(task_config, metrics)
         settings = config.data.tokenizer
-        self._tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)
+        if tokenizer is None:
+            tokenizer = tokenizers.load(run_dir / "tokenizer", settings.kind, extra_ids=settings.extra_ids)
+        self._tokenizer = tokenizer
         self._predictor = predictors.build(dataclasses.replace(setup, config=self.config), self._tokenizer)
 
     @classmethod
-    def of(cls, path: Path, task: str | None = None) -> RunPredictor:
+    def of(
+        cls, path: Path, task: str | None = None, tokenizer: Tokenizer | None = None, dtype: str | None = None
+    ) -> RunPredictor:
         """The predictor of a run.
 
         Args:
           path: a run_dir (its best checkpoint), or `RUN_DIR/checkpoints/STEP`.
           task: which one, of a run on several tasks.
+          tokenizer: another tokenizer than the run's.
+          dtype: compute dtype; by default the model's.
 
         Raises:
           UserError: it is no run with a task, or a run on several and none is named.
@@ -69,7 +88,7 @@ class RunPredictor:
         run_dir, step = checkpoint.find(path)
         config = configs.load(run_dir, [] if task is None else [f"task.use={task}"], where="predict")
         check_task(config, run_dir)
-        return cls(config, run_dir, step, task)
+        return cls(config, run_dir, step, task, tokenizer, dtype)
 
     def __call__(self, rows: Sequence[LocatedRow], how: str = "answer") -> Iterator[Any]:
         """What the run predicts of some rows, in their order.

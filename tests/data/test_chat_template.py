@@ -3,6 +3,7 @@
 import datetime
 import doctest
 import json
+from types import MappingProxyType
 
 import pytest
 
@@ -169,7 +170,7 @@ def test_transformers_has_the_same_ids(name, gpt2):
     transformers = pytest.importorskip("transformers")
     (gpt2 / "chat_template.jinja").write_text(TEMPLATES[name])
     theirs, ours = transformers.AutoTokenizer.from_pretrained(gpt2), tokenizers.load(gpt2)
-    template = load(gpt2, ours)
+    template = load(ours)
     for dialogue in DIALOGUES:
         want = theirs.apply_chat_template(dialogue, add_generation_prompt=True, return_dict=False)
         assert ours.encode(template.render(dialogue), special=True) == want
@@ -181,7 +182,7 @@ def settings(folder, **values):
 
 
 def rendered(folder, **options):
-    return load(folder, tokenizers.load(folder), **options).render(DIALOGUES[0])
+    return load(tokenizers.load(folder), **options).render(DIALOGUES[0])
 
 
 def test_where_a_template_is_found(gpt2, tmp_path):
@@ -203,7 +204,7 @@ def test_where_a_template_is_found(gpt2, tmp_path):
     (gpt2 / "chat_templates" / "rag.jinja").write_text("third")
     assert (rendered(gpt2), rendered(gpt2, name="rag")) == ("file 中", "third")
     gpt2.rename(tmp_path / "tokenizer")
-    assert load(tmp_path, tokenizers.load(tmp_path / "tokenizer")).render(DIALOGUES[0]) == "file 中"  # a run_dir
+    assert rendered(tmp_path / "tokenizer") == "file 中"  # a run's
 
 
 def test_templates_that_are_none(gpt2, tmp_path):
@@ -212,15 +213,16 @@ def test_templates_that_are_none(gpt2, tmp_path):
         with pytest.raises(UserError, match=r"tokenizer_config\.json: chat_template is (int|dict|list); wants a templ"):
             tokenizers.load(gpt2)
     with pytest.raises(UserError, match=r"--template: .*gone\.jinja: cannot be read"):
-        load(gpt2, Special(), file=tmp_path / "gone.jinja")
+        load(Special(), file=tmp_path / "gone.jinja")
     (tmp_path / "bad.jinja").write_bytes(b"\xff")
     with pytest.raises(UserError, match=r"--template: .*bad\.jinja: not UTF-8"):
-        load(gpt2, Special(), file=tmp_path / "bad.jinja")
+        load(Special(), file=tmp_path / "bad.jinja")
 
 
 class Special:
     """A tokenizer without special tokens."""
 
+    folder, chat_templates, specials = None, MappingProxyType({}), MappingProxyType({})
     vocabulary = tokenizers.planned(TokenizerConfig(kind="bpe"), 300)
     special_tokens = tokenizers.Tokenizer.special_tokens
 
@@ -257,11 +259,18 @@ def test_templates_that_fail_are_named_in_one_line(source, words):
         ([{"role": "user"}], "message 1: content is missing; wants a string"),
         ([{"role": "user", "content": None}], "message 1: content is NoneType; wants a string"),
         ([{"role": "user", "content": [{"type": "text"}]}], "message 1: content is list; wants a string"),
+        ([{"role": "assistant", "tool_calls": []}], "message 1: content is missing; wants a string, or tool_calls"),
+        ([{"role": "assistant", "content": 4, "tool_calls": [{}]}], "message 1: content is int; wants a string"),
     ],
 )  # fmt: skip
 def test_messages_are_checked(messages, words):
     with pytest.raises(UserError, match=words):
         check(messages)
+
+
+def test_a_tokenizer_without_a_template_and_without_files():
+    with pytest.raises(UserError, match="the tokenizer: has no chat template"):
+        load(Special())
 
 
 # ---- kept -----------------------------------------------------------------------------------------------------------

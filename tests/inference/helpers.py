@@ -48,7 +48,7 @@ def loaded(family, **model):
     return jaxpt.load(directory(family, **model))
 
 
-def run_of(path, model, tokenizer, objective, extra_ids=None, more=None, **data):
+def run_of(path, model, tokenizer, objective, extra_ids=None, more=None, task=None, **data):
     """A run directory with random weights."""
     path.mkdir()
     settings = configs.TokenizerConfig(kind=tokenizer, extra_ids=extra_ids)
@@ -61,6 +61,7 @@ def run_of(path, model, tokenizer, objective, extra_ids=None, more=None, **data)
         {
             "run_dir": str(path), "model": model, "objective": {"kind": objective, **(more or {})},
             "data": {"tokenizer": settings.model_dump(), "length": 32, "batch_size": 8, **data},
+            **({} if task is None else {"task": task}),
         }
     )  # fmt: skip
     (path / "config.yaml").write_text(configs.to_yaml(config))

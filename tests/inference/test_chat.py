@@ -16,7 +16,7 @@ import pytest
 import jaxpt
 from jaxpt import errors
 from jaxpt.cli import main
-from jaxpt.data import chat_template
+from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.data.labelled.dialogue import encoded
 from jaxpt.decode.options import ANSWER_TOKENS
@@ -24,7 +24,8 @@ from jaxpt.errors import UserError
 from jaxpt.inference import dialogue
 from jaxpt.inference.chat import Chat
 from jaxpt.inference.dialogue import end_of_answer
-from tests.inference.helpers import made
+from tests.data.labelled.test_dialogue import CALL, CALLING, READING, TOOLS
+from tests.inference.helpers import made, run_of
 from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +92,75 @@ def test_settings_are_compared_with_the_defaults_of_a_dialogue(talk, folder):
     assert code == 2 and f"at most max_new_tokens, {ANSWER_TOKENS}" in error
 
 
+def prompted(model, monkeypatch, *messages, **keys):
+    """The prompt of an answer in Python, as text."""
+    prompts, generate = [], model.generate_iter
+    monkeypatch.setattr(model, "generate_iter", lambda new, options: prompts.extend(new) or generate(new, options))
+    model.chat(messages, max_new_tokens=1, **keys)
+    return model.tokenizer.decode(prompts[0].tokens)
+
+
+def test_tools_and_their_calls_reach_the_template_of_an_answer(tmp_path, monkeypatch):
+    """Messages that a run learns from are messages that it answers: a call has no content."""
+    model = jaxpt.load(made(tmp_path / "long", "gpt2", max_positions=512))
+    model.tokenizer.chat_templates = {"default": PLAIN, "tool_use": READING}
+    call = {"role": "assistant", "tool_calls": [CALL]}
+    for dialogue_call in (call, call | {"content": None}):
+        messages = [CALLING[0], dialogue_call, CALLING[2]]
+        for tools in (TOOLS, tuple(TOOLS), json.dumps(TOOLS)):
+            wanted = ChatTemplate(READING).render(messages, tools=TOOLS)
+            assert prompted(model, monkeypatch, *messages, tools=tools) == wanted
+    plain = [CALLING[0]]
+    assert prompted(model, monkeypatch, *plain, tools=[]) == ChatTemplate(PLAIN).render(plain)
+    with pytest.raises(UserError, match="does not read tool_calls, which the dialogue has; remove tool_calls, or"):
+        model.chat(messages)
+    for wrong in ([print], {"type": "function"}, 3):
+        with pytest.raises(UserError, match=r"^tools wants a list of JSON schemas, got "):
+            model.chat(plain, tools=wrong)
+
+
+def test_tools_of_the_command(talk, folder, tmp_path):
+    (tmp_path / "t.jinja").write_text(READING + "{{ tools | length }}")
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    (tmp_path / "bad.json").write_text('{"type": "function"}')
+    argv = [folder, "--max-new-tokens", 2, "--tools"]
+    assert talk("", *argv, tmp_path / "tools.json", "--template", tmp_path / "t.jinja") == (0, "", "")
+    for file, words in (
+        ("tools.json", "does not read tools, which the dialogue has"), ("gone.json", "gone.json: No such file"),
+        ("bad.json", "bad.json wants a list of JSON schemas, got {'type'"),
+    ):  # fmt: skip
+        code, out, error = talk("a\n", *argv, tmp_path / file)
+        assert (code, out) == (2, "") and words in error and error.count("\n") == 1
+
+
+def test_the_tokenizer_that_is_used_gives_template_and_special_tokens(folder, tmp_path, monkeypatch):
+    """By its directory, or as it was read from there; without either the one beside the model counts."""
+    other = made(tmp_path / "other", "gpt2")
+    (other / "checksums.json").unlink()
+    settings = json.loads((other / "tokenizer_config.json").read_text())
+    settings |= {"chat_template": "other {{ unk_token }}{{ messages[0].content }}", "unk_token": "!"}
+    (other / "tokenizer_config.json").write_text(json.dumps(settings))
+    message = {"role": "user", "content": "a"}
+    for tokenizer in (other, tokenizers.load(other)):
+        assert prompted(jaxpt.load(folder, tokenizer=tokenizer), monkeypatch, message) == "other !a"
+    assert prompted(jaxpt.load(other, tokenizer=folder), monkeypatch, message) == "you a\nme "
+
+
+@pytest.mark.slow
+def test_a_run_answers_with_the_system_message_that_it_learned_with(talk, tmp_path, monkeypatch):
+    run_of(
+        tmp_path / "run", {"kind": "gpt2", "max_positions": 64}, "bpe", "dialogue",
+        task={"kind": "dialogue", "system": "be brief"},
+    )  # fmt: skip
+    model = jaxpt.load(tmp_path / "run")
+    (tmp_path / "t.jinja").write_text(PLAIN)
+    user, keys = {"role": "user", "content": "a"}, {"template": tmp_path / "t.jinja"}
+    assert prompted(model, monkeypatch, user, **keys) == "be brief\nyou a\nme "
+    assert prompted(model, monkeypatch, {"role": "system", "content": "no"}, user, **keys) == "no\nyou a\nme "
+    argv = [tmp_path / "run", "--template", tmp_path / "t.jinja", "--max-new-tokens", 4]
+    assert talk("a\n", *argv) == talk("a\n", *argv, "--system", "be brief")
+
+
 @pytest.mark.parametrize("template", [PLAIN, "{{ bos_token }}" + PLAIN])
 def test_a_prompt_has_bos_where_the_template_writes_it_as_in_training(template, tmp_path):
     """The tokenizer puts BOS before every text, as Llama's does; the template alone counts."""
@@ -126,7 +196,7 @@ def test_sampled_answers_differ_from_turn_to_turn_and_not_from_run_to_run(model)
 
 
 def test_the_oldest_turns_are_forgotten_and_the_system_message_is_not(model, capsys):
-    session = Chat(model, chat_template.load(model.path, model.tokenizer), {"max_new_tokens": 4}, "the")
+    session = Chat(model, chat_template.load(model.tokenizer), {"max_new_tokens": 4}, "the")
     forgotten = 0
     for n in range(8):
         session.answer(f"a dog {n}")
@@ -144,7 +214,7 @@ def test_the_oldest_turns_are_forgotten_and_the_system_message_is_not(model, cap
 def test_a_message_that_is_too_long_does_not_end_the_dialogue(talk, folder, model):
     code, out, error = talk("the cat " * 30 + "\na\n", folder, "--max-new-tokens", 4)
     assert code == 0 and error.startswith("jaxpt: the message needs ") and error.count("\n") == 1
-    alone = Chat(model, chat_template.load(model.path, model.tokenizer), {"max_new_tokens": 4}, None)
+    alone = Chat(model, chat_template.load(model.tokenizer), {"max_new_tokens": 4}, None)
     assert out == f"{alone.answer('a')}\n"
 
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import jaxpt
 from jaxpt.cli import main
 from jaxpt.inference import inspecting
 from jaxpt.inference.predictor import RunPredictor
@@ -51,6 +52,19 @@ def test_a_text_has_the_largest_output_of_its_windows(run):
     for label in ("praise", "blame"):
         largest = max(piece["probabilities"][label] for piece in pieces)
         assert whole["probabilities"][label] == pytest.approx(largest, abs=1e-5)
+
+
+def test_tokenizer_and_dtype_of_the_loaded_model_count(run, tmp_path):
+    """A vocabulary in which two words have changed places."""
+    words = (run / "run/tokenizer/vocab.txt").read_text().splitlines()
+    good, bad = map(words.index, ("good", "bad"))
+    words[good], words[bad] = "bad", "good"
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    texts, exchanged = ["good film", "bad film"], ["bad film", "good film"]
+    wanted = jaxpt.load(run / "run").predict(texts)
+    assert jaxpt.load(run / "run", tokenizer=tmp_path / "vocab.txt").predict(exchanged) == wanted
+    (near, _) = jaxpt.load(run / "run", dtype="bfloat16").predict(texts)
+    assert near != wanted[0] and near["probabilities"] == pytest.approx(wanted[0]["probabilities"], abs=0.05)
 
 
 def test_the_page_shows_each_label(run, tmp_path, capsys):

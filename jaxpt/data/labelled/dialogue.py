@@ -111,7 +111,7 @@ def encoded(
       UserError: the template fails, marks no answer, or does not read tools or reasoning that are there.
     """
     try:
-        template.check_reads(messages, tools)
+        template = template.select(messages, tools)
         text, spans = template.answers(messages, tools=tools)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None

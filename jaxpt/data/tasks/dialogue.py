@@ -12,7 +12,7 @@ and the column `tools` beside lists of messages are for the chat template.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from jaxpt.config.kinds import nearest
@@ -59,7 +59,7 @@ class DialogueTask(Task):
         return tuple(name for name in (self.messages, self.prompt) if name is not None)
 
     def content(self, row: Row, where: str) -> tuple[str, ...]:
-        return tuple(message["content"] for message in self.dialogue(row, where))
+        return tuple(message.get("content", "") for message in self.dialogue(row, where))
 
     def dialogue(self, row: Row, where: str) -> list[Message]:
         """The messages of a row, the oldest first.
@@ -69,18 +69,16 @@ class DialogueTask(Task):
           where: file and line, for messages.
 
         Returns:
-          [{"role", "content", …}]; possibly without an answer.
+          [{"role", "content", …}]; possibly without an answer. A call of tools may have no content.
 
         Raises:
           UserError: no such columns, an unknown role, an empty message.
         """
         messages = self._messages(row, where)
         for number, message in enumerate(messages, 1):
-            if not message["content"].strip() and not message.get("tool_calls"):
+            if not message.get("content", "").strip() and not message.get("tool_calls"):
                 raise UserError(f"{where}: message {number} ({message['role']}) is empty; wants text")
-        if self.system is not None and messages and messages[0]["role"] not in ("system", "developer"):
-            messages.insert(0, {"role": "system", "content": self.system})
-        return messages
+        return with_system(messages, self.system)
 
     def tools(self, row: Row, where: str) -> list[Mapping[str, Any]] | None:
         """The tools of a row of messages, as JSON schemas; None if it has none.
@@ -92,18 +90,8 @@ class DialogueTask(Task):
         Raises:
           UserError: the column `tools` is no list of schemas, nor its JSON.
         """
-        tools = row.values.get("tools")
         has_messages = any(isinstance(value, list) for name, value in row.values.items() if name != "tools")
-        if tools in (None, "") or not has_messages:
-            return None
-        if isinstance(tools, str):
-            try:
-                tools = json.loads(tools)
-            except ValueError:
-                raise UserError(f"{where}: column 'tools': not JSON: {shown(tools)}") from None
-        if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
-            raise UserError(f"{where}: column 'tools' wants a list of JSON schemas, got {shown(tools)}")
-        return tools or None
+        return tools_of(row.values.get("tools"), f"{where}: column 'tools'") if has_messages else None
 
     def _messages(self, row: Row, where: str) -> list[Message]:
         listed = self.messages or next((name for name in ("messages", "conversations") if name in row.values), None)
@@ -121,9 +109,43 @@ class DialogueTask(Task):
         has_input = prompt == "instruction" and row.values.get("input") is not None
         if (name := self.input or ("input" if has_input else None)) is not None:
             more = tables.text(row, name, f"{where} (task.input)", as_text=True)
-            first[-1]["content"] += f"\n\n{more}" if more.strip() else ""
+            first[-1]["content"] = first[-1].get("content", "") + (f"\n\n{more}" if more.strip() else "")
         reply = tables.column(row, answer, where)
         return first + _turn(reply, "assistant", f"{where}: column {answer!r} (task.answer)")
+
+
+def tools_of(tools: Any, where: str) -> list[Mapping[str, Any]] | None:
+    """The tools of a dialogue, as JSON schemas; None if there are none.
+
+    Args:
+      tools: a list of them, or its JSON as text.
+      where: for messages.
+
+    Raises:
+      UserError: it is neither.
+    """
+    if tools in (None, ""):
+        return None
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError:
+            raise UserError(f"{where}: not JSON: {shown(tools)}") from None
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise UserError(f"{where} wants a list of JSON schemas, got {shown(tools)}")
+    return list(tools) or None
+
+
+def has_content(message: Mapping[str, Any]) -> bool:
+    """True if the content of a message is text; a call of tools may have none."""
+    content = message.get("content")
+    return isinstance(content, str) or (content is None and bool(message.get("tool_calls")))
+
+
+def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
+    """A dialogue that begins with a system message: its own, else `system`, where this is not None."""
+    is_missing = system is not None and messages and messages[0]["role"] not in ("system", "developer")
+    return [{"role": "system", "content": system}, *messages] if is_missing else list(messages)
 
 
 def _turn(value: Any, role: str, where: str) -> list[Message]:
@@ -144,10 +166,8 @@ def _listed(value: Any, where: str) -> list[Message]:
         roles = SHAREGPT if is_sharegpt else dict(zip(ROLES, ROLES))
         if not isinstance(role, str) or role not in roles:
             raise UserError(f"{where}: message {number}: no role {role!r}{nearest(str(role), list(roles))}")
-        if content is None and message.get("tool_calls"):
-            content = ""
-        if not isinstance(content, str):
+        if not has_content({**message, "content": content}):
             raise UserError(f"{where}: message {number} ({role}): wants text, got {shown(content)}")
         more = {key: x for key, x in message.items() if key not in ("role", "content", "from", "value")}
-        messages.append({"role": roles[role], "content": content} | more)
+        messages.append({"role": roles[role]} | ({} if content is None else {"content": content}) | more)
     return messages

@@ -154,6 +154,17 @@ def test_tools_and_reasoning_reach_the_template(tokenizer):
     )
 
 
+def test_a_template_for_tools_renders_dialogues_with_tools(tokenizer):
+    """As in transformers: the one that is called tool_use."""
+    tokenizer.chat_templates = {"default": BUILT_IN["chatml"], "tool_use": READING}
+    template = chat_template.of_tokenizer(tokenizer)
+    assert encoded(SHORT, template, tokenizer, "line 1") == encoded(
+        SHORT, chat_template.of_tokenizer(with_template(tokenizer, BUILT_IN["chatml"])), tokenizer, "line 1"
+    )
+    ids, answers = encoded(CALLING, template, tokenizer, "line 1", TOOLS)
+    assert text_of(tokenizer, ids).startswith('[{"type": "function"') and any(answers)
+
+
 @pytest.mark.parametrize(("messages", "tools", "key"), [
     (CALLING[:2], None, "tool_calls"), (SHORT, TOOLS, "tools"), (SHORT[:1] + CALLING[3:], None, "reasoning_content"),
 ])  # fmt: skip
@@ -172,6 +183,24 @@ def test_transformers_renders_the_same_tools_and_reasoning(tokenizer, tmp_path):
         messages = [*CALLING[:3], {"role": "assistant", "content": "the end", name: "it is three"}]
         want = theirs.apply_chat_template(messages, tools=TOOLS, tokenize=False)
         assert ChatTemplate(READING).answers(messages, tools=TOOLS)[0] == want
+
+
+@pytest.mark.parity
+def test_transformers_renders_the_same_of_a_call_without_content(tokenizer, tmp_path):
+    """In training and for an answer, whether the content is null or missing: the template finds no content."""
+    transformers = pytest.importorskip("transformers")
+    source = READING.replace("{{ m.content }}", "{{ m.content if m.content is defined else 'no content' }}")
+    with_template(tokenizer, source).save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    call = {"role": "assistant", "tool_calls": [CALL]}
+    for first in (call, call | {"content": None}, call | {"content": ""}):
+        messages = [CALLING[0], first, *CALLING[2:]]
+        want = theirs.apply_chat_template(messages, tools=TOOLS, tokenize=False)
+        assert ("no content" in want) == (first.get("content") is None)
+        row = Row(1, {"messages": messages, "tools": TOOLS})
+        trained = DialogueTask().dialogue(row, "line 1")
+        for read in (messages, trained):
+            assert ChatTemplate(source).render(read, False, tools=TOOLS) == want
 
 
 # ---- records --------------------------------------------------------------------------------------------------------

@@ -65,7 +65,9 @@ def test_tools_their_calls_and_reasoning_are_kept():
     result = {"role": "tool", "content": "4", "name": "add"}
     answer = ASSISTANT | {"reasoning_content": "2 and 2"}
     row = Row(1, {"messages": [USER, call, result, answer], "tools": [schema]})
-    assert DialogueTask().dialogue(row, "line 1") == [USER, call | {"content": ""}, result, answer]
+    bare = {"role": "assistant", "tool_calls": call["tool_calls"]}
+    assert DialogueTask().dialogue(row, "line 1") == [USER, bare, result, answer]
+    assert DialogueTask().content(row, "line 1") == ("Hi", "", "4", "Ho")
     assert DialogueTask().tools(row, "line 1") == [schema]
     assert DialogueTask().tools(Row(1, row.values | {"tools": json.dumps([schema])}), "line 1") == [schema]
     for none in (None, "", [], "[]"):

@@ -126,7 +126,7 @@ def test_dialogues(name, opened):
         family="decoder", tokenizer=read.tokenizer, vocabulary=read.vocabulary, prompt_ids=read.encoder.prompt,
         options=lambda **keys: Options(**{"eos": read.eos} | keys),
     )  # fmt: skip
-    template = chat_template.load(read.folder, read.tokenizer)
+    template = chat_template.load(read.tokenizer)
     chat = Chat(model, template, {}, None)
     want = read.theirs.apply_chat_template(DIALOGUE, add_generation_prompt=True)["input_ids"]
     assert list(dialogue.prompt(model, template, DIALOGUE).tokens) == want
