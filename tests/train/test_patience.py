@@ -136,15 +136,15 @@ def test_a_stop_at_an_evaluation_changes_nothing(folder, when, steps, capsys):
 
 @pytest.mark.slow
 def test_an_evaluation_that_was_stopped_at_the_end_of_a_phase_is_of_that_phase(folder):
-    """Its texts have that phase's length; and it is made up for where it would not be due in a longer run."""
-    options = ("train.phases=[{steps: 4}, {set: {data.length: 24}}]", "train.patience=null", "train.eval_every=3")
-    assert run(folder, "longer", *options, "train.steps=4") == run(folder, "longer", *options, "train.steps=6") == 0
-    stop(folder, "stopped", 4, *options, "train.steps=4")
-    assert [at for at, _ in losses(folder / "stopped")] == [3]
-    assert run(folder, "stopped", *options, "train.steps=6") == 0
-    assert losses(folder / "stopped") == losses(folder / "longer")
-    assert [at for at, _ in losses(folder / "longer")] == [3, 4, 6]
-    figures = [(folder / name / "checkpoints/4/metrics/metrics").read_text() for name in ("longer", "stopped")]
+    """Its texts have that phase's length."""
+    options = ("train.phases=[{steps: 4}, {set: {data.length: 24}}]", "train.steps=6", "train.eval_every=4")
+    assert run(folder, "phases", *options) == 0
+    stop(folder, "stopped", 4, *options)
+    assert losses(folder / "stopped") == []
+    assert run(folder, "stopped", *options) == 0
+    assert losses(folder / "stopped") == losses(folder / "phases")
+    assert [at for at, _ in losses(folder / "phases")] == [4, 6]
+    figures = [(folder / name / "checkpoints/4/metrics/metrics").read_text() for name in ("phases", "stopped")]
     assert figures[0] == figures[1]
 
 
