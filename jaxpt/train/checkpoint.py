@@ -279,13 +279,21 @@ class Checkpoints:
         wants_none = abstract_state.scale is None  # whatever the checkpoint has
         scale = spikes.fresh(np) if wants_none else abstract_state.scale
         abstract_state = abstract_state.replace(scale=scale if "scale" in saved else None)
+        run_dir = self.directory.parent
         if saved["opt_state"] is None:
-            run_dir = self.directory.parent
             start = f"start one from them: init_from.path={run_dir} run_dir=…"
             raise UserError(f"{run_dir}: holds imported weights alone, no run to go on with; {start}")
         stored.compare_model(self.directory / str(step), saved["params"], abstract_state.params)
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_tree(abstract_state)))
-        state = State(**self._manager.restore(step, args=args).state)
+        try:
+            state = State(**self._manager.restore(step, args=args).state)
+        except ValueError as error:  # Orbax's, with a line for each array that one side lacks
+            lines = [line for line in str(error).splitlines() if line.startswith("opt_state")]
+            if not lines:
+                raise
+            reason = f"its optimizer state is laid out as by an earlier version, at {lines[0].rstrip(':')}"
+            weights = f"start a new run from its weights: init_from.path={run_dir} run_dir=…"
+            raise UserError(f"{self.directory / str(step)}: {reason}; {weights}") from error
         stored.compare_step(self.directory / str(step), state.step)
         if altered := corruption.changed(self.meta(step).get("digests", {}), state):
             raise AlteredError(

@@ -314,6 +314,17 @@ def test_figures_that_cannot_be_read_harm_nothing(run_dir, content):
         assert checkpoints.steps() == [1, 2, 3, 4]
 
 
+def test_an_optimizer_state_of_an_earlier_layout_is_one_line(run_dir):
+    later = state(0).replace(opt_state={"nu": jnp.ones(5)})
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), later)
+    with opened(run_dir) as checkpoints, pytest.raises(UserError) as caught:
+        checkpoints.restore(types.SimpleNamespace(placed_shapes=lambda: shapes), 3)
+    assert str(caught.value) == (
+        f"{run_dir / 'checkpoints/3'}: its optimizer state is laid out as by an earlier version, at opt_state.mu; "
+        f"start a new run from its weights: init_from.path={run_dir} run_dir=…"
+    )
+
+
 def test_nothing_is_put_aside_where_no_checkpoint_is_whole(run_dir):
     for step in (1, 2, 3):
         flip(largest(run_dir / "checkpoints" / str(step) / "state"))
