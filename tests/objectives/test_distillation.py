@@ -167,7 +167,9 @@ def test_what_does_not_go_with_a_teacher_is_refused():
     refused("has no masked-LM head, so it has no", dataclasses.replace(bert(), heads={}))
     config("bert", cosine_weight=0).objective.check_teachers(settings.model, 32, {"teacher": bert(embed_dim=48)})
     refused("replaced_token cannot be distilled", objective=config("bert", of={"kind": "replaced_token"}).objective)
-    refused("objective.of.z_loss", objective=config("bert", z_loss=1e-4).objective)
+    assert config("bert", z_loss=1e-4).objective.idle_settings() == (
+        "objective.z_loss: not used by distillation; set objective.of.z_loss instead",
+    )
     settings.objective.check(settings.model, 32, vocabulary)
 
 
