@@ -47,10 +47,10 @@ def to_topology(name: str) -> str:
     """The topology of a cloud's name.
 
     Args:
-      name: v5p-128, v5litepod-16, a3-highgpu-8g, or several machines: a3-highgpu-8g:2.
+      name: v5p-128, v5litepod-16, a3-highgpu-8g, or several machines: a3-highgpu-8g:2; also in capitals.
 
     Returns:
-      The topology, such as v5p:4x4x4, v5e:4x4, h100:8 or h100:2x8; any other name unchanged.
+      The topology, such as v5p:4x4x4, v5e:4x4, h100:8 or h100:2x8; any other name in small letters.
 
     Raises:
       UserError: no slice has that many cores or chips, the number of machines is none, or a slice has one.
@@ -59,6 +59,7 @@ def to_topology(name: str) -> str:
       >>> [to_topology(name) for name in ("v5p-128", "v6e-64", "a3-highgpu-8g", "a3-highgpu-8g:2", "v5e:4x4")]
       ['v5p:4x4x4', 'v6e:8x8', 'h100:8', 'h100:2x8', 'v5e:4x4']
     """
+    name = name.lower()
     machine_type, _, machines = name.partition(":")
     if machine_type in MACHINE_TYPES:
         gpu, count = MACHINE_TYPES[machine_type]

@@ -114,6 +114,13 @@ def test_machines_by_their_clouds_names():
     assert all(topologies.parse(name).size for name in vendor_names.MACHINE_TYPES)
 
 
+def test_capitals_are_small_letters():
+    """H100:8, as the card's maker writes it, was answered with "do you mean a100-40?"."""
+    names = ("H100:8", "V6E-64", "A3-HighGPU-8g", "v5e:4X4")
+    assert [topologies.parse(name).name for name in names] == ["h100:8", "v6e:8x8", "h100:8", "v5e:4x4"]
+    assert Target.of(None, "H200:2x8") == Target("h200:2x8", 1)
+
+
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
