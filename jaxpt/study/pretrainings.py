@@ -207,9 +207,9 @@ def _as_if_trained(plan: Study, recipe: str, overrides: Sequence[str], where: st
     vocabulary."""
     rows = {Path(plan.run_dir) / row.name: row for row in plan.rows if row.is_trained}
 
-    def origin(path: Path) -> tuple[recipes.Tree, recipes.Tree]:
+    def origin(path: Path, vocabulary: Any) -> tuple[recipes.Tree, recipes.Tree]:
         if (row := rows.get(recipes.run_dir_of(path))) is None:
-            return recipes.origin_of(path)
+            return recipes.origin_of(path, vocabulary)
         config = _as_if_trained(plan, row.recipe, plan.overrides(row), where)
         return configs.dump(config)["model"], config.data.tokenizer.model_dump(mode="json", exclude_none=True)
 

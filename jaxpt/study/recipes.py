@@ -39,7 +39,7 @@ def load(
     overrides: Sequence[str] = (),
     where: str = "command line",
     report: Callable[[str], None] = lambda line: None,
-    origin: Callable[[Path], tuple[Tree, Tree]] | None = None,
+    origin: Callable[[Path, Any], tuple[Tree, Tree]] | None = None,
 ) -> Config:
     """`jaxpt.config.load` for recipes that may leave out model, tokenizer and labels.
 
@@ -48,7 +48,8 @@ def load(
       overrides: `key=value`.
       where: where the overrides stand, for messages.
       report: is given lines for the user.
-      origin: gives model and tokenizer of `init_from.path`; by default `origin_of`.
+      origin: gives model and tokenizer of `init_from.path` and the recipe's data.tokenizer.path; by default
+        `origin_of`.
 
     Returns:
       The frozen configuration, complete: the run saves it, and needs neither `init_from.path` nor the training set
@@ -98,7 +99,7 @@ def load_data(
 _STAND_IN = {"kind": "bert", "vocab_size": 30522, "layers": 12, "embed_dim": 768, "heads": 12, "mlp_dim": 3072}
 
 
-def inherit(tree: Tree, origin: Callable[[Path], tuple[Tree, Tree]] | None = None) -> Tree:
+def inherit(tree: Tree, origin: Callable[[Path, Any], tuple[Tree, Tree]] | None = None) -> Tree:
     """Model and tokenizer of `init_from.path`, under what the recipe says of them.
 
     Args:
@@ -119,9 +120,9 @@ def inherit(tree: Tree, origin: Callable[[Path], tuple[Tree, Tree]] | None = Non
         )
     if not isinstance(source, str):
         raise UserError(f"init_from.path: wants a path, got {shown(source)}")
-    source_model, tokenizer = (origin or origin_of)(Path(source))
     section = tree.get("data") or {}
     settings = section.get("tokenizer") or {}
+    source_model, tokenizer = (origin or origin_of)(Path(source), settings.get("path"))
     tokenizer = tokenizer if "kind" not in settings else {}
     return {**tree, "model": merge(source_model, model), "data": {**section, "tokenizer": merge(tokenizer, settings)}}
 
@@ -141,8 +142,16 @@ def run_dir_of(path: Path) -> Path:
     return path.parent.parent if path.parent.name == "checkpoints" else path
 
 
-def origin_of(path: Path) -> tuple[Tree, Tree]:
-    """`model` and `data.tokenizer` of a run or a directory in Hugging Face's form."""
+def origin_of(path: Path, vocabulary: Any = None) -> tuple[Tree, Tree]:
+    """`model` and `data.tokenizer` of a run or a directory that can be imported.
+
+    Args:
+      path: the directory.
+      vocabulary: the recipe's data.tokenizer.path, for a directory that has none (T5X, MaxText).
+
+    Returns:
+      (model, data.tokenizer).
+    """
     run_dir = run_dir_of(path)
     if (run_dir / "config.yaml").is_file():
         tree, _, _ = read(run_dir / "config.yaml")
@@ -164,7 +173,12 @@ def origin_of(path: Path) -> tuple[Tree, Tree]:
 
     model = reader.open(path, partial=True).network.config
     extra_ids = None if model.kind == "t5" else 0  # only T5 adds sentinels to its SentencePiece model
-    tokenizer = tokenizers.load(path, extra_ids=extra_ids, max_size=model.vocab_size)
+    try:
+        tokenizer = tokenizers.load(path, extra_ids=extra_ids, max_size=model.vocab_size)
+    except UserError:
+        if not isinstance(vocabulary, str):
+            raise
+        tokenizer = tokenizers.load(Path(vocabulary), extra_ids=extra_ids, max_size=model.vocab_size)
     settings = {"kind": tokenizer.kind, "lowercase": tokenizer.lowercase, "path": str(path), "extra_ids": extra_ids}
     return model.model_dump(mode="json"), settings
 

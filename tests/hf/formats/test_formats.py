@@ -16,6 +16,7 @@ from jaxpt.hf.formats import maxtext, msgpack_files
 from jaxpt.models import stored
 from jaxpt.models.llama import LlamaConfig
 from jaxpt.models.t5 import T5Config
+from jaxpt.study import recipes
 from jaxpt.train import preflight, weights
 from tests import families
 from tests.hf.formats import layouts
@@ -163,6 +164,18 @@ def test_a_run_starts_from_it(whole):
         preflight._check_origin(families.config(family, init_from={"path": str(whole / form)}), whole / form)
         arrays, network, _ = weights.open_weights(whole / form)
         assert {path for path, _ in arrays} == set(stored.stored_params(network))
+
+
+def test_a_recipe_names_the_vocabulary_that_such_a_directory_lacks(whole, tmp_path):
+    """`init_from.path` of T5X or MaxText, and data.tokenizer.path: the recipe needs no model."""
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]))
+    tree = {"init_from": {"path": str(whole / "maxtext")}, "data": {"tokenizer": {"path": str(vocabulary)}}}
+    complete = recipes.inherit(tree)
+    tokenizer = complete["data"]["tokenizer"]
+    assert (complete["model"]["kind"], tokenizer["kind"], tokenizer["path"]) == ("llama", "wordpiece", str(vocabulary))
+    with pytest.raises(UserError, match="no known vocabulary in this directory"):
+        recipes.inherit({**tree, "data": {}})
 
 
 def test_verify_wants_what_transformers_reads(whole, tmp_path, capsys):
