@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -213,9 +214,18 @@ def drawn(chart: Chart) -> tuple[list[Series], Axis, Axis]:
     xs = [x for curve in measured for x in curve.x]
     if chart.x_kind == "number":
         x_axis = axis(xs, is_log=min(xs) > 0 and max(xs) >= 10 * min(xs))
+        x_axis = _with_ticks_at(xs, x_axis) if x_axis.is_log else x_axis
     else:
         x_axis = axis([0.0, *xs] if max(xs) > 0 else xs, is_whole=True)
     return curves, x_axis, axis([y for curve in curves for y in curve.y], is_log=chart.is_log)
+
+
+def _with_ticks_at(values: Sequence[float], whole: Axis, gap: float = 0.12) -> Axis:
+    """The axis with its ticks at the values, where they are few and lie apart, as those of a grid do; else as it is."""
+    ticks = sorted(set(values))
+    places = [whole.at(tick) for tick in ticks]
+    is_apart = all(after - before >= gap for before, after in itertools.pairwise(places))
+    return dataclasses.replace(whole, ticks=tuple(ticks)) if is_apart else whole
 
 
 def downsample(points: Sequence[tuple[float, float]], limit: int = MOST_POINTS) -> list[tuple[float, float]]:

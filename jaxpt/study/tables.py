@@ -267,9 +267,10 @@ def _chart(title: str, label: str, x: str, group: Sequence[_Points], colours: Ma
         if result.baseline is not None and is_first:
             series.append(Series("", xs[-1:], [result.baseline], colour, is_reference=True))
     others = [line for line in series if line.is_faint]
-    note = "dashed: trivial baseline" + "; bold: the first seed" * bool(others)
-    note += ", thin: the others" * any(len(line.x) > 1 for line in others)  # a single point has no line
-    return Chart(title, label, series, note)
+    seeds = "bold: the first seed" * bool(others)
+    seeds += ", thin: the others" * any(len(line.x) > 1 for line in others)  # a single point has no line
+    baselines = "dashed: trivial baseline" * any(line.is_reference for line in series)
+    return Chart(title, label, series, "; ".join(filter(None, (baselines, seeds))))
 
 
 def _of_all_seeds(result: Result) -> str:

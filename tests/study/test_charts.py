@@ -47,6 +47,14 @@ def test_logarithmic_axes(values):
     assert all(found.low <= tick <= found.high for tick in found.ticks)
 
 
+def test_a_few_rates_of_a_grid_have_the_ticks():
+    def ticks(*values):
+        return drawn(Chart("loss", "rate", [Series("a", values, [1.0] * len(values))], x_kind="number"))[1].ticks
+
+    assert ticks(3e-4, 1e-3, 3e-3, 1e-2) == (3e-4, 1e-3, 3e-3, 1e-2)
+    assert ticks(1e-3, 1.1e-3, 1e-2) == (1e-3, 2e-3, 5e-3, 1e-2), "two of them would overlap"
+
+
 def test_only_curves_of_other_sizes_are_logarithmic():
     def of(*tops, may_be_log=True):
         return Chart("", "step", [Series("", [0, 1], [0.0, top]) for top in tops], may_be_log=may_be_log).is_log

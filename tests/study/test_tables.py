@@ -128,6 +128,7 @@ def test_picture(plan):
     directory = Path(plan.run_dir)
     svg = (directory / "picture.svg").read_text()
     assert svg.count("stroke-dasharray: 4.5,3.6") == 2 * 2 + 1, "the baselines of the three that are finished"
+    assert svg.count("<!-- dashed: trivial baseline -->") == 2 + 1, "no word of it where none is drawn"
     titles = re.findall(r"<!-- (?:validation loss at the objective's)? ?(targets, nats; .*?) -->", svg)
     assert titles == ["targets, nats; task A"] * 2 + ["targets, nats; task B", "targets, nats; span_corruption"]
     assert (directory / "picture.png").read_bytes().startswith(b"\x89PNG")
