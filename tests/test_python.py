@@ -91,6 +91,13 @@ def test_an_interruption_is_a_keyboard_interrupt(monkeypatch):
         jaxpt.fit(RECIPE)
 
 
+def test_a_run_is_shown_with_its_losses(tmp_path):
+    """That of the last step, and the one that tells."""
+    (tmp_path / "config.yaml").write_text(configs.to_yaml(configs.load(RECIPE)))
+    (tmp_path / "run.json").write_text('{"step": 6, "train_loss": 2.5, "validation": {"loss": 2.75}}')
+    assert "step 6 of 1000, train loss 2.5000, validation loss 2.7500\n" in repr(jaxpt.Run(tmp_path))
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A fine-tuned classifier."""

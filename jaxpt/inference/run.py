@@ -172,7 +172,8 @@ class Run:
     def __repr__(self) -> str:
         summary, steps = self.summary, list(self.checkpoints)
         state = f"step {summary['step']} of {self.config.train.steps}" if "step" in summary else "not finished"
-        loss = f", train loss {summary['train_loss']:.4f}" if summary.get("train_loss") is not None else ""
+        losses = {"train": summary.get("train_loss"), "validation": (summary.get("validation") or {}).get("loss")}
+        loss = "".join(f", {name} loss {value:.4f}" for name, value in losses.items() if value is not None)
         kinds = f"{self.config.model.kind} · {self.config.objective.kind}"
         return (
             f"jaxpt.Run({str(self.run_dir)!r})\n  {kinds} · {state}{loss}\n"
