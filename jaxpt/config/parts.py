@@ -53,6 +53,14 @@ class TaskHead:
     """Use b."""
 
 
+def _without_build(part: Frozen, base: type[Frozen]) -> UserError:
+    """What is raised where someone's own subclass lacks the method."""
+    return UserError(
+        f"class {type(part).__name__} of {type(part).__module__} must define `build`; the docstring of "
+        f"{base.__name__}.build in jaxpt/config/parts.py says what it is"
+    )
+
+
 class AdapterConfig(Frozen):
     """What every adapter's settings share. Subclassed once in each module of `jaxpt.models.adapters`."""
 
@@ -66,7 +74,7 @@ class AdapterConfig(Frozen):
           dtype: of the computation.
           name: of the module.
         """
-        raise NotImplementedError
+        raise _without_build(self, AdapterConfig)
 
 
 AnyAdapter = Annotated[
@@ -264,7 +272,7 @@ class ScheduleConfig(Frozen):
         Raises:
           UserError: a setting that does not fit into the run.
         """
-        raise NotImplementedError
+        raise _without_build(self, ScheduleConfig)
 
 
 AnySchedule = Annotated[
@@ -345,7 +353,7 @@ class OptimizerConfig(Frozen):
         Returns:
           An optax transformation of gradients to what is added to the parameters.
         """
-        raise NotImplementedError
+        raise _without_build(self, OptimizerConfig)
 
 
 AnyOptimizer = Annotated[

@@ -52,7 +52,8 @@ def check_sums(kind: str, method: str, returned: Any, count: int = 2) -> None:
 
 
 def check_parts(kind: str, coefficients: Any, sums: Mapping[str, Any], weights: Any) -> None:
-    """Raises UserError where a part of the loss is missing in what it returns, or has no weight that it is divided by.
+    """Raises UserError where a part of the loss is missing in what it returns, has no weight that it is divided by,
+    or has no coefficient, which would then be 1.
 
     Args:
       kind: of the objective.
@@ -69,6 +70,8 @@ def check_parts(kind: str, coefficients: Any, sums: Mapping[str, Any], weights: 
                     f"objective.kind: {kind}: coefficients has the part {part!r}, but {name} returns "
                     f"{', '.join(map(repr, numbers)) or 'none'}"
                 )
+    if others := [part for part in weights if part in sums and part not in coefficients]:
+        raise UserError(f"objective.kind: {kind}: weights has the part {others[0]!r}, but coefficients does not")
 
 
 def check_heads(kind: str, heads: Any) -> None:

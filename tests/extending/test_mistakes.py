@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpt.config import AdapterConfig, OptimizerConfig, ScheduleConfig
 from jaxpt.data import datasets, fingerprint, spec
 from jaxpt.data.calls import Call, Transforms
 from jaxpt.data.spec import DataSpec
@@ -43,6 +44,14 @@ class Bare(Objective):
 def test_what_is_not_defined_is_named(use, said):
     with pytest.raises(UserError, match=said):
         use()
+
+
+@pytest.mark.parametrize("base", [AdapterConfig, OptimizerConfig, ScheduleConfig])
+def test_a_build_that_is_not_defined_is_named(base):
+    part = type("Mine", (base,), {}).model_construct()
+    said = f"class Mine of .* must define `build`; the docstring of {base.__name__}.build in jaxpt/config/parts.py"
+    with pytest.raises(UserError, match=said):
+        part.build(None, None)
 
 
 def test_a_description_that_is_none_is_named():
@@ -123,6 +132,8 @@ def test_a_part_that_the_loss_does_not_return_is_refused():
     check_parts("mine", {"order": 1.0}, {"order": jnp.ones(()), "aux": 0.0}, {"order": 1.0})
     with pytest.raises(UserError, match="the part 'order', but loss returns 'ordr'"):
         check_parts("mine", {"order": 1.0}, {"ordr": 1.0}, {"order": 1.0})
+    with pytest.raises(UserError, match="weights has the part 'order', but coefficients does not"):
+        check_parts("mine", {}, {"order": 1.0}, {"order": 1.0})
 
 
 PAIR = "({part: Σ loss}, {metric: (Σ value, Σ weight)})"
