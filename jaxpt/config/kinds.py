@@ -168,11 +168,11 @@ def _imported(kind: str, package: str, base: type[T], key: str) -> type[T]:
         if isinstance(error, ModuleNotFoundError) and (holder := _module_above(error.name or "")):
             requirement = "a kind names a module in a package, and no class in it"
             raise UserError(f"{key}: {kind}: {holder} is a module; {requirement}") from error
-        hint = _missing(kind, error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-        raise UserError(f"{key}: importing {kind} failed: {type(error).__name__}: {error}{hint}") from error
+        raise UserError(f"{key}: {import_failure(kind, error)}") from error
     if short and not classes:
         known = kinds(package, base)
-        raise UserError(f"{key}: {kind!r} is none of {', '.join(known)}{nearest(kind, known, '')}")
+        hint = nearest(kind, known, "; a dotted path names a module of yours")
+        raise UserError(f"{key}: {kind!r} is none of {', '.join(known)}{hint}")
     if len(classes) != 1:
         raise UserError(f"{key}: module {module} must define one subclass of {base.__name__}, it has {len(classes)}")
     return classes[0]
@@ -184,14 +184,26 @@ def _module_above(missing: str) -> str | None:
     return above if above in sys.modules and not hasattr(sys.modules[above], "__path__") else None
 
 
-def _missing(kind: str, missing: str) -> str:
-    """What to do where a part of a dotted kind is not there; nothing where its code imports what is not there."""
-    package = missing.rpartition(".")[0]
-    if missing != kind and not kind.startswith(f"{missing}."):
+def import_failure(name: str, error: Exception) -> str:
+    """Why a module of anyone's own cannot be imported, with the place in its code, or what to do about a wrong name.
+
+    Args:
+      name: dotted name of the module.
+      error: what its import raised.
+    """
+    place = plugins.place(error, name.partition(".")[0])
+    hint = _missing(name, error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    return f"importing {name} failed: {place and f'{place}: '}{type(error).__name__}: {error}{hint}"
+
+
+def _missing(name: str, missing: str) -> str:
+    """What to do where a part of a dotted name is not there; nothing where its code imports what is not there."""
+    package, _, last = missing.rpartition(".")
+    if missing != name and not name.startswith(f"{missing}."):
         return ""
     if not package:
         return f"; start jaxpt in the directory that {missing} is in, or put that directory on PYTHONPATH"
-    return nearest(missing, [f"{package}.{name}" for name in _modules(package)], "")
+    return nearest(last, _modules(package), "", within=(package,))
 
 
 def nearest(

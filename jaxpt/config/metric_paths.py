@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from jaxpt.config.kinds import import_failure
 from jaxpt.errors import UserError
 from jaxpt.metrics import METRICS, Metric
 from jaxpt.metrics.base import one_of
@@ -33,7 +34,7 @@ def _imported(path: str) -> Metric:
     try:
         functions = vars(plugins.import_module(module, "metrics"))
     except Exception as error:  # whatever anyone's module raises
-        raise UserError(f"{path}: importing {module} failed: {type(error).__name__}: {error}") from error
+        raise UserError(f"{path}: {import_failure(module, error)}") from error
     if not callable(function := functions.get(function_name)):
         names = [name for name, member in functions.items() if hasattr(member, "metric")]
         raise UserError(f"{path}: module {module} has no function {function_name}{one_of(function_name, names)}")

@@ -137,7 +137,8 @@ def check_targets(name: str, targets: str | None, owner: str, key: str) -> None:
     if targets and "." in name and name in METRICS:
         scored = " and ".join(METRICS[name].targets) or "nothing"
         raise UserError(f"{key}: {name}: scores {scored}, {owner} has {targets}")
-    raise UserError(f"{key}: {name}: {owner} has no such metric{one_of(name, known)}")
+    named = [*known, "the dotted path of a function of yours"] if known else known
+    raise UserError(f"{key}: {name}: {owner} has no such metric{one_of(name, named)}")
 
 
 def check_value_names(scored: Mapping[str, Metric], key: str) -> None:

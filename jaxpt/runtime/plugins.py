@@ -12,9 +12,9 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from jaxpt import errors
@@ -181,11 +181,8 @@ def explained() -> Iterator[None]:
 
 def _message(error: Exception) -> str:
     """The message of an exception, with the innermost place in a user's module, else in jaxpt."""
-    packages = {name.partition(".")[0] for name in imported}
-    frames = [(frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code, line)
-              for frame, line in traceback.walk_tb(error.__traceback__)]  # fmt: skip
-    plugin_frames = [(code, line) for package, code, line in frames if package in packages]
-    code, line = (plugin_frames or [(code, line) for package, code, line in frames if package == "jaxpt"])[-1]
+    plugin_frames = _frames(error, {name.partition(".")[0] for name in imported})
+    code, line = (plugin_frames or _frames(error, {"jaxpt"}))[-1]
     place = f"{code.co_filename}:{line}: in {code.co_qualname}"
     text = str(error).strip()
     if text.startswith("in user code:") and (places := _PLACE.findall(text)):  # TensorFlow runs a translation
@@ -196,6 +193,18 @@ def _message(error: Exception) -> str:
     message = f"{kind}: {lines[0]}" if lines else kind
     origin = "" if plugin_frames else f", with what {', '.join(list(imported)[:3])} gave"
     return f"{place}: {message}{origin}"
+
+
+def place(error: Exception, package: str) -> str:
+    """FILE:LINE of the innermost place of a package that an exception came through; "" where there is none."""
+    frames = _frames(error, {package})
+    return f"{frames[-1][0].co_filename}:{frames[-1][1]}" if frames else ""
+
+
+def _frames(error: Exception, packages: Set[str]) -> list[tuple[CodeType, int]]:
+    """(code, line) of the calls in some packages that an exception came through, the outermost first."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [(f.f_code, line) for f, line in frames if f.f_globals.get("__name__", "").partition(".")[0] in packages]
 
 
 _OF_GRAPHS = re.compile(r"Graph execution error|Detected at node|<stack traces|\s*\[\[|\s*File ")

@@ -75,6 +75,7 @@ from tests.config.helpers import RECIPE, mistake, write
         # kinds
         ("model.kind=brt", "model.kind: 'brt' is none of *bert*; did you mean bert or bart?"),
         ("model.kind=layers", "model.kind: 'layers' is none of *bert*"),
+        ("model.kind=zz", "model.kind: 'zz' is none of *bert*; a dotted path names a module of yours"),
         ("model.kind=../x", "model.kind: *"),
         ("model.kind=.x", "model.kind: *"),
         ("optimizer.kind=adm", "optimizer.kind: 'adm' is none of adafactor, adagrad, adamax, *; did you mean adamw*?"),

@@ -76,8 +76,8 @@ def test_a_module_that_is_not_there(lab, recipe):
     [
         ("", "must define one subclass of ModelConfig, it has 0"),
         (OWN + OWN.replace("Mine", "Other"), "must define one subclass of ModelConfig, it has 2"),
-        ("import no_such_thing", "ModuleNotFoundError: No module named 'no_such_thing'"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import no_such_thing", "/mine.py:1: ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("def f():\n    1 / 0\nf()", "/mine.py:2: ZeroDivisionError: division by zero"),
     ],
 )
 def test_mistakes_in_ones_own_module(lab, recipe, text, answer):

@@ -233,6 +233,9 @@ def test_few_shot_tasks_measure_what_is_no_share(module):
 
 MISTAKES = {
     "no_such_lab.kappa": "no_such_lab.kappa: importing no_such_lab failed: ModuleNotFoundError",
+    "MODULEE.kappa": "MODULEE failed: ModuleNotFoundError: No module named 'MODULEE'; did you mean MODULE?",
+    "kappa": "no such metric; one of: accuracy, f1, ",
+    "kapa": "axg, the dotted path of a function of yours",
     "MODULE.kapa": "has no function kapa; did you mean kappa?",
     "MODULE.plain": "the function is not described as a metric; decorate it: @jaxpt.metrics.metric(targets=",
     "MODULE.length_error": "scores text, a task of kind classification has label",
@@ -241,7 +244,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_in_its_name(module, name):
-    with pytest.raises((UserError, ValidationError), match=re.escape(MISTAKES[name])):
+    with pytest.raises((UserError, ValidationError), match=re.escape(MISTAKES[name].replace("MODULE", module))):
         task(name.replace("MODULE", module)).check_metrics()
 
 

@@ -58,12 +58,12 @@ def test_it_trains(lab, posts, capsys):
     [
         ("", "must define open_source(data), which returns a jaxpt.data.sources.base.Source"),
         ("def open_source(data):\n    return [data.path]", "must define open_source(data), which returns"),
-        ("1 / 0", "failed: ZeroDivisionError: division by zero"),
+        ("1 / 0", "broken.py:1: ZeroDivisionError: division by zero"),
     ],
 )
 def test_mistakes_in_it(lab, text, answer):
     kind = lab.module("broken", text)
-    with pytest.raises(UserError, match=rf"^data\.source: (importing )?{kind} {re.escape(answer)}"):
+    with pytest.raises(UserError, match=rf"^data\.source: (importing )?{kind} .*{re.escape(answer)}"):
         open_source(DataConfig(source=kind, path="corpus.txt", tokenizer={"kind": "bpe"}))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxpt.config import DataConfig, TaskConfig
+from jaxpt.config.kinds import import_failure
 from jaxpt.data import builtin
 from jaxpt.data.sources import foreign, readers
 from jaxpt.data.sources.base import Source
@@ -94,7 +95,7 @@ def _own(data: DataConfig) -> Source:
     try:
         module = plugins.import_module(name, "data.source")
     except Exception as error:
-        raise UserError(f"data.source: importing {name} failed: {type(error).__name__}: {error}") from error
+        raise UserError(f"data.source: {import_failure(name, error)}") from error
     source = module.open_source(data) if callable(getattr(module, "open_source", None)) else None
     if not isinstance(source, Source):
         signature = "open_source(data), which returns a jaxpt.data.sources.base.Source"

@@ -96,9 +96,8 @@ def named(name: str, form: str) -> Metric:
     if name in known:
         return known[name]
     if "." not in name:
-        raise UserError(
-            f"a task of form {form} has no such metric; it has {', '.join(known)}{nearest(name, known, '')}"
-        )
+        hint = nearest(name, known, "; a dotted path names a function of yours")
+        raise UserError(f"a task of form {form} has no such metric; it has {', '.join(known)}{hint}")
     metric_paths.register([name])
     metric = metrics.find(name)
     scored = {form} | {"generate_until": {"text"}, "similarity": {"number"}}.get(form, set())
