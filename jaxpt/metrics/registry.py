@@ -140,7 +140,8 @@ def check_options(options: Iterable[tuple[str, Any]], metrics: Sequence[str], ke
     import pydantic
 
     for name, value in options:
-        metric = next((known for known in metrics if f"{name}.".startswith(f"{known}.")), name.partition(".")[0])
+        named = name.rpartition(".")[0] or name
+        metric = next((known for known in metrics if f"{name}.".startswith(f"{known}.")), named)
         option = name.removeprefix(metric).removeprefix(".")
         if metric not in metrics:
             raise UserError(f"{key}: {metric} is no metric of this task; it has {', '.join(metrics) or 'none'}")

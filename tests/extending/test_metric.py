@@ -147,6 +147,8 @@ def test_its_options_are_checked(module):
     weighted = task(kappa, **{f"{kappa}.weights": "quadratic"})
     weighted.check_metrics()
     assert weighted.options(kappa) == {"weights": "quadratic"}
+    with pytest.raises(UserError, match=rf"task\.metric_options: {kappa} is no metric of this task; it has accuracy"):
+        task("accuracy", **{f"{kappa}.weights": "quadratic"}).check_metrics()
     with pytest.raises(UserError, match=r"task\.metric_options\..*kappa: no option 'wights'; did you mean weights\?"):
         task(kappa, **{f"{kappa}.wights": "quadratic"}).check_metrics()
 
