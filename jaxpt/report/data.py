@@ -223,7 +223,7 @@ def _notes(part: Result) -> Iterator[str]:
     """Examples of equal texts, and how languages were told."""
     for split, stats in part["splits"].items():
         if example := stats["duplicates"]["example"]:
-            yield f"{split}: {example['copies']:,} times: {example['text']}"
+            yield f"{split}: {example['copies']:,} times: {example['text'] or '(no text)'}"
         if (stats.get("in_train") or {}).get("example"):
             yield f"{split}, also in train: {stats['in_train']['example']}"
     train = part["splits"]["train"]

@@ -192,6 +192,13 @@ def test_control_characters_do_not_reach_the_terminal(capsys):
     assert code == 0 and r"times: \x1b[31mred" in out and r"label \x1b]0;a" in out and "\x1b" not in out + err
 
 
+def test_copies_of_an_empty_text_are_named(capsys):
+    write("a.csv", ["text,label", *(f"film {n},y" for n in range(10)), *[",n"] * 20])
+    keys = ("data.path=a.csv", "task.text=text", "task.labels=null", "task.names=null")
+    code, out, _ = run(capsys, FINETUNE / "roberta" / "sst2.yaml", *keys)
+    assert code == 0 and "times: (no text)\n" in out
+
+
 def test_what_cannot_be_read_is_said_in_a_line(capsys):
     write("a.txt", ["some words"])
     for recipe, word, said in (

@@ -114,6 +114,8 @@ def _quoted(path: str, lines: Iterable[tuple[int, str]], delimiter: str) -> Iter
 
 
 def _header(path: str, number: int, fields: list[str]) -> list[str]:
+    if fields[0].startswith("sep="):
+        raise UserError(f"{path}: line {number}: 'sep=' is for Excel; remove this line, wants the header row")
     for name in fields:
         if NUMBER.fullmatch(name):
             raise UserError(

@@ -56,6 +56,7 @@ FORMATS = {
 _SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}
 SUFFIXES = [suffix for suffix, name in _SUFFIXES.items() if name != "text"]
 """Suffixes of files with columns: those of a directory of labelled files."""
+_SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
 
 
 def read(path: str, format: str = "auto", **options: Any) -> Iterator[Row]:
@@ -114,6 +115,8 @@ def file_format(path: str, format: str = "auto") -> str:
         return format
     if by_suffix := _by_suffix(path):
         return by_suffix
+    if path.lower().endswith(_SPREADSHEETS):
+        raise UserError(f"{path}: is a spreadsheet, which is not read; save its sheet as .csv")
     raise UserError(
         f"{path}: the suffix says nothing of the format; wants {', '.join(_SUFFIXES)}, or a format: "
         f"{', '.join(FORMATS)}"

@@ -206,7 +206,7 @@ def label_of(row: Row, name: str, where: str) -> str:
     """
     spelled = label(column(row, name, where)).strip()
     if not spelled:
-        raise UserError(f"{where}: column {name!r} (task.label) is empty; wants a label")
+        raise UserError(f"{where}: column {name!r} (task.label) is empty; wants a label, or leave out the row")
     return spelled
 
 

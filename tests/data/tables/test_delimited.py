@@ -82,6 +82,7 @@ def test_cr_cr_lf_ends_a_line(write):
         ("a.csv", 'text,label\n"b"c,2\n', r"a\.csv: line 2: ',' expected after '\"'; .* written \"\""),
         ("a.csv", "text,label\na,b,2\n", r"a\.csv: line 2: 3 fields, .*; a ',' inside of a field\?"),
         ("a.csv", "text,text\na,b\n", r"a\.csv: line 1: two columns are named 'text'"),
+        ("a.csv", "sep=;\ntext;label\na;1\n", r"a\.csv: line 1: 'sep=' is for Excel; remove this line"),
         ("a.tsv", "", r"a\.tsv: is empty; wants a header row"),
         ("a.tsv", "\n\n", r"a\.tsv: is empty"),
         ("a.tsv", "text\tlabel\n", r"a\.tsv: no rows below the header"),

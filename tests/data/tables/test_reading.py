@@ -75,8 +75,10 @@ def test_format_by_suffix(path, format):
 
 def test_bad_formats_and_options_are_said_at_once():
     """Before the first row is wanted, and before the file is opened."""
-    with pytest.raises(UserError, match=r"a\.xlsx: the suffix says nothing .* wants \.tsv, \.csv, "):
-        read("a.xlsx")
+    with pytest.raises(UserError, match=r"a\.doc: the suffix says nothing .* wants \.tsv, \.csv, "):
+        read("a.doc")
+    with pytest.raises(UserError, match=r"^A\.XLSX: is a spreadsheet, .* as \.csv$"):
+        read("A.XLSX")
     with pytest.raises(UserError, match="a: no format 'conl'; did you mean conl"):
         read("a", "conl")
     with pytest.raises(UserError, match=r"a\.tsv: format tsv has no option 'names'; it has header, quoted, "):
