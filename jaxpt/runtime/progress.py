@@ -332,12 +332,15 @@ def work_line(name: str, records: int, done: int, total: int, seconds: float) ->
     Example:
       >>> work_line("train", 5000, 10_000_000, 40_000_000, 20.0)
       'preparing train ██████░░░░░░░░░░░░░░░░░░ 10 of 40 MB, 5,000 records, 0.5 MB/s, 1:00 left'
+      >>> work_line("validation", 872, 92_000, 92_000, 2.0)
+      'preparing validation ████████████████████████ 92 of 92 kB, 872 records, 46.0 kB/s, 0:00 left'
       >>> work_line("train", 5000, 10_000_000, 0, 20.0)
       'preparing train: 5,000 records'
     """
     if not total or not done:
         return f"preparing {name}: {records:,} records"
-    return progress_line(f"preparing {name}", done / 1e6, total / 1e6, "MB", seconds, more=f", {records:,} records")
+    scale, unit = (1e6, "MB") if total >= 1e7 else (1e3, "kB")  # in MB a small file would be 0 of 0, its bar empty
+    return progress_line(f"preparing {name}", done / scale, total / scale, unit, seconds, more=f", {records:,} records")
 
 
 def clock(seconds: float) -> str:
