@@ -188,7 +188,8 @@ def export(
         )
         if (settings := run_dir / origin.FOLDER / origin.GENERATION).is_file():
             shutil.copyfile(settings, temporary / origin.GENERATION)
-        vocabularies.give(run_dir, temporary)
+        # What was imported keeps its files as they were.
+        vocabularies.give(run_dir, temporary, network.config.position_limit if origin_config is None else None)
         hf_files.write_checksums(temporary)
         if check:
             with track("comparing with transformers"):

@@ -74,11 +74,22 @@ def _check_copied(directory: Path, file: Path) -> None:
         raise UserError(f"{file}: a link to {real}, outside of the directory, is not followed; copy the file there")
 
 
-def give(run_dir: Path, out: Path) -> None:
-    """Copies a run's vocabulary files to a directory."""
+def give(run_dir: Path, out: Path, longest: int | None = None) -> None:
+    """Copies a run's vocabulary files to a directory.
+
+    Args:
+      run_dir: the run.
+      out: the directory.
+      longest: tokens that the model can read, for `model_max_length` where the files say none: pipelines of
+        `transformers` cut longer texts to it. None: the files stay as they are.
+    """
     for name in _files(run_dir / "tokenizer"):
         (out / name).parent.mkdir(exist_ok=True)
         shutil.copy(run_dir / "tokenizer" / name, out / name)
+    path = out / "tokenizer_config.json"
+    if longest is not None and path.is_file():
+        settings = {"model_max_length": longest} | vocabulary_files.read_settings(out)
+        path.write_text(json.dumps(settings, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _files(directory: Path) -> list[str]:

@@ -130,3 +130,17 @@ def test_an_exported_decoder_starts_as_in_training(case, source, texts, tmp_path
     keys = json.loads((tmp_path / "out" / "config.json").read_text())
     names = ("decoder_start", "forced_bos", "forced_eos")
     assert {name: i for name in names if (i := keys.get(f"{name}_token_id")) is not None} == ids
+
+
+def test_a_model_of_a_run_says_how_long_its_texts_are(bert, tmp_path):
+    """Transformers' pipelines cut texts to `model_max_length`; beyond the positions a model of theirs fails."""
+    (bert / "vocab.txt").write_text(SPECIAL + "the\ncat\n")
+    assert main(["import", str(bert), str(tmp_path / "run")]) == 0
+    exports = {}
+    for name in ("imported", "trained"):
+        assert main(["export", str(tmp_path / "run"), str(tmp_path / name)]) == 0
+        exports[name] = json.loads((tmp_path / name / "tokenizer_config.json").read_text())
+        shutil.rmtree(tmp_path / "run" / origin.FOLDER, ignore_errors=True)  # a run that was trained has none
+    limit = configs.load(tmp_path / "run").model.position_limit
+    assert exports["trained"] == {"model_max_length": limit} | exports["imported"]
+    assert "model_max_length" not in exports["imported"]
