@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 from jaxpt import config as configs
@@ -60,7 +61,8 @@ def check_recipe(config: Config) -> None:
         phase.model.check_length(phase.data.length)
         checks.check(phase)
         checks.check_held_out(phase)
-        _check_repeated(phase)
+        if line := checks.repeated_file(phase):
+            _refuse_to_begin(phase, [line])
     _check_evaluators(config)
     _note_unranked_checkpoints(config)
     if config.train.compiled is not None and not Path(config.train.compiled).is_dir():
@@ -112,8 +114,7 @@ def _check_schedule(config: Config) -> None:
 
 
 def _check_effects(config: Config) -> None:
-    """Raises UserError where a setting does nothing, since another one is missing; notes it of a run with a checkpoint,
-    which an earlier version let begin."""
+    """Refuses to begin a run where a setting does nothing, since another one is missing."""
     train, optimizer, metric = config.train, config.optimizer, config.checkpoint.best_metric
     during = [evaluator.called for evaluator in config.evals if evaluator.every != "end"]
     idle = [line for phase in configs.phase_configs(config) for line in phase.objective.idle_settings()]
@@ -129,19 +130,16 @@ def _check_effects(config: Config) -> None:
             f"optimizer.layer_decay_offset: {optimizer.layer_decay_offset} changes no rate, since "
             "optimizer.layer_decay is null; set optimizer.layer_decay, or optimizer.layer_decay_offset=0"
         )
-    if idle and not run_dir.has_checkpoint(Path(config.run_dir)):
-        raise UserError(idle[0])
-    for line in dict.fromkeys(idle):
+    _refuse_to_begin(config, idle)
+
+
+def _refuse_to_begin(config: Config, problems: Iterable[str]) -> None:
+    """Raises UserError with the first problem; notes all of them of a run with a checkpoint, which an earlier version
+    let begin."""
+    for line in dict.fromkeys(problems):
+        if not run_dir.has_checkpoint(Path(config.run_dir)):
+            raise UserError(line)
         errors.note(line)
-
-
-def _check_repeated(config: Config) -> None:
-    """Raises UserError where a file would be read twice; notes it of a run with a checkpoint, which began so."""
-    if (line := checks.repeated_file(config)) is None:
-        return
-    if not run_dir.has_checkpoint(Path(config.run_dir)):
-        raise UserError(line)
-    errors.note(line)
 
 
 def _check_origin(config: Config, path: Path) -> None:
