@@ -43,6 +43,8 @@ checkpoint: {every: 2}
 log: {tensorboard: false}
 """
 SAID = re.compile(r"damage|alter|chang|again|aside|left out|missing|is gone|differ|of another|anew")
+NOT_WHOLE = re.compile(r": \d+ not whole: ")
+"""The last line of `jaxpt verify` for a damaged run; it names each part in a line of its own."""
 COMMANDS = {  # kind of file: (pattern below the directory of a case, commands that read it, share of the cases)
     "config.yaml": ("run/config.yaml", ("train", "export", "verify"), 3),
     "run.json": ("run/run.json", ("train", "verify"), 2),
@@ -192,7 +194,7 @@ def judge(code: str | int, said: str, found: str, whole: tuple[str | int, str, s
     if isinstance(code, str) or "Traceback (most recent" in said:
         return "TRACEBACK"
     lines = [line for line in said.splitlines() if line.startswith("jaxpt: ") and not line.startswith("jaxpt: note")]
-    if code == 2 and (len(lines) == 1 or "damaged" in said):
+    if code == 2 and (len(lines) == 1 or NOT_WHOLE.search(said)):
         return "refused"
     if code != 0:
         return f"EXIT CODE {code}, {len(lines)} lines"

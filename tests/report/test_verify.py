@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,9 @@ from jaxpt.train.checkpoint import Checkpoints
 from jaxpt.train.lock import hold
 from jaxpt.train.run_dir import write_receipt
 from tests.inference.test_loaded import made
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import flips
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +59,7 @@ def test_a_flipped_bit_is_named(run_dir, tmp_path, pattern, capsys):
             assert main(["verify", str(copy)]) == 2, file
             said = capsys.readouterr()
             assert "Traceback" not in said.err and str(copy) in said.out + said.err
+            assert flips.NOT_WHOLE.search(said.out) or "jaxpt: " in said.err  # what the campaign of flips takes it by
         if "checkpoints" in pattern:
             assert file.name in reader.damage(0), file
         file.write_bytes(whole)
