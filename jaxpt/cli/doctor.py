@@ -22,6 +22,7 @@ from rich.text import Text
 
 from jaxpt.errors import UserError
 from jaxpt.runtime import disk, packages
+from jaxpt.runtime.exit_codes import MISTAKE
 
 PROBES = {
     "devices": """
@@ -74,7 +75,7 @@ def doctor(console: Console | None = None, probes: Mapping[str, str] = PROBES) -
       probes: as PROBES.
 
     Returns:
-      0 if training works, also where it needs prepared batches because nothing that prepares data is installed; else 1.
+      0 if training works, also where it needs prepared batches because nothing that prepares data is installed; else 2.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     started = {name: start(probes[name]) for name in ("devices", "pipeline")}
@@ -89,11 +90,11 @@ def doctor(console: Console | None = None, probes: Mapping[str, str] = PROBES) -
     if bad or not unprepared:
         lost = _names([*bad, *unprepared])
         console.print(f"Training does not work; fix: {lost}." if lost else "Training works on this machine.")
-        return 1 if lost else 0
+        return MISTAKE if lost else 0
     console.print(
         f"Training works from prepared batches (data.source: batches); to prepare data, fix: {_names(unprepared)}."
     )
-    return 0 if "tensorflow" in [row.what for row in unprepared] else 1
+    return 0 if "tensorflow" in [row.what for row in unprepared] else MISTAKE
 
 
 def _names(rows: list[Check]) -> str:
