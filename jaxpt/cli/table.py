@@ -73,7 +73,7 @@ COMMANDS: dict[str, Command] = {
         *PATH,
         arg("--models", "A,B", "only these (all): words_svm, both_logistic, affixes_logistic, …"),
         arg("--out", "F.json", "write the scores as JSON", type=output),
-        flag("--save", "write receipt and predictions of the best one into run_dir, as a fine-tuning leaves them"),
+        flag("--save", "write run.json and the predictions of the best model into run_dir, as a fine-tuning does"),
     ), (
         "configs/finetune/bert/cola.yaml data.path=train.tsv data.validation_path=dev.tsv",
         "configs/finetune/tagging/ewt.yaml data.path=train.conllu data.validation_path=dev.conllu --out scores.json",

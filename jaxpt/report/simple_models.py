@@ -34,7 +34,7 @@ def baseline(
       overrides: `key=value`.
       models: names of models, with commas; all by default.
       out: a JSON file of the scores.
-      save: write the receipt and the predictions of the best model into `run_dir`, as a fine-tuning leaves them.
+      save: write run.json and the predictions of the best model into `run_dir`, as a fine-tuning does.
 
     Raises:
       UserError: the recipe has no task, there is no such model, or the rows are not as they should be.

@@ -57,7 +57,7 @@ def sections(runs: Sequence[RunData], assumed: costs.Assumptions) -> Iterator[Se
         "Data": data,
         "Labels": labels,
         "Throughput and time": time,
-        "Receipt": lambda runs: receipt(
+        "Cost estimate": lambda runs: receipt(
             [costs.estimate(run.receipt, run.lines, assumed) for run in runs], named(runs), assumed
         ),
         "Configuration": configuration,

@@ -109,9 +109,9 @@ def _sections(study: StudyData, assumed: costs.Assumptions) -> Iterator[Section]
         yield table.title, above + content + drawings.get(table.title, "") + _notes(notes)
     for heading, content in sections(study.rows, assumed) if study.rows else ():
         if heading not in ("Overview", "Runs", "Final figures", "Baselines"):
-            yield heading, _receipt(study, assumed) if heading == "Receipt" else content
+            yield heading, _receipt(study, assumed) if heading == "Cost estimate" else content
     if not study.rows and study.scores:  # of models that were there
-        yield "Receipt", _receipt(study, assumed)
+        yield "Cost estimate", _receipt(study, assumed)
 
 
 def cell_of(text: str) -> str:
