@@ -44,7 +44,8 @@ def load(path: str | Path, **options: Any) -> Loaded:
     """Loads a trained model to generate, score, fill masks, embed, predict and look inside.
 
     Args:
-      path: RUN_DIR, RUN_DIR/checkpoints/STEP, or a Hugging Face directory.
+      path: RUN_DIR, RUN_DIR/checkpoints/STEP, a Hugging Face directory, or OWNER/NAME[@REVISION] on the hub (extra
+        [hub]).
       **options: `tokenizer`, `mesh`, `batch_size`, `dtype`, `objective`, `source_language`, `target_language`; see
         `jaxpt.inference.loaded.load`.
 

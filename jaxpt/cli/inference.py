@@ -9,8 +9,10 @@ from typing import Any
 from jaxpt.cli.parsing import Argument, Command, arg, count, flag, index, numbers, output, overrides, words
 from jaxpt.decode.options import ANSWER_TOKENS, Options
 
-_MODEL = arg("path", "RUN_DIR|HF_DIR", "a run, RUN_DIR/checkpoints/STEP, or a model")
-_MODEL_OR_VECTORS = arg("path", "RUN_DIR|HF_DIR|VECTORS", "a run, a model, or word vectors in text format")
+_MODEL = arg("path", "RUN_DIR|HF_DIR", "a run, RUN_DIR/checkpoints/STEP, a model, or OWNER/NAME[@REVISION] on the hub")
+_MODEL_OR_VECTORS = arg(
+    "path", "RUN_DIR|HF_DIR|VECTORS", "a run, a model, or a file of word vectors (.txt, .vec, .glove, .bin)"
+)
 
 
 def _options(without: Sequence[str] = (), **defaults: Any) -> list[Argument]:
@@ -31,7 +33,9 @@ _TASKS = (
     arg("--shots", "0,5", "numbers of examples shown before each (each task's own)", type=numbers),
     arg("--seed", "N", "of the examples that are shown (0)", type=index),
     arg("--limit", "N", "the first N examples of each task; of pairs, of each group", type=count),
-    arg("--data", "DIR", "where the tasks' files are"),
+    arg("--data", "DIR",
+        "where a task's file is looked for first, then beside its YAML, then in the current directory; else the task's "
+        "TFDS set is downloaded"),
     arg("--out", "DIR",
         "where results go (PATH/harness; of RUN_DIR/checkpoints/STEP RUN_DIR/harness/STEP); re-run to resume",
         type=output),

@@ -97,7 +97,7 @@ class ChatTemplate:
         Args:
           messages: [{"role": "user", "content": "…"}, …], the oldest first.
           add_generation_prompt: end with the start of the assistant's next message.
-          variables: further variables of the template; they count before its `tokens`.
+          **variables: further variables of the template; they count before its `tokens`.
 
         Returns:
           The text, special tokens included: `tokenizer.encode(text, special=True)` reads them.
@@ -159,7 +159,7 @@ class ChatTemplate:
 
         Args:
           messages: the dialogue; its last message may be the assistant's.
-          variables: as `render` has them.
+          **variables: as `render` has them.
 
         Returns:
           (the text, the characters of each answer).

@@ -91,7 +91,7 @@ def evaluate(
     """Scores a model on tasks and prints a table.
 
     Args:
-      path: RUN_DIR, RUN_DIR/checkpoints/STEP or HF_DIR.
+      path: RUN_DIR, RUN_DIR/checkpoints/STEP, HF_DIR, or OWNER/NAME[@REVISION] on the hub (extra [hub]).
       names: of tasks, or their files.
       shots: numbers of examples shown before each; by default each task's own.
       limit: the first examples of each task alone, or of each of its groups.

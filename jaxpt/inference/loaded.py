@@ -442,8 +442,8 @@ def load(
     """Loads a trained model.
 
     Args:
-      path: RUN_DIR (its newest checkpoint; of a finished run with a task the best), RUN_DIR/checkpoints/STEP, or a
-        Hugging Face directory.
+      path: RUN_DIR (its newest checkpoint; of a finished run with a task the best), RUN_DIR/checkpoints/STEP, a
+        Hugging Face directory, or OWNER/NAME[@REVISION] on the hub (extra [hub]).
       tokenizer: another tokenizer, or its file or directory; its special tokens and chat template are used.
       mesh: devices to shard the parameters over; by default the first device.
       batch_size: rows that are decoded at a time.

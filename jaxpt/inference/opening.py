@@ -63,8 +63,8 @@ def open_model(
     """Reads network, parameters and tokenizer.
 
     Args:
-      path: RUN_DIR (its newest checkpoint; of a finished run with a task the best), RUN_DIR/checkpoints/STEP, or a
-        Hugging Face directory.
+      path: RUN_DIR (its newest checkpoint; of a finished run with a task the best), RUN_DIR/checkpoints/STEP, a
+        Hugging Face directory, or OWNER/NAME[@REVISION] on the hub (extra [hub]).
       tokenizer: another tokenizer, or its file or directory.
       objective: kind or settings of another objective.
       source_language: token of the language that is read (mBART).

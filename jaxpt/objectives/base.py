@@ -148,8 +148,9 @@ class Objective(ObjectiveConfig):
           model: a backbone with its heads, bound to parameters and random keys (`jaxpt.models.network.Network.bind`).
             Dropout is off without keys (evaluation).
           batch: the features of the `DataSpec`; in evaluation also `eval_mask`.
-          teachers: {name: (network, parameters)}, only if `teachers()` is not empty.
-          carry: the state from the previous batch, only if `carries` is true.
+
+        An objective whose `teachers()` is not empty adds the parameter `*, teachers`: {name: (network, parameters)}.
+        One that `carries` adds `carry=None`: the state from the previous batch.
 
         Returns:
           ({part: Σ weighted loss}, {metric: (Σ weighted value, Σ weight)}), and the next carry if `carry` was passed;

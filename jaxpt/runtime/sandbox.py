@@ -127,7 +127,7 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
 
         Args:
           filters: further filters by name.
-          settings: of Jinja's environment.
+          **settings: of Jinja's environment.
         """
         super().__init__(finalize=pass_context(lambda context, value: self.measured(value)), **settings)
         self.filters |= filters or {}

@@ -58,7 +58,7 @@ def load(
     Raises:
       UserError: as `jaxpt.config.load`; the model to start from is not there; a label of a single kind.
 
-    Example: `load("configs/finetune/sst2.yaml", ["init_from.path=runs/bert_base", "data.path=train.tsv"])`
+    Example: `load("configs/finetune/roberta/sst2.yaml", ["init_from.path=runs/roberta", "data.path=train.tsv"])`
     """
     config = configs.load(path, overrides, where, report, complete=lambda tree: with_room(inherit(tree, origin)))
     return with_task_values(config)
