@@ -9,7 +9,7 @@ the share (Clopper and Pearson): of n trials without a failure it is 1 - 0.05^(1
 trial was wrong.
 
     python tools/torture.py --full           the counts of a release, for days on two cores; a later call goes on
-    python tools/torture.py --short          a few damaged files and flips; no line is kept
+    python tools/torture.py --short          a few kills, damaged files and flips; no line is kept
 
 | Part | A trial | Tool |
 |---|---|---|
