@@ -80,7 +80,7 @@ def import_weights(
     source, low_rank = (imported.base_of(source, base), source) if peft.is_adapter(source) else (source, None)
     if check and formats.is_foreign(source):
         raise UserError(f"{source}: --verify needs a directory that transformers reads; verify the export instead")
-    opened: Any = imported.open_source(source, partial, ignore)
+    opened: Any = imported.open_source(source, partial, ignore, low_rank)
     adapter = None if low_rank is None else peft.read(low_rank, opened.network, opened.family.model_type)
     with _created(out) as temporary:
         model = opened.network.config

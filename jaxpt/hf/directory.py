@@ -159,10 +159,51 @@ def _fine_tuned(
     weight = f"{family.tasks[name].classifier}.weight"
     if weight not in shapes:
         raise UserError(f"weights: {weight} is missing")
-    for key, value in family.tasks[name].fixed.items():
+    _check_fixed(family.tasks[name], keys)
+    return name, shapes[weight][0]
+
+
+def _check_fixed(task: tasks.Task, keys: Mapping[str, Any]) -> None:
+    """Raises UserError where config.json changes the pooler of a fine-tuned class."""
+    for key, value in task.fixed.items():
         if keys.get(key, value) != value:
             raise UserError(f"config.json: {key}: {shown(keys[key])} is not supported, only {json.dumps(value)}")
-    return name, shapes[weight][0]
+
+
+def with_head(source: Source, head: str, shapes: Mapping[str, tuple[int, ...]], partial: bool = False) -> Source:
+    """An open directory of a class without a head for fine-tuning, as the class with one whose tensors are elsewhere.
+
+    Args:
+      source: the open directory.
+      head: name of our head, one of `source.family.tasks`.
+      shapes: {their name: shape} of the tensors that are elsewhere, the classifier's among them.
+      partial: more tensors of the head may be missing.
+
+    Returns:
+      The backbone with the head. `pieces` has what is in the directory. The labels are those of its config.json, if it
+      has as many.
+
+    Raises:
+      UserError: without `partial` a tensor of the head is in neither of the two; config.json has an unsupported value.
+    """
+    keys, family = read_config(source.directory)
+    try:
+        _check_fixed(family.tasks[head], keys)
+        outputs = shapes[f"{family.tasks[head].classifier}.weight"][0]
+        network = family.network(source.network.config, (head,), outputs)
+        table = family.table_of(network)
+        found = mapping.find(source.tensors.shapes, table, network)
+        missing = tuple(name for name in found.missing if name not in shapes)
+        # What the class lacks belongs to the directory's own class, which was compared when it was opened.
+        found = dataclasses.replace(found, missing=missing, unexpected=source.found.unexpected)
+        if not partial:
+            found.raise_on_mismatch(network)
+        has_labels = len(keys.get("id2label") or ()) == outputs
+        labels = tasks.labels_from_json(head, outputs, keys) if has_labels else None
+        problem = tasks.problem_from_json(head, outputs, keys)
+    except UserError as error:
+        raise UserError(f"{source.directory}: {error}") from None
+    return dataclasses.replace(source, network=network, table=table, found=found, labels=labels, problem=problem)
 
 
 def _heads(family: Family, config: ModelConfig, names: Mapping[str, Any]) -> tuple[str, ...]:

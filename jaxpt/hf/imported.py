@@ -43,14 +43,23 @@ def base_of(adapter: Path, base: str | Path | None) -> Path:
     return directory
 
 
-def open_source(source: Path, partial: bool, ignore: Sequence[str]) -> Any:
-    """Opens the source, with the heads of the imported run's objective."""
+def open_source(source: Path, partial: bool, ignore: Sequence[str], adapter: Path | None = None) -> Any:
+    """Opens the source, with the heads of the imported run's objective or task.
+
+    Args:
+      source: the model, of an adapter its base.
+      partial: as in `directory.open_directory`.
+      ignore: likewise.
+      adapter: directory of a low-rank adapter; a head for fine-tuning that the base lacks is the one that it saves.
+    """
     if source.exists() and not source.is_dir():
         return llama2c.open_file(source)
     opened = hf.open_directory(source, partial=partial, ignore=ignore)
     model, heads = opened.network.config, opened.network.heads
     if classes.name_of(heads) is not None:
         return opened
+    if adapter is not None and (saved := peft.saved_head(adapter, opened.family)) is not None:
+        return hf.with_head(opened, *saved, partial)
     settings = objective_of(model, heads)
     objective = configs.resolve(settings["kind"], "jaxpt.objectives", ObjectiveConfig)(**settings)
     objective_heads = objective.heads(model)

@@ -24,6 +24,7 @@ from jaxpt.config import LoraConfig
 from jaxpt.errors import UserError, printable, shown
 from jaxpt.hf import directory as hf
 from jaxpt.hf import files, mapping
+from jaxpt.hf.options import Family
 from jaxpt.hf.table import Table
 from jaxpt.models import stored
 from jaxpt.models.heads import classes
@@ -39,6 +40,8 @@ TASKS = {
     "ForQuestionAnswering": "QUESTION_ANS",
 }  # fmt: skip
 """peft's name of a task, by the end of the class's name."""
+_HEADS = {"SEQ_CLS": "classes", "TOKEN_CLS": "tags", "QUESTION_ANS": "span"}
+"""Our head of each of peft's tasks that has one."""
 _WRAPPED = ("classifier", "score", "qa_outputs")
 """Modules of heads that peft saves as a whole, whatever `modules_to_save` says."""
 _READ = frozenset((
@@ -310,6 +313,25 @@ def read(source: str | Path, network: Network, model_type: str | None = None) ->
     state = {name: tensors[key] for name, key in others.items()}
     config, factors = _uniform(layer_factors, stored.stored_params(network), settings)
     return Adapter(config, factors, tuple(mapping.pieces(state, comparison, table, network)))
+
+
+def saved_head(source: Path, family: Family) -> tuple[str, dict[str, tuple[int, ...]]] | None:
+    """The head for fine-tuning that an adapter saves as a whole, for a base model that may lack it.
+
+    Args:
+      source: as in `read`.
+      family: of the base model.
+
+    Returns:
+      (name of our head, {their name: shape} of all tensors of the adapter); None: it saves no such head.
+    """
+    head = _HEADS.get(str(settings_of(source).get("task_type")))
+    if head not in family.tasks:
+        return None
+    tensors = files.Tensors(source, (WEIGHTS, "adapter_model.bin"))
+    shapes = {name.removeprefix(PREFIX): shape for name, shape in tensors.shapes.items()}
+    is_saved = len(shapes.get(f"{family.tasks[head].classifier}.weight", ())) == 2
+    return (head, shapes) if is_saved else None
 
 
 def _sorted(source: Path, tensors: files.Tensors) -> tuple[dict[str, dict[str, str]], dict[str, str]]:

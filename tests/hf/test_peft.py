@@ -12,7 +12,7 @@ from jaxpt import cli, hf
 from jaxpt import config as configs
 from jaxpt.config import LoraConfig
 from jaxpt.errors import UserError
-from jaxpt.hf import files, peft
+from jaxpt.hf import files, imported, peft
 from jaxpt.models.network import Network
 from jaxpt.train import lora, patterns, state, weights
 from tests import families, fine_tuning
@@ -174,6 +174,42 @@ def test_the_head_of_a_class_is_saved_as_a_whole(name, head, tmp_path):
     assert saved.keys() == {path for path in flat(params) if path.startswith("heads/")}
     for path, x in saved.items():
         np.testing.assert_array_equal(x, flat(params)[path], err_msg=path)
+
+
+def beside_a_backbone(directory, head):
+    """A backbone alone in Hugging Face's form, and an adapter of it with a head of three outputs: its parameters."""
+    network, params = fine_tuned("bert", head, 3)
+    hf.save(directory / "base", Network(network.config.build()), {"model": params["model"]})
+    settings = LoraConfig(targets=("*/attention/query",), rank=2)
+    adapter = adapter_of(network, settings)
+    written(directory / "adapter", network, settings, adapter, directory / "base", params=flat(params))
+    return flat(params)
+
+
+@pytest.mark.parametrize(("head", "kind"), [("classes", "classification"), ("tags", "tagging")])
+def test_a_base_without_the_head_gets_that_of_the_adapter(head, kind, tmp_path):
+    params = beside_a_backbone(tmp_path, head)
+    opened = imported.open_source(tmp_path / "base", False, (), tmp_path / "adapter")
+    assert imported.task_of(opened) == {"kind": kind, "labels": ["LABEL_0", "LABEL_1", "LABEL_2"]}
+    found = peft.read(tmp_path / "adapter", opened.network)
+    assert {path for path, _, _ in (*opened.pieces(), *found.saved)} == set(params)
+    if head == "classes":
+        rewritten(tmp_path / "adapter", without("bert.pooler.dense.weight"))
+        with pytest.raises(UserError, match=rf"^{tmp_path}/base: weights: bert\.pooler\.dense\.weight is missing$"):
+            imported.open_source(tmp_path / "base", False, (), tmp_path / "adapter")
+        assert imported.open_source(tmp_path / "base", True, (), tmp_path / "adapter").network == opened.network
+
+
+def test_an_adapter_with_its_head_becomes_a_run_of_its_task(tmp_path, capsys):
+    params = beside_a_backbone(tmp_path, "classes")
+    fine_tuning.vocabulary(tmp_path / "base")
+    command = ["import", str(tmp_path / "adapter"), str(tmp_path / "run"), "task.labels=[bad,so so,good]"]
+    assert cli.main(command) == 0
+    assert "initialised at random" not in capsys.readouterr().out
+    assert configs.load(tmp_path / "run").task.labels == ("bad", "so so", "good")
+    read = flat(weights.read(tmp_path / "run", 0))
+    for path in ("heads/classes/dense/kernel", "heads/pooler/dense/kernel", "model/token_embed/table"):
+        np.testing.assert_array_equal(read[path], params[path], err_msg=path)
 
 
 def test_a_run_that_trains_its_adapter_alone_exports_its_head(tmp_path):
