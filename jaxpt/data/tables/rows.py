@@ -198,15 +198,20 @@ def check_labels(labels: Sequence[str] | None) -> None:
         raise ValueError(f"labels: {max(labels, key=labels.count)!r} is given twice")
 
 
+class EmptyLabelError(UserError):
+    """A row has no label."""
+
+
 def label_of(row: Row, name: str, where: str) -> str:
     """The label of a row, whatever the format of its file: 1 and "1" are the same.
 
     Raises:
-      UserError: there is none.
+      UserError: there is no such column.
+      EmptyLabelError: it is empty.
     """
     spelled = label(column(row, name, where)).strip()
     if not spelled:
-        raise UserError(f"{where}: column {name!r} (task.label) is empty; wants a label, or leave out the row")
+        raise EmptyLabelError(f"{where}: column {name!r} (task.label) is empty; wants a label, or leave out the row")
     return spelled
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
+from jaxpt.data.tables.rows import EmptyLabelError
 from jaxpt.data.tasks.base import Answer
 from jaxpt.data.tasks.texts import TextsTask
 from jaxpt.errors import UserError, shown
@@ -38,6 +39,10 @@ class RegressionTask(TextsTask):
 
     def target(self, row: Row, where: str) -> float:
         value: Any = tables.column(row, self.label, where)
+        if not tables.label(value).strip():
+            raise EmptyLabelError(
+                f"{where}: column {self.label!r} (task.label) is empty; wants a number, or leave out the row"
+            )
         try:
             number = float(value)
         except (TypeError, ValueError):
