@@ -118,9 +118,10 @@ def _header(path: str, number: int, fields: list[str]) -> list[str]:
         raise UserError(f"{path}: line {number}: 'sep=' is for Excel; remove this line, wants the header row")
     for name in fields:
         if NUMBER.fullmatch(name):
+            columns = f"its {_count(len(fields), 'column')} ({dialects.option_key('header')})"
             raise UserError(
                 f"{path}: line {number}: {name!r} is a number, no name of a column; "
-                f"if this file has no header row, name its {_count(len(fields), 'column')} ({_key('header')})"
+                f"if this file has no header row, name {columns}"
             )
     return _checked(fields, f"{path}: line {number}")
 
@@ -137,15 +138,12 @@ def _hint(fields: list[str], names: list[str], delimiter: str, quoted: bool) -> 
     if any("\r" in field for field in fields):
         return f"; {INNER_CR}"
     if not quoted and any(field.startswith('"') for field in fields):
-        return f"; fields in quotation marks? set quoted: true ({_key('quoted')})"
+        return f"; fields in quotation marks? set quoted: true ({dialects.option_key('quoted')})"
+    if hint := dialects.delimiter_hint(names):
+        return hint
     if len(fields) > len(names):
         return f"; a {'tab' if delimiter == chr(9) else repr(delimiter)} inside of a field?"
     return ""
-
-
-def _key(option: str) -> str:
-    """How a recipe calls an option, for messages."""
-    return f"task.{option}, of a task of the harness data.{option}"
 
 
 def _count(number: int, noun: str) -> str:

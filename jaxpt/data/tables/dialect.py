@@ -7,6 +7,7 @@ import csv
 import functools
 import io
 import itertools
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -89,6 +90,29 @@ def _dialect(
     if unusual:
         errors.note(f"{path}: {', '.join(unusual)}")
     return result
+
+
+def option_key(option: str) -> str:
+    """How a recipe calls an option of tables, for messages."""
+    return f"task.{option}, of a task of the harness data.{option}"
+
+
+def delimiter_hint(columns: Sequence[str]) -> str:
+    """The end of a message about a header that was read as one column, and has another delimiter in it.
+
+    Example:
+      >>> delimiter_hint(["text;label"]).partition(" (")[0]
+      '; the header looks separated by ";": set delimiter: ";"'
+      >>> delimiter_hint(["text", "label"])
+      ''
+    """
+    counts = {delimiter: columns[0].count(delimiter) for delimiter in DELIMITERS} if len(columns) == 1 else {}
+    delimiter = max(counts, key=lambda delimiter: counts[delimiter], default="")
+    if not counts.get(delimiter):
+        return ""
+    spelled = json.dumps(delimiter)
+    named = "tabs" if delimiter == "\t" else spelled
+    return f"; the header looks separated by {named}: set delimiter: {spelled} ({option_key('delimiter')})"
 
 
 def lines(path: str, encoding: str) -> Iterator[tuple[int, str]]:

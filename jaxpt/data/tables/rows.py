@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from jaxpt.config.kinds import nearest
+from jaxpt.data.tables.dialect import delimiter_hint
 from jaxpt.errors import UserError, shown
 
 T = TypeVar("T")
@@ -79,8 +80,9 @@ def column(row: Row, name: str, place: str = "") -> Any:
     outer, dot, inner = name.partition(".")
     if dot and isinstance(values.get(outer), dict):
         return column(Row(row.number, values[outer]), inner, f"{_prefix(place)}column {outer!r}")
-    known = ", ".join(map(str, values)) or "none"
-    raise UserError(f"{_prefix(place)}no column {name!r}; it has {known}{nearest(name, [*map(str, values)], '')}")
+    columns = [*map(str, values)]
+    hint = delimiter_hint(columns) or nearest(name, columns, "")
+    raise UserError(f"{_prefix(place)}no column {name!r}; it has {', '.join(columns) or 'none'}{hint}")
 
 
 def text(row: Row, name: str, place: str = "", as_text: bool = False) -> str:

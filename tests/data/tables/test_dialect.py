@@ -28,7 +28,7 @@ def notes(monkeypatch):
 
 
 def test_examples_in_docstrings():
-    assert doctest.testmod(dialect) == (0, 2)
+    assert doctest.testmod(dialect) == (0, 4)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16", "utf-16-be"])
@@ -86,6 +86,28 @@ def test_what_is_given_is_not_looked_for(tmp_path, notes):
 def test_the_delimiter_is_what_divides_all_rows_alike(content, delimiter, tmp_path):
     (tmp_path / "a.csv").write_text(content, encoding="utf-8")
     assert dialect.dialect(str(tmp_path / "a.csv"), True, None, None) == (delimiter, "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "named"), [(";", '";": set delimiter: ";"'), (",", '",": set delimiter: ","'), ("|", '"|": set')]
+)
+def test_a_tsv_that_is_separated_otherwise_says_which_setting_fits(delimiter, named, tmp_path):
+    (tmp_path / "a.tsv").write_text(f"text{delimiter}label\na{delimiter}1\n", encoding="utf-8")
+    (row,) = tables.read(tmp_path / "a.tsv")
+    with pytest.raises(UserError) as error:
+        tables.column(row, "label", "a.tsv: line 2")
+    assert str(error.value).startswith(f"a.tsv: line 2: no column 'label'; it has text{delimiter}label; the header")
+    assert f"looks separated by {named}" in str(error.value) and "(task.delimiter, " in str(error.value)
+    (tmp_path / "a.tsv").write_text(f"text{delimiter}label\na\tb{delimiter}1\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"line 2: 2 fields, wants 1 \(text.label\); the header looks separated by"):
+        list(tables.read(tmp_path / "a.tsv"))
+
+
+def test_a_csv_that_is_read_with_commas_names_its_tabs(tmp_path):
+    (tmp_path / "a.csv").write_text("text\tlabel\na\t1\n", encoding="utf-8")
+    (row,) = tables.read(tmp_path / "a.csv", delimiter=",")
+    with pytest.raises(UserError, match=r'; the header looks separated by tabs: set delimiter: "\\t" \('):
+        tables.column(row, "label")
 
 
 def test_rows_below_no_header(tmp_path):
