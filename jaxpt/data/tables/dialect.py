@@ -16,7 +16,16 @@ from typing import Annotated, NamedTuple
 from pydantic import AfterValidator, Field
 
 from jaxpt import errors
-from jaxpt.data.tables.files import DAMAGE, MAX_LINE, damaged, open_file, raw_lines, read_lines
+from jaxpt.data.tables.files import (
+    DAMAGE,
+    LIKE_UTF_16,
+    MAX_LINE,
+    damaged,
+    is_like_utf_16,
+    open_file,
+    raw_lines,
+    read_lines,
+)
 from jaxpt.errors import UserError
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -162,6 +171,8 @@ def _encoding(path: str) -> str:
     for number, data in enumerate(raw_lines(path), 1):
         if number == 1 and data[:2] in _UTF_16:
             return _UTF_16[data[:2]]
+        if number == 1 and is_like_utf_16(data):
+            raise UserError(f"{path}: line 1: {_set_utf_16()}")
         if data.isascii():
             continue
         try:
@@ -182,11 +193,17 @@ def _check_windows(path: str, number: int, data: bytes) -> None:
     """Raises UserError where a line is no text in Windows-1252 either."""
     place = f"{path}: line {number}: neither UTF-8 nor Windows-1252"
     if match := _CONTROL.search(data):
-        raise UserError(f"{place} (byte 0x{match[0][0]:02x}); convert the file to UTF-8")
+        how = _set_utf_16() if is_like_utf_16(data) else "convert the file to UTF-8"
+        raise UserError(f"{place} (byte 0x{match[0][0]:02x}); {how}")
     try:
         data.decode("cp1252")
     except UnicodeDecodeError as error:
         raise UserError(f"{place} (byte 0x{data[error.start]:02x}); convert the file to UTF-8") from None
+
+
+def _set_utf_16() -> str:
+    """What is said of UTF-16 without a byte order mark; a line alone does not show the order of its bytes."""
+    return f"{LIKE_UTF_16}: set encoding: utf-16-le or utf-16-be ({option_key('encoding')})"
 
 
 def _delimiter(sample: Sequence[str], quoted: bool, columns: int | None) -> str:

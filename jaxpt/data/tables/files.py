@@ -31,6 +31,8 @@ MAX_FILE = 1 << 31
 """Bytes of a file, unpacked, that is read as a whole."""
 INNER_CR = "a CR inside of the line; lines end in LF or CR LF"
 """What is wrong with a line where a CR alone was to end another one, for messages."""
+LIKE_UTF_16 = "many bytes are zero, as in UTF-16"
+"""What is odd of bytes of which `is_like_utf_16` is true, for messages."""
 DAMAGE = (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError)
 """What reading a packed file raises where it is not whole; RuntimeError: an encrypted zip."""
 _SCHEMES = ("gs", "hdfs", "viewfs", "file", "ram")
@@ -279,11 +281,23 @@ def read_lines(path: str, offset: int = 0, line: int = 0) -> Iterator[tuple[int,
         CR alone, or a damaged file.
     """
     for number, data in enumerate(raw_lines(path, offset), line + 1):
+        if number == 1 and is_like_utf_16(data):  # of letters of ASCII alone it would be UTF-8, too
+            raise UserError(f"{path}: line 1: {LIKE_UTF_16}; convert the file to UTF-8")
         try:
             yield number, data.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            byte = f"byte 0x{data[error.start]:02x}"
-            raise UserError(f"{path}: line {number}: not UTF-8 ({byte}); convert the file to UTF-8") from None
+            wrong = f"not UTF-8 (byte 0x{data[error.start]:02x})" + f", {LIKE_UTF_16}" * is_like_utf_16(data)
+            raise UserError(f"{path}: line {number}: {wrong}; convert the file to UTF-8") from None
+
+
+def is_like_utf_16(data: bytes) -> bool:
+    r"""Whether many of some bytes are zero, of which no text in UTF-8 has any.
+
+    Example:
+      >>> is_like_utf_16("Café".encode("utf-16-le")), is_like_utf_16(b"Caf\xe9")
+      (True, False)
+    """
+    return bool(data) and 4 * data.count(0) >= len(data)
 
 
 def read_whole(path: str) -> list[str]:

@@ -97,6 +97,16 @@ def test_cr_cr_lf_ends_a_line(write):
             r"a\.csv: line 2: neither UTF-8 nor Windows-1252 \(byte 0x00\); convert",
         ),
         ("a.csv", b"text,label\n\x81,1\n", r"a\.csv: line 2: neither UTF-8 nor Windows-1252 \(byte 0x81\)"),
+        (
+            "a.tsv",
+            "text\tlabel\na\t1\n".encode("utf-16-le"),
+            r"line 1: many bytes are zero, as in UTF-16: set encoding",
+        ),
+        (
+            "a.csv",
+            b"text,label\n" + "Café,1\n".encode("utf-16-le"),
+            r"a\.csv: line 2: neither .* \(byte 0x00\); many bytes are zero, as in UTF-16: set encoding: utf-16-le or ",
+        ),
         ("a.csv", b"text;label\na;1\nb;2;3\n", r"a\.csv: line 3: 3 fields, wants 2 .*; a ';' inside of a field"),
     ],
 )

@@ -91,6 +91,24 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
             expand(paths, "data.path", [".txt"])
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("a b\nc\n".encode("utf-16-be"), "line 1: many bytes are zero, as in UTF-16; convert the file to UTF-8"),
+        (
+            b"a\n" + "café\n".encode("utf-16-le"),
+            r"line 2: not UTF-8 \(byte 0xe9\), many bytes are zero, as in UTF-16; ",
+        ),
+        ("café\n".encode("utf-16"), "line 1: many bytes are zero, as in UTF-16; convert"),
+        (b"caf\xe9\n", r"line 1: not UTF-8 \(byte 0xe9\); convert"),
+    ],
+)
+def test_text_in_utf_16_is_told(data, words, tmp_path):
+    (tmp_path / "a.txt").write_bytes(data)
+    with pytest.raises(UserError, match=rf"a\.txt: {words}"):
+        list(files.read_lines(str(tmp_path / "a.txt")))
+
+
 def test_a_directory_stands_for_its_files(tmp_path):
     names = ("b/x.txt", "b.txt", "a/y.txt.gz", "z.jsonl", "a/n.pdf", "m.pdf", "LICENSE")
     names += (".git/x.txt", "a/.x.txt", "e.txt")
