@@ -61,7 +61,7 @@ def switches(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def put(tree: Any, key: str, value: Any, where: str) -> None:
-    """Sets a dotted key in place; a mapping is merged into the one that is there.
+    """Sets a dotted key in place; a mapping is merged into the one that is there, an empty one takes its place.
 
     Args:
       tree: nested mappings and lists.
@@ -71,6 +71,12 @@ def put(tree: Any, key: str, value: Any, where: str) -> None:
 
     Raises:
       UserError: the key goes through a value that has no keys.
+
+    Example:
+      >>> tree = {"metric_options": {"bleu": {"tokenize": "intl"}}}
+      >>> put(tree, "metric_options", {}, "command line")
+      >>> tree
+      {'metric_options': {}}
     """
     parts = key.split(".")
     at: Any = key
@@ -89,4 +95,5 @@ def put(tree: Any, key: str, value: Any, where: str) -> None:
             tree[part] = {}
         if depth + 1 < len(parts):
             tree = tree[at]
-    tree[at] = merge(tree[at] if at in tree or isinstance(at, int) else None, value)
+    below = None if value == {} else tree[at] if at in tree or isinstance(at, int) else None
+    tree[at] = merge(below, value)

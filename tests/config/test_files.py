@@ -52,6 +52,14 @@ def test_another_kind_starts_afresh_in_a_file(tmp_path):
     assert config.optimizer.b1 == 0.9 and config.optimizer.learning_rate == 1e-3
 
 
+def test_an_empty_mapping_on_the_command_line_empties_the_one_of_the_recipe(tmp_path):
+    text = "train: {lora: {rank: 4}, phases: [{steps: 10, set: {data.length: 64, objective.mask_rate: 0.3}}, {}]}"
+    path = write(tmp_path / "r.yaml", RECIPE + text)
+    assert load(path, ["train.lora={alpha: 4}"]).train.lora.rank == 4
+    train = load(path, ["train.lora={}", "train.phases.0.set={}"]).train
+    assert train.lora.rank == 8 and train.phases[0].set == () and train.phases[0].steps == 10
+
+
 def test_circular_base(tmp_path):
     write(tmp_path / "d" / "a.yaml", "base: ../d/b.yaml")
     path = write(tmp_path / "d" / "b.yaml", "base: ../d/a.yaml")
