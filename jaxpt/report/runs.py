@@ -54,7 +54,7 @@ class Run:
     @property
     def best(self) -> str:
         """The metric with its value."""
-        return "" if self.value is None else f"{self.metric} {self.value:.4g}"
+        return "" if self.value is None else f"{self.metric} {self.value:.4f}"
 
 
 @plugins.unread()
@@ -85,7 +85,7 @@ def print_runs(directory: str = "runs", as_json: bool = False) -> None:
     for run in all_runs:
         status = run.status + (f", damaged lines of metrics: {run.damaged_lines:,}" if run.damaged_lines else "")
         age = "" if run.seconds_ago is None else duration(run.seconds_ago)
-        loss = "" if run.loss is None else f"{run.loss:.4g}"
+        loss = "" if run.loss is None else f"{run.loss:.4f}"
         rows.append((run.path, run.what, status, run.progress, loss, run.best, age))
     if console().width < NARROW:
         print_records((path, _in_words(values)) for path, *values in rows)

@@ -67,7 +67,7 @@ def test_a_narrow_terminal_has_two_lines_for_a_run(made, capsys, monkeypatch):
     assert [line for line in lines if not line.startswith(" ")] == ["of/b", "a"]
     assert all(len(line) <= 60 for line in lines)
     text = " ".join(lines[-2:])
-    assert "causal_lm, finished, step 10" in text and "loss 2, test accuracy 0.5" in " ".join(text.split())
+    assert "causal_lm, finished, step 10" in text and "loss 2.0000, test accuracy 0.5000" in " ".join(text.split())
 
 
 def test_names_are_no_codes_for_the_terminal(made, capsys):

@@ -85,12 +85,12 @@ def overview(runs: Sequence[RunData]) -> str:
         level, reached = run_charts.baseline(run), run.last.get("validation/target_loss")
         seconds = run.receipt.get("wall_seconds")
         margin = "" if level is None or reached is None else f"{level - reached:+.3f}"
-        best = "" if run.run.value is None else f"{run_charts.shown(run.run.metric or '')} {run.run.value:.4g}"
+        best = "" if run.run.value is None else f"{run_charts.shown(run.run.metric or '')} {run.run.value:.4f}"
         parameters = run.receipt.get("parameters")
         rows.append([
             name, escape(f"{run.config.model.kind} · {run.kind}"), escape(_state(run)), run.run.progress,
             "" if parameters is None else number(parameters), number(run.text_tokens) if run.text_tokens else "",
-            "" if run.run.loss is None else f"{run.run.loss:.4g}", margin, escape(best),
+            "" if run.run.loss is None else f"{run.run.loss:.4f}", margin, escape(best),
             "" if seconds is None else duration(seconds),
         ])  # fmt: skip
     heads = ["run", "model · trained on", "state", "step", "parameters", "tokens of text", "loss", "below baseline"]
