@@ -12,10 +12,11 @@ from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data.labelled.files import NAMED
 from jaxpt.data.parts import each_task
-from jaxpt.errors import UserError
+from jaxpt.errors import UserError, fitted
 from jaxpt.objectives.formats import Languages
 from jaxpt.parallel import processes
-from jaxpt.runtime import signals
+from jaxpt.runtime import progress, signals
+from jaxpt.runtime.stamp import stamped
 from jaxpt.train import checkpoint, evaluation, goodput, run_dir, teachers
 from jaxpt.train.display import duration, say
 from jaxpt.train.evaluators import Result
@@ -50,6 +51,8 @@ def finish(run: Run, current: State) -> int:
         run_dir.write_lines(run.run_dir / "evaluations" / "lines.jsonl", (row for row in rows if row["lines"]))
     if run.config.task is not None:
         measured |= _best(run, current)
+    elif progress.display.quiet and (last := run.config.checkpoint.best_metric.partition("/")[0]) in results:
+        _say_result(*evaluation.lines(last, results[last]))
     write_receipt(run, current, finished=True, **measured)
     run.end_watch()
     if run.local is not None:
@@ -59,6 +62,15 @@ def finish(run: Run, current: State) -> int:
         + next_commands(run.phase.config, run.phase.data, run.run_dir, _extension(run, int(current.step)))
     )
     return 0
+
+
+def _say_result(*lines: str) -> None:
+    """Says lines with what the run reached; with `--quiet`, too, which leaves out its progress."""
+    for line in lines:
+        if progress.display.quiet and checkpoint.is_primary():
+            print(stamped(fitted(line)), flush=True)
+        else:
+            say(line)
 
 
 def stop(run: Run, current: State) -> None:
@@ -87,7 +99,7 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     best, metric = processes.from_first("the best step", run.checkpoints.best()), run.config.checkpoint.best_metric
     ranked = f"best checkpoint by {metric}" if best is not None else f"no checkpoint has {metric}; the last checkpoint"
     best = int(current.step) if best is None else best
-    say(f"{ranked}: step {best}; predict, export and evaluation use it")
+    _say_result(f"{ranked}: step {best}; predict, export and evaluation use it")
     has_test = any(task_config.data.has_test for task_config in each_task(run.config).values())
     split = "test" if has_test else "validation"
     if (evaluate := run.phase.evaluators.of_task(split)) is None:
@@ -97,7 +109,9 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     result = evaluate(params, measured, lambda: False)
     details = result.details(params, measured)
     trivial = trivial_lines(result, metric.partition("/")[2], run.config.checkpoint.best_mode)
-    for line in (*(evaluation.lines(split, result) if split == "test" else ()), *trivial, *details.lines):
+    is_new = split == "test" or progress.display.quiet  # those of the validation set were said as they were measured
+    _say_result(*(evaluation.lines(split, result) if is_new else ()), *trivial)
+    for line in details.lines:
         say(line)
     if checkpoint.is_primary():
         run_dir.write_lines(run.run_dir / "evaluations" / f"predictions_{split}.jsonl", details.rows)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from jaxpt import config as configs
+from jaxpt.runtime import progress
 from jaxpt.train import ending
-from jaxpt.train.evaluators import Result
+from jaxpt.train.display import console
+from jaxpt.train.evaluators import Details, Result
 from tests import families, fine_tuning
 
 
@@ -30,6 +32,31 @@ def test_the_checkpoint_that_is_used_is_named(best, words, tmp_path, monkeypatch
     assert ending._best(run, types.SimpleNamespace(step=8)) == {"best_step": best or 8}
     (line,) = said
     assert line.startswith(words)
+
+
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_a_quiet_run_says_what_it_reached(split, tmp_path, monkeypatch, capsys):
+    """And no more: not the confusions, which with other lines are left out."""
+    monkeypatch.setattr(progress.display, "quiet", True)
+    monkeypatch.setattr(console, "quiet", True)
+    has_test = {"test_fraction": 0.25} if split == "test" else {}
+    details = Details(("confusions",), ({"id": 0},))
+    result = Result({"accuracy": 0.5}, details=lambda *_: details, majority_baseline={"accuracy": 0.625})
+    run = types.SimpleNamespace(
+        config=fine_tuning.recipe(tmp_path, data=has_test),
+        checkpoints=types.SimpleNamespace(
+            best=lambda: 4, restore_params=lambda *_: None, metrics=lambda _: {"task/accuracy": 0.5}
+        ),
+        setup=types.SimpleNamespace(for_evaluation=lambda: None),
+        phase=types.SimpleNamespace(evaluators=types.SimpleNamespace(of_task=lambda split: lambda *_: result)),
+        run_dir=tmp_path,
+    )
+    assert ending._best(run, types.SimpleNamespace(step=8))["best_step"] == 4
+    assert capsys.readouterr().out.splitlines() == [
+        "best checkpoint by task/accuracy: step 4; predict, export and evaluation use it",
+        f"{split}: accuracy 0.5000",
+        "accuracy 0.5000 is no better than 0.6250, that of a trivial prediction; train longer",
+    ]
 
 
 def test_examples_in_docstrings():
