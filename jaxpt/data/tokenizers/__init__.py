@@ -243,8 +243,10 @@ def train(
             f"data.tokenizer.vocab_size: {vocab_size} is too small, {config.kind} needs more than {min_size}"
         )
     doing = f"training a {config.kind} vocabulary of {vocab_size:,} ids"
-    with track(doing, sum(map(len, documents)) / 1e6, "million characters") as work:
-        tokenizer = cls.train(_Counted(documents, work), config, vocab_size, languages)
+    total = sum(map(len, documents))
+    scale, unit = _unit(total)
+    with track(doing, total / scale, unit) as work:
+        tokenizer = cls.train(_Counted(documents, work, scale), config, vocab_size, languages)
     tokenizer = add(tokenizer, config.add_tokens) if config.add_tokens else tokenizer
     if out_dir is not None:
         tokenizer.save(out_dir)
@@ -274,31 +276,44 @@ def planned(config: TokenizerConfig, vocab_size: int) -> Vocabulary:
     return dataclasses.replace(vocabulary, size=size, added=added, behind=len(tokens), **named)
 
 
+def _unit(characters: int) -> tuple[int, str]:
+    """What so many characters are counted in: in millions a small text would be 0 of 0.
+
+    Example:
+      >>> _unit(20_000_000), _unit(300_000), _unit(4_000)
+      ((1000000, 'million characters'), (1000, 'thousand characters'), (1, 'characters'))
+    """
+    if characters >= 10_000_000:
+        return 1_000_000, "million characters"
+    return (1_000, "thousand characters") if characters >= 10_000 else (1, "characters")
+
+
 class _Counted(list[str]):
     """Texts, of which it is shown how many were read."""
 
-    def __init__(self, texts: Iterable[str], work: Work) -> None:
+    def __init__(self, texts: Iterable[str], work: Work, scale: int) -> None:
         super().__init__(texts)
-        self._work = work
+        self._work, self._scale = work, scale
 
     def __iter__(self) -> Iterator[str]:
         done = 0
         for text in super().__iter__():
             yield text
             done += len(text)
-            self._work.at(done / 1e6)
+            self._work.at(done / self._scale)
 
 
 def first(texts: Iterable[str], characters: int) -> list[str]:
     """Texts up to about so many characters, while they are counted."""
     documents, total = [], 0
-    with track("reading text for the vocabulary", characters / 1e6, "million characters") as work:
+    scale, unit = _unit(characters)
+    with track("reading text for the vocabulary", characters / scale, unit) as work:
         for text in texts:
             if total >= characters:
                 break
             documents.append(text[: characters - total])
             total += len(documents[-1])
-            work.at(total / 1e6)
+            work.at(total / scale)
     return documents
 
 

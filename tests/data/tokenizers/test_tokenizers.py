@@ -1,3 +1,4 @@
+import contextlib
 import io
 import json
 import os
@@ -13,6 +14,7 @@ from jaxpt.config import TokenizerConfig
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers.base import any_of
 from jaxpt.errors import UserError
+from jaxpt.runtime import progress
 
 KINDS = ("sentencepiece", "wordpiece", "bpe")
 SIZE = 600
@@ -184,6 +186,22 @@ def test_only_the_first_characters_are_used(texts, tmp_path):
 
 
 # ---- mistakes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("repeats", "shown"), [(20, (240, "characters")), (1000, (12, "thousand characters"))])
+def test_a_small_text_is_counted_in_units_that_fit(repeats, shown, monkeypatch):
+    """In millions it would be 0 of 0."""
+    works = []
+
+    def track(*of):
+        works.append(progress.Work(*of))
+        return contextlib.nullcontext(works[-1])
+
+    monkeypatch.setattr(tokenizers, "track", track)
+    tokenizers.train(["the cat sat " * repeats], TokenizerConfig(kind="wordpiece"), 60)
+    assert [(work.total, work.unit) for work in works] == [(20, "million characters"), shown]
+    assert works[-1].line.startswith("training a wordpiece vocabulary of 60 ids ████████████████████████ ")
+    assert f"{shown[0]} of {shown[0]} {shown[1]}" in works[-1].line
 
 
 def test_wrong_files_are_named(trained, tmp_path):
