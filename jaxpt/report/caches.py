@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jaxpt.config import Config, without_unfreezing
+from jaxpt.config import Config, phase_configs, without_unfreezing
 from jaxpt.errors import UserError
 from jaxpt.evals.baseline import baseline
+from jaxpt.train.preflight import check_repeated_files
 
 _TOKENS = ("encoder_input_tokens", "decoder_target_tokens")
 
@@ -31,10 +32,12 @@ def cache(
       out: a new directory for these.
 
     Raises:
-      UserError: the text cannot be read or gives no record, or the disk is full.
+      UserError: the text cannot be read or gives no record, two paths name one file, or the disk is full.
     """
     if (batches is None) != (out is None):
         raise UserError("--batches STEPS and --out DIR go together")
+    for phase_config in phase_configs(config):
+        check_repeated_files(phase_config)
     options = None if beam is None else shlex.split(beam)
     if batches is not None:
         write_batches(config, batches, out, workers=workers, verify=verify, beam=options)

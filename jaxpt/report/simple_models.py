@@ -22,6 +22,7 @@ from jaxpt.runtime.progress import track
 from jaxpt.runtime.terminal import print_table
 from jaxpt.study.recipes import load_data
 from jaxpt.train import run_dir as run_dirs
+from jaxpt.train.preflight import check_repeated_files
 
 
 def baseline(
@@ -55,6 +56,7 @@ def baseline(
         with named(name):
             measuring.offered(task_config, names)
     check(config)
+    check_repeated_files(config)
     found: dict[str, Any] = {}
     for name, task_config in tasks.items():
         begun = time.time()

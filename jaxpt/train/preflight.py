@@ -61,8 +61,7 @@ def check_recipe(config: Config) -> None:
         phase.model.check_length(phase.data.length)
         checks.check(phase)
         checks.check_held_out(phase)
-        if line := checks.repeated_file(phase):
-            _refuse_to_begin(phase, [line])
+        check_repeated_files(phase)
     _check_evaluators(config)
     _note_unranked_checkpoints(config)
     if config.train.compiled is not None and not Path(config.train.compiled).is_dir():
@@ -71,6 +70,16 @@ def check_recipe(config: Config) -> None:
         )
     if config.init_from is not None and not run_dir.has_checkpoint(Path(config.run_dir)):
         _check_origin(config, Path(config.init_from.path))
+
+
+def check_repeated_files(phase: Config) -> None:
+    """Raises UserError where two paths of a list name one file; notes it of a run with a checkpoint.
+
+    Args:
+      phase: the run's configuration in one phase.
+    """
+    if line := checks.repeated_file(phase):
+        _refuse_to_begin(phase, [line])
 
 
 def _check_evaluators(config: Config) -> None:

@@ -67,6 +67,12 @@ def test_several_tasks_each_have_a_table(capsys):
     assert all(scores["split"] == "validation" for scores in found.values())
 
 
+def test_a_file_of_two_paths_is_refused(capsys):
+    path = recipe(data={"path": ["train.jsonl", "./train.jsonl"], "test_path": "test.jsonl"})
+    code, out, err = run(capsys, path)
+    assert (code, out) == (2, "") and "data.path: ./train.jsonl: is read twice, train.jsonl and ./train.jsonl" in err
+
+
 def test_a_saved_one_is_as_a_fine_tuning_leaves_it(capsys):
     code, _, err = run(capsys, recipe(run_dir="simple"), "--save", "--models", "words_svm", "seed=3")
     assert code == 0, err
