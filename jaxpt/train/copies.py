@@ -58,6 +58,12 @@ def _other_state(source: Path, target: Path) -> str | None:
     return None if same else f"{target} is no copy of {source}"
 
 
+def _files(directory: Path) -> list[tuple[str, int, int]]:
+    """(path, time of the last change, size) of the files below a directory."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return [(str(path), stat.st_mtime_ns, stat.st_size) for path in paths for stat in [path.stat()]]
+
+
 def copy_checkpoint(source: Path, target: Path) -> None:
     """Copies a checkpoint, which is there under its name when it is whole; one that was there goes.
 
@@ -161,6 +167,8 @@ class Copier(threading.Thread):
         super().__init__(name="jaxpt-copies", daemon=True)
         self._run_dir, self._copy, self._warn = run_dir, copy, warn
         self._ended, self._failed = threading.Event(), ""
+        self._damaged: dict[int, list[tuple[str, int, int]]] = {}
+        """{step that is damaged in the run_dir: its files as they then were}; it is copied when they have changed."""
         self._lock = threading.Lock()
         """Of whoever changes the copy."""
 
@@ -204,8 +212,7 @@ class Copier(threading.Thread):
                 try:
                     check_same_run(self._run_dir, self._copy)
                     if not target.exists():
-                        self._copy_beside()
-                        copy_checkpoint(source, target)
+                        self._copy_step(step, source, target)
                     elif (source / FIGURES / FIGURES).is_file() and not (target / FIGURES).exists():
                         _copy_whole(source / FIGURES, target / FIGURES)
                 except (OSError, UserError) as error:
@@ -221,6 +228,20 @@ class Copier(threading.Thread):
             if reason != self._failed:
                 self._warn(f"{place}cannot copy: {reason}; the run goes on, and tries again")
             self._failed = reason
+
+    def _copy_step(self, step: int, source: Path, target: Path) -> None:
+        """Copies a checkpoint; one that is damaged in the run_dir is named once, and left until its files change."""
+        files = _files(source)
+        if self._damaged.get(step) == files:
+            return
+        self._copy_beside()
+        try:
+            copy_checkpoint(source, target)
+        except UserError:
+            if not source.is_dir() or (reason := damage(source)) is None:
+                raise
+            self._damaged[step] = files
+            self._warn(f"checkpoint.copy_to: {reason}; this checkpoint is copied once it is mended; the run goes on")
 
     def _copy_beside(self) -> None:
         check_same_run(self._run_dir, self._copy)

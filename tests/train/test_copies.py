@@ -73,14 +73,22 @@ def test_a_copy_follows_the_run(places, monkeypatch):
     assert copies.steps(copy) == [20, 30, 50]
 
 
-def test_a_damaged_checkpoint_is_not_copied_over(places, monkeypatch):
+def test_a_damaged_checkpoint_is_named_once_and_copied_when_it_is_mended(places, monkeypatch):
     run_dir, copy = places
-    lines = []
+    lines, attempts, copied = [], [], copies.copy_checkpoint
+    monkeypatch.setattr(copies, "copy_checkpoint", lambda *of: (attempts.append(of[0].name), copied(*of)))
+    file = run_dir / "checkpoints/20/state/file"
+    whole = file.read_text()
     spoil(run_dir, 20)
-    with copies.copying(run_dir, str(copy), lines.append) as finish:
-        finish()
-    assert copies.steps(copy) == [10]
-    assert len(lines) == 1 and "is not whole" in lines[0] and "the run goes on" in lines[0]
+    copier = copies.Copier(run_dir, copy, lines.append)
+    for _ in range(3):
+        copier.copy()
+    assert copies.steps(copy) == [10] and attempts == ["20", "10"]
+    (line,) = lines
+    assert line.startswith(f"checkpoint.copy_to: {file} is altered: 7 bytes, ") and line.endswith("; the run goes on")
+    file.write_text(whole)
+    copier.copy()
+    assert copies.steps(copy) == [10, 20] and len(lines) == 1
 
 
 @pytest.mark.parametrize(
