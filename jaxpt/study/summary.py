@@ -24,9 +24,10 @@ TITLE = "Cost and scores"
 NOTE = """\
 - **tokens**, **steps**, **FLOPs** and **in steps** are of pretraining, with the rows that a model begins from; **in
   steps** is the time of the steps alone. **wall time** has preparing data, compiling, evaluations and checkpoints too.
-  A simple model and one that was there already have none. GloVe reads pairs of words, not text, and multiplies no
-  matrices: its tokens and FLOPs are not counted.
+  A simple model and one that was there already have none.{glove}
 - Scores: the mean of the test metric over the seeds ± its standard error over seeds and test examples, in percent."""
+_GLOVE = """ GloVe reads pairs of words, not text, and multiplies no
+  matrices: its tokens and FLOPs are not counted."""
 
 
 def table(study: Study) -> Table:
@@ -44,13 +45,19 @@ def table(study: Study) -> Table:
     return Table(TITLE, heads, tuple(range(1, len(heads))), tuple(rows))
 
 
-def markdown(study: Study) -> str:
+def note(has_glove: bool) -> str:
+    """What the columns mean, as a list in Markdown; `has_glove`: of one of the rows, too."""
+    return NOTE.format(glove=_GLOVE * has_glove)
+
+
+def markdown(study: Study, has_glove: bool) -> str:
     """The table, and below it what it means.
 
     Args:
       study: with `evaluate.finetune`.
+      has_glove: as of `note`.
     """
-    return f"## {TITLE}\n\n{table(study).markdown()}\n\n{NOTE}\n"
+    return f"## {TITLE}\n\n{table(study).markdown()}\n\n{note(has_glove)}\n"
 
 
 def _cell(study: Study, row: StudyRow, task: int) -> Cell:

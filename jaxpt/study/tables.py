@@ -23,17 +23,19 @@ from jaxpt.train.display import duration, number
 NOTE = """\
 - **tokens** are tokens of text: what the windows of a row's steps hold of the documents, each once, whether the model
   reads it, restores it or both; [CLS], sentinels and padding do not count, repetitions of the text do.
-- **FLOPs** are those of the training steps: matrix products forward × 3, attention as masked. GloVe has none, and reads
-  pairs of words, which are no tokens of text.
-- **probe**: texts of a test file whose label a linear classifier reads off the frozen model's mean last hidden state;
-  **untrained**: the same before training.
-- Comparable between all rows: parameters, tokens, FLOPs, time (if nothing else ran on the machine), and the probe.
+- **FLOPs** are those of the training steps: matrix products forward × 3, attention as masked.{glove}{probe}
+- Comparable between all rows: parameters, tokens, FLOPs{and_probe} and time (if nothing else ran on the machine).
   Tokens are equal texts only where the vocabularies are equal.
 - Not comparable between all rows: **losses**, **target loss**, **baseline** and **margin**. Objectives predict other
   tokens from other contexts; these figures can be compared between rows with the same letter under **task**, which have
   the same targets, inputs and validation text. The target loss is that at the positions that the baseline is computed
   on; the margin is baseline − target loss. All are in nats, unless their objective's line below
   says otherwise."""
+_GLOVE = """ GloVe has none, and reads
+  pairs of words, which are no tokens of text."""
+_PROBE = """
+- **probe**: texts of a test file whose label a linear classifier reads off the frozen model's mean last hidden state;
+  **untrained**: the same before training."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,7 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
     results = [_result(study, row, failed.get(row.name), tasks) for row in study.rows if row.is_trained]
     directory.mkdir(parents=True, exist_ok=True)
     known = {"name": study.name, "question": study.question, "tokens": study.tokens, "minutes": study.minutes}
-    known["notes"] = notes(results)
+    known["notes"] = notes(study, results)
     known["rows"] = [dataclasses.asdict(result) for result in results]
     tables = [table(study, results)] if results else []
     if study.is_swept and results:
@@ -111,7 +113,7 @@ def write(study: Study, failures: Mapping[str, str] | None = None) -> list[Resul
         known["notes_sweep"] = sweeps.NOTE
     if study.evaluate.finetune is not None:
         known |= {"finetuned": finetuned.as_json(study), "notes_finetuned": finetuned.NOTE}
-        known["notes_summary"] = summary.NOTE
+        known["notes_summary"] = summary.note(_has_glove(results))
         tables = [summary.table(study), *finetuned.tables(study), *tables]
     known |= {"budget": budget(study), "tables": [text_table._asdict() for text_table in tables]}
     write_text(directory / "table.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
@@ -309,8 +311,16 @@ def budget(study: Study) -> str:
     return alike + (f" ({', '.join(others)})" if others else "") + note
 
 
-def notes(results: Sequence[Result]) -> str:
+def _has_glove(results: Sequence[Result]) -> bool:
+    return any((result.objective or "").partition(" ")[0] == "glove" for result in results)
+
+
+def notes(study: Study, results: Sequence[Result]) -> str:
     """What the columns mean and which rows can be compared, as a list in Markdown."""
+    has_probe = study.evaluate.probe is not None
+    columns = NOTE.format(
+        glove=_GLOVE * _has_glove(results), probe=_PROBE * has_probe, and_probe=", the probe" * has_probe
+    )
     targets = {
         f"- targets of {r.objective}: {r.targets}; baseline: {r.baseline_kind}"
         + (f"; losses: {r.unit}" if r.unit != "nats" else "")
@@ -318,18 +328,20 @@ def notes(results: Sequence[Result]) -> str:
     }  # fmt: skip
     metrics = sorted({r.metric for r in results if r.metric and r.score is not None})
     scores = [f"- **{name}**: of the best checkpoint by it, on the validation split" for name in metrics]
-    return "\n".join([NOTE, *scores, *sorted(targets)])
+    return "\n".join([columns, *scores, *sorted(targets)])
 
 
 def markdown(study: Study, results: Sequence[Result], has_picture: bool) -> str:
     """The table as Markdown, with the picture if there is one, and what its columns mean and which can be compared."""
-    tuned = "" if study.evaluate.finetune is None else f"{summary.markdown(study)}\n{finetuned.markdown(study)}\n"
+    tuned = ""
+    if study.evaluate.finetune is not None:
+        tuned = f"{summary.markdown(study, _has_glove(results))}\n{finetuned.markdown(study)}\n"
     head = f"# {study.name}\n\n{study.question}\n\n"
     if not results:
         return head + tuned
     rows = table(study, results).markdown()
     pictures = ("![loss curves](picture.png)",) if has_picture else ()
-    parts = ("## Pretrained", budget(study), rows, *pictures, notes(results))
+    parts = ("## Pretrained", budget(study), rows, *pictures, notes(study, results))
     if study.is_swept:
         swept = sweeps.table(results, study.evaluate.probe is not None).markdown()
         parts = (f"## {sweeps.TITLE}", swept, sweeps.NOTE, *parts)

@@ -58,7 +58,8 @@ def test_costs_add_up_and_scores_have_errors(plan):
     score = f"{100 * np.mean(values):.1f} ± {100 * scores.error:.1f}"
     assert table.rows == (("second", "1,234", "1.4k", "14", "14M", "2m20s", "6m40s", score),)
     assert table.heads[-1] == "mood, accuracy" and len(table.heads) == 8
-    written = summary.markdown(plan)
+    written = summary.markdown(plan, has_glove=False)
+    assert "GloVe" not in written and "GloVe reads pairs of words" in summary.note(has_glove=True)
     assert f"| second | 1,234 | 1.4k | 14 | 14M | 2m20s | 6m40s | {score} |" in written
 
 

@@ -1,5 +1,6 @@
 """The table and the picture of a study, from run_dirs as training leaves them."""
 
+import dataclasses
 import doctest
 import json
 import os
@@ -106,6 +107,15 @@ def test_table(plan):
     assert "which is best?" in text and "2,000 tokens of text in each row" in text
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert widths == {18}, "one width for all rows of the table"
+
+
+def test_notes_are_of_what_the_study_has(plan):
+    results = tables.write(plan)
+    said = tables.notes(plan, results)
+    assert "- **probe**: " in said and "FLOPs, the probe and time" in said and "GloVe" not in said
+    plan = plan.model_copy(update={"evaluate": plan.evaluate.model_copy(update={"probe": None})})
+    said = tables.notes(plan, [*results, dataclasses.replace(results[0], objective="glove (window 5)")])
+    assert "GloVe has none" in said and "probe" not in said and not {*"{}"} & {*said}
 
 
 def test_a_failure_is_dropped_when_its_row_has_finished_since(plan):
