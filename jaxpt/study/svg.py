@@ -4,8 +4,10 @@ pointer. There is no script."""
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from html import escape
+from itertools import accumulate
 
 from jaxpt.study.charts import (
     FEW_POINTS,
@@ -28,6 +30,7 @@ _LEFT, _TOP, _BOTTOM = 46, 10, 36
 _LETTER, _LINE = 6.7, 13  # width of a letter, height of a line, at 11 px
 _ROW = 22
 _MOST_LETTERS = 22
+_MOST_OF_A_LINE = 44  # letters of the name of a row; the rest is on lines below
 _ENDING = 13  # letters that stay at the end of a longer name
 _MOST_MARKS = 400  # of a chart, that answer to the pointer
 _ON_DARK = ("#5fb0e8", "#ff9a57", "#2fcf9f", "#e59ac4", "#f0b73a", "#8fd0f5", "#e6e6e6")
@@ -184,8 +187,10 @@ def _marks(curve: Series, frame: _Frame, count: int, x_form: str) -> str:
 def _dots(chart: Dots) -> str:
     """A line for each row: its name, its values as dots, a tick at their mean, and a bar of its standard error."""
     rows = chart.finite_rows
-    right, bottom = WIDTH - 8, _TOP + _ROW * len(rows)
-    left = 8 + _LETTER * min(max(len(row.name) for row in rows), 2 * _MOST_LETTERS)
+    names = [textwrap.wrap(row.name, _MOST_OF_A_LINE, break_on_hyphens=False) for row in rows]
+    heights = [max(_ROW, _LINE * len(lines) + 6) for lines in names]
+    right, bottom = WIDTH - 8, _TOP + sum(heights)
+    left = 8 + _LETTER * max((len(line) for lines in names for line in lines), default=0)
     means = [sum(row.values) / len(row.values) for row in rows]
     spans = [(mean - (row.error or 0.0), mean + (row.error or 0.0)) for mean, row in zip(means, rows)]
     across = axis([value for row, span in zip(rows, spans) for value in (*row.values, *span)], 4)
@@ -195,8 +200,8 @@ def _dots(chart: Dots) -> str:
         parts.append(f'<path class="grid" d="M{at:.1f} {_TOP}V{bottom}"/>')
         parts.append(_text(at, bottom + 15, across.named(tick), "tick", "middle"))
     parts.append(_text((left + right) / 2, bottom + 31, chart.x, "tick", "middle"))
-    for number, (row, mean, span) in enumerate(zip(rows, means, spans)):
-        y = _TOP + _ROW * (number + 0.5)
+    middles = [top + height / 2 for top, height in zip(accumulate(heights, initial=_TOP), heights)]
+    for row, lines, y, mean, span in zip(rows, names, middles, means, spans):
         places = [left + across.at(value) * (right - left) for value in row.values]
         middle, *ends = [left + across.at(value) * (right - left) for value in (mean, *span)]
         error = f" ± {row.error:.2g}" if row.error is not None else ""
@@ -205,7 +210,8 @@ def _dots(chart: Dots) -> str:
         tick = f'<path class="curve" d="M{middle:.1f} {y - 8:.1f}v16"/>'
         if row.error:
             tick += f'<path class="curve" d="M{ends[0]:.1f} {y:.1f}H{ends[1]:.1f}"/>'
-        name = _text(left - 8, y + 4, row.name, "tick", "end")
+        first = y + 4 - _LINE * (len(lines) - 1) / 2
+        name = "".join(_text(left - 8, first + _LINE * n, line, "tick", "end") for n, line in enumerate(lines))
         colour = f"run k{row.colour % len(COLOURS)}"
         parts.append(f'<g class="{colour}"><title>{escape(words)}</title>{tick}{dots}</g>{name}')
     svg = f'<svg viewBox="0 0 {WIDTH} {bottom + _BOTTOM}" role="img" aria-label="{escape(chart.title)}">'

@@ -104,6 +104,17 @@ def test_dots_show_every_seed_and_the_mean():
     assert drawing.count("<circle") == 3 and "64: 60, 62, 70" in drawing and "bert · &lt;random&gt;" in drawing
 
 
+def test_a_long_name_of_a_row_is_on_several_lines_inside_the_picture():
+    """Whole: rows of a grid may differ in any part of their names."""
+    name = "bert_tiny learning_rate 0.0003, dropout 0.1, mask_rate 0.15, objective.unit word"
+    drawing = svg.drawing(Dots("loss", "nats", [Row(name, [2.0, 3.0], 0), Row("x" * 60, [4.0], 1), Row("a", [1.0], 2)]))
+    texts = re.findall(r'<text class="tick" x="([\d.]+)" y="([\d.]+)" text-anchor="end">([^<]+)', drawing)
+    assert " ".join(line for *_, line in texts) == f"{name} {'x' * 44} {'x' * 16} a"
+    assert all(float(x) - svg._LETTER * len(line) >= -1e-9 for x, _, line in texts)
+    ys, height = [float(y) for _, y, _ in texts], float(re.search(r'viewBox="0 0 460 ([\d.]+)"', drawing)[1])
+    assert all(b - a >= 13 for a, b in itertools.pairwise(ys)) and ys[0] > 10 and ys[-1] < height - 30
+
+
 def test_dots_of_a_seed_that_diverged_are_left_out():
     rows = [Row("a", [2.0, math.nan, 3.0], error=math.nan), Row("b", [math.inf])]
     drawing = svg.figure(Dots("loss", "nats", rows))
