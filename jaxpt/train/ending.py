@@ -40,7 +40,7 @@ def finish(run: Run, current: State) -> int:
     """
     run.clock.switch("evaluation")
     for name, result in run.phase.evaluators.run(run.phase.evaluators.missing(), run.phase.setup.to_model(current)):
-        for line in evaluation.lines(name, result):
+        for line in run.phase.evaluators.lines(name, result):
             say(line)
     results = run.phase.evaluators.found
     if missed := {name: results[name] for name in run.pending_evaluators if name in results}:
@@ -52,7 +52,7 @@ def finish(run: Run, current: State) -> int:
     if run.config.task is not None:
         measured |= _best(run, current)
     elif progress.display.quiet and (last := run.config.checkpoint.best_metric.partition("/")[0]) in results:
-        _say_result(*evaluation.lines(last, results[last]))
+        _say_result(*run.phase.evaluators.lines(last, results[last]))
     write_receipt(run, current, finished=True, **measured)
     run.end_watch()
     if run.local is not None:

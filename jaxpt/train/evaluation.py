@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,10 @@ class Evaluators:
                 return
             self.found[evaluator.called] = result = checked(evaluator, result)
             yield evaluator.called, result
+
+    def lines(self, name: str, result: Result) -> list[str]:
+        """What the user is shown of a result of `run`."""
+        return lines(name, result, (*self._setup.config.objective.coefficients(), "target_loss"))
 
     def of_task(self, split: str) -> Evaluate | None:
         """What measures a task on a split: "test", or "validation", if the recipe has an evaluator for it."""
@@ -225,17 +229,26 @@ def figures(results: Mapping[str, Result]) -> dict[str, float]:
     return named
 
 
-def lines(name: str, result: Result) -> list[str]:
+def lines(name: str, result: Result, losses: Collection[str] = ()) -> list[str]:
     """What the user is shown of a result.
+
+    Args:
+      name: of the evaluator.
+      result: what it found.
+      losses: metrics that are left out where they are the loss again: its only part, and that at the targets.
 
     Example:
       >>> from jaxpt.train.evaluators import Result
       >>> lines("validation", Result({"loss": 3.5, "a/loss": 3.0, "a/accuracy": 0.5}))
       ['validation: loss 3.5000  a/loss 3.0000']
+      >>> lines("validation", Result({"loss": 0.5, "regression": 0.5, "accuracy": 0.5}), ("regression", "target_loss"))
+      ['validation: loss 0.5000  accuracy 0.5000']
     """
     if result.lines is not None:
         return list(result.lines)
     if not isinstance(result.metrics, Mapping):
         return [f"{name}: {result.metrics:.4f}"]
-    parts = [f"{k} {v:.4f}" for k, v in result.metrics.items() if "/" not in k or k.endswith("/loss")]
-    return [f"{name}: {'  '.join(parts)}"] if parts else []
+    loss = result.metrics.get("loss", math.nan)
+    again = {k for k in losses if math.isclose(result.metrics.get(k, math.inf), loss, rel_tol=1e-6)}
+    named = {k: v for k, v in result.metrics.items() if k not in again and ("/" not in k or k.endswith("/loss"))}
+    return [f"{name}: {'  '.join(f'{k} {v:.4f}' for k, v in named.items())}"] if named else []

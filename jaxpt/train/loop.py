@@ -458,7 +458,7 @@ class Run:
                 figures = evaluation.figures({name: result})
                 if figures and not (self.pending_evaluators and evaluation.is_recorded(self.run_dir, done, figures)):
                     metrics.write(done, figures)
-                for n, line in enumerate(evaluation.lines(name, result)):
+                for n, line in enumerate(evaluators.lines(name, result)):
                     say(line if n else f"step {done}/{self.config.train.steps}  {line}")
         for line in (evaluators.without_best(), self.patience.see(evaluation.figures(evaluators.found))):
             if line:

@@ -1,11 +1,35 @@
 """The evaluators of a phase."""
 
+import doctest
+from types import SimpleNamespace
+
 import pytest
 
 from jaxpt.data import datasets
 from jaxpt.errors import UserError
 from jaxpt.train import evaluation, state
+from jaxpt.train.evaluators import Result
 from tests import fine_tuning
+
+
+@pytest.mark.parametrize(
+    ("task", "metrics", "line"),
+    [
+        ({}, {"classification": 0.5, "target_loss": 0.5, "accuracy": 0.75}, "loss 0.5000  accuracy 0.7500"),
+        ({"class_weights": [1, 2]}, {"classification": 0.5, "target_loss": 0.4},
+         "loss 0.5000  target_loss 0.4000"),
+        ({"lm_loss": 0.5}, {"classification": 0.3, "causal_lm": 0.4, "target_loss": 0.3},
+         "loss 0.5000  classification 0.3000  causal_lm 0.4000  target_loss 0.3000"),
+    ],
+)  # fmt: skip
+def test_a_loss_that_has_several_names_is_said_once(task, metrics, line, tmp_path):
+    config = fine_tuning.recipe(tmp_path, of="gpt2", objective={"kind": "classification", **task})
+    evaluators = evaluation.Evaluators(SimpleNamespace(config=config), None)
+    assert evaluators.lines("validation", Result({"loss": 0.5, **metrics})) == [f"validation: {line}"]
+
+
+def test_examples_in_docstrings():
+    assert doctest.testmod(evaluation).failed == 0
 
 
 @pytest.mark.slow
