@@ -13,17 +13,16 @@ from tests import fine_tuning
 
 
 @pytest.mark.parametrize(
-    ("task", "metrics", "line"),
+    ("settings", "metrics", "line"),
     [
         ({}, {"classification": 0.5, "target_loss": 0.5, "accuracy": 0.75}, "loss 0.5000  accuracy 0.7500"),
-        ({"class_weights": [1, 2]}, {"classification": 0.5, "target_loss": 0.4},
-         "loss 0.5000  target_loss 0.4000"),
-        ({"lm_loss": 0.5}, {"classification": 0.3, "causal_lm": 0.4, "target_loss": 0.3},
-         "loss 0.5000  classification 0.3000  causal_lm 0.4000  target_loss 0.3000"),
+        ({"class_weights": [1, 2]}, {"classification": 0.5, "target_loss": 0.4}, "loss 0.5000  target_loss 0.4000"),
+        ({"extract": True, "lm_loss": 0.5}, {"classification": 0.3, "lm": 0.4, "target_loss": 0.3},
+         "loss 0.5000  classification 0.3000  lm 0.4000  target_loss 0.3000"),
     ],
 )  # fmt: skip
-def test_a_loss_that_has_several_names_is_said_once(task, metrics, line, tmp_path):
-    config = fine_tuning.recipe(tmp_path, of="gpt2", objective={"kind": "classification", **task})
+def test_a_loss_that_has_several_names_is_said_once(settings, metrics, line, tmp_path):
+    config = fine_tuning.recipe(tmp_path, of="gpt2", objective={"kind": "classification", **settings})
     evaluators = evaluation.Evaluators(SimpleNamespace(config=config), None)
     assert evaluators.lines("validation", Result({"loss": 0.5, **metrics})) == [f"validation: {line}"]
 
