@@ -26,6 +26,7 @@ from jaxpt.data import tables
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.parts import each_task, named
+from jaxpt.data.tables.rows import EmptyLabelError, check_empty_labels
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError, shown
 from jaxpt.runtime import hub
@@ -349,7 +350,7 @@ def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
       row_files: its files.
 
     Raises:
-      UserError: they have fewer than two labels, and the task does not say that there is one.
+      UserError: they have fewer than two labels, and the task does not say that there is one; rows have none.
     """
     counts: dict[str, int] = {}
     least = min(2, len(getattr(task, "labels", None) or "ab"))
@@ -357,9 +358,14 @@ def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
     if getattr(task, "separator", None) in ("|", ";"):
         errors.note(f"column {task.label!r}: labels separated by {task.separator!r}")
     for file in row_files:
+        empty: list[EmptyLabelError] = []
         for row in file.rows(task):
-            for label in task.labels_in(row, file.where(row)):
-                counts[label] = counts.get(label, 0) + 1
+            try:
+                for label in task.labels_in(row, file.where(row)):
+                    counts[label] = counts.get(label, 0) + 1
+            except EmptyLabelError as error:
+                empty.append(error)
+        check_empty_labels(empty)
     if len(counts) < least:
         known = ", ".join(counts) or "none"
         names = ", ".join(file.name for file in row_files)

@@ -17,9 +17,9 @@ from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.labelled.files import files
 from jaxpt.data.parts import each_task, named
 from jaxpt.data.tables import Row
-from jaxpt.data.tables.rows import EmptyLabelError, UnknownLabelError
+from jaxpt.data.tables.rows import EmptyLabelError, UnknownLabelError, check_empty_labels
 from jaxpt.data.tasks.base import LocatedRow, Task
-from jaxpt.errors import UserError, listed
+from jaxpt.errors import UserError
 from jaxpt.metrics import METRICS, describe
 from jaxpt.metrics.registry import NotFiniteError
 from jaxpt.runtime.progress import track
@@ -75,7 +75,7 @@ def _check_rows(config: Config) -> None:
         with track(f"checking the rows of the {split} set", unit="rows") as work:
             for file in local:
                 first: list[LocatedRow] = []
-                empty: list[tuple[str, EmptyLabelError]] = []
+                empty: list[EmptyLabelError] = []
                 for row in work.count(file.rows(task)):
                     where = file.where(row)
                     task.content(row, where)
@@ -84,20 +84,12 @@ def _check_rows(config: Config) -> None:
                     try:
                         _check_target(task, split, row, where)
                     except EmptyLabelError as error:
-                        empty.append((where, error))
+                        empty.append(error)
                     except UnknownLabelError as error:
                         raise UserError(f"{error}{_source_of_labels(config)}") from None
-                _check_empty(empty)
+                check_empty_labels(empty)
                 _check_own_metrics(task, first)
         _checked.add(key)
-
-
-def _check_empty(empty: Sequence[tuple[str, EmptyLabelError]]) -> None:
-    """Raises UserError where rows of a file have no label: (place, its error) of each."""
-    if empty:
-        rows = [where.rpartition(": ")[2] for where, _ in empty]
-        more = f"; {len(rows):,} such rows: {listed(rows)}" if len(rows) > 1 else ""
-        raise UserError(f"{empty[0][1]}{more}")
 
 
 def _source_of_labels(config: Config) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from jaxpt.config.kinds import nearest
 from jaxpt.data.tables.dialect import delimiter_hint
-from jaxpt.errors import UserError, shown
+from jaxpt.errors import UserError, listed, shown
 
 T = TypeVar("T")
 ID_COLUMNS = ("id", "idx", "index", "ind", "pairID", "sent_id")
@@ -201,7 +201,27 @@ def check_labels(labels: Sequence[str] | None) -> None:
 
 
 class EmptyLabelError(UserError):
-    """A row has no label."""
+    """A row has no label, or no number.
+
+    Attributes:
+      where: file and line.
+    """
+
+    def __init__(self, where: str, column: str, wants: str = "a label") -> None:
+        """Of a row's column, which `wants` something."""
+        super().__init__(f"{where}: column {column!r} (task.label) is empty; wants {wants}, or leave out the row")
+        self.where = where
+
+
+def check_empty_labels(empty: Sequence[EmptyLabelError]) -> None:
+    """Raises UserError where rows of a file have no label: the first one, how many there are, and the first few.
+
+    Args:
+      empty: what was raised of the rows of one file.
+    """
+    if empty:
+        rows = [error.where.rpartition(": ")[2] for error in empty]
+        raise UserError(str(empty[0]) + (f"; {len(rows):,} such rows: {listed(rows)}" if len(rows) > 1 else ""))
 
 
 def label_of(row: Row, name: str, where: str) -> str:
@@ -213,7 +233,7 @@ def label_of(row: Row, name: str, where: str) -> str:
     """
     spelled = label(column(row, name, where)).strip()
     if not spelled:
-        raise EmptyLabelError(f"{where}: column {name!r} (task.label) is empty; wants a label, or leave out the row")
+        raise EmptyLabelError(where, name)
     return spelled
 
 

@@ -40,9 +40,7 @@ class RegressionTask(TextsTask):
     def target(self, row: Row, where: str) -> float:
         value: Any = tables.column(row, self.label, where)
         if not tables.label(value).strip():
-            raise EmptyLabelError(
-                f"{where}: column {self.label!r} (task.label) is empty; wants a number, or leave out the row"
-            )
+            raise EmptyLabelError(where, self.label, "a number")
         try:
             number = float(value)
         except (TypeError, ValueError):

@@ -90,13 +90,19 @@ def test_each_row_is_looked_at(tmp_path, monkeypatch, capsys, size, row, words):
     assert size < 100_000 or "checking the rows of the train set: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("kind", "wants"), [("classification", "a label"), ("regression", "a number")])
-def test_rows_without_a_label_are_counted(kind, wants, tmp_path):
-    """In one line, whatever the labels are; the first few rows are named."""
+@pytest.mark.parametrize(
+    ("task", "wants"),
+    [
+        ({"kind": "classification"}, "a label"),
+        ({"kind": "classification", "labels": ["0", "1"]}, "a label"),
+        ({"kind": "regression"}, "a number"),
+    ],
+)
+def test_rows_without_a_label_are_counted(task, wants, tmp_path):
+    """In one line, wherever the labels are looked at first; the first few rows are named."""
     made = [{"text": f"a film {n}", "label": " " if n % 3 == 1 else n % 2} for n in range(16)]
-    config = fine_tuning.recipe(tmp_path, made=made, task={"kind": kind})
     with pytest.raises(UserError) as error:
-        checks.check(config)
+        checks.check(fine_tuning.recipe(tmp_path, made=made, task=task))
     assert str(error.value) == (
         f"{tmp_path}/train.jsonl: line 2: column 'label' (task.label) is empty; wants {wants}, or leave out the row; "
         "5 such rows: line 2, line 5, line 8 and 2 more"
