@@ -358,13 +358,13 @@ def label_counts(task: Task, row_files: Sequence[RowFile]) -> dict[str, int]:
     if getattr(task, "separator", None) in ("|", ";"):
         errors.note(f"column {task.label!r}: labels separated by {task.separator!r}")
     for file in row_files:
-        empty: list[EmptyLabelError] = []
+        empty: list[tuple[str, EmptyLabelError]] = []
         for row in file.rows(task):
             try:
                 for label in task.labels_in(row, file.where(row)):
                     counts[label] = counts.get(label, 0) + 1
             except EmptyLabelError as error:
-                empty.append(error)
+                empty.append((file.where(row), error))
         check_empty_labels(empty)
     if len(counts) < least:
         known = ", ".join(counts) or "none"

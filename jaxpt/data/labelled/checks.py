@@ -75,7 +75,7 @@ def _check_rows(config: Config) -> None:
         with track(f"checking the rows of the {split} set", unit="rows") as work:
             for file in local:
                 first: list[LocatedRow] = []
-                empty: list[EmptyLabelError] = []
+                empty: list[tuple[str, EmptyLabelError]] = []
                 for row in work.count(file.rows(task)):
                     where = file.where(row)
                     task.content(row, where)
@@ -84,7 +84,7 @@ def _check_rows(config: Config) -> None:
                     try:
                         _check_target(task, split, row, where)
                     except EmptyLabelError as error:
-                        empty.append(error)
+                        empty.append((where, error))
                     except UnknownLabelError as error:
                         raise UserError(f"{error}{_source_of_labels(config)}") from None
                 check_empty_labels(empty)

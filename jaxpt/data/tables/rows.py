@@ -201,27 +201,23 @@ def check_labels(labels: Sequence[str] | None) -> None:
 
 
 class EmptyLabelError(UserError):
-    """A row has no label, or no number.
-
-    Attributes:
-      where: file and line.
-    """
-
-    def __init__(self, where: str, column: str, wants: str = "a label") -> None:
-        """Of a row's column, which `wants` something."""
-        super().__init__(f"{where}: column {column!r} (task.label) is empty; wants {wants}, or leave out the row")
-        self.where = where
+    """A row has no label, or no number."""
 
 
-def check_empty_labels(empty: Sequence[EmptyLabelError]) -> None:
+def empty_label(where: str, column: str, wants: str = "a label") -> EmptyLabelError:
+    """What is said of a row whose column has no label."""
+    return EmptyLabelError(f"{where}: column {column!r} (task.label) is empty; wants {wants}, or leave out the row")
+
+
+def check_empty_labels(empty: Sequence[tuple[str, EmptyLabelError]]) -> None:
     """Raises UserError where rows of a file have no label: the first one, how many there are, and the first few.
 
     Args:
-      empty: what was raised of the rows of one file.
+      empty: (file and line, what was raised of this row).
     """
     if empty:
-        rows = [error.where.rpartition(": ")[2] for error in empty]
-        raise UserError(str(empty[0]) + (f"; {len(rows):,} such rows: {listed(rows)}" if len(rows) > 1 else ""))
+        rows = [where.rpartition(": ")[2] for where, _ in empty]
+        raise UserError(str(empty[0][1]) + (f"; {len(rows):,} such rows: {listed(rows)}" if len(rows) > 1 else ""))
 
 
 def label_of(row: Row, name: str, where: str) -> str:
@@ -233,7 +229,7 @@ def label_of(row: Row, name: str, where: str) -> str:
     """
     spelled = label(column(row, name, where)).strip()
     if not spelled:
-        raise EmptyLabelError(where, name)
+        raise empty_label(where, name)
     return spelled
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxpt.data import tables
 from jaxpt.data.tables import Row
-from jaxpt.data.tables.rows import EmptyLabelError
+from jaxpt.data.tables.rows import empty_label
 from jaxpt.data.tasks.base import Answer
 from jaxpt.data.tasks.texts import TextsTask
 from jaxpt.errors import UserError, shown
@@ -40,7 +40,7 @@ class RegressionTask(TextsTask):
     def target(self, row: Row, where: str) -> float:
         value: Any = tables.column(row, self.label, where)
         if not tables.label(value).strip():
-            raise EmptyLabelError(where, self.label, "a number")
+            raise empty_label(where, self.label, "a number")
         try:
             number = float(value)
         except (TypeError, ValueError):
