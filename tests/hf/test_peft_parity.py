@@ -11,7 +11,8 @@ import pytest
 from jaxpt import hf
 from jaxpt.config import LoraConfig
 from jaxpt.errors import UserError
-from jaxpt.hf import files, peft, verify
+from jaxpt.hf import files, imported, peft, verify
+from jaxpt.models import stored
 from jaxpt.models.network import Network
 from jaxpt.train import lora, state, step
 from tests import families, grids
@@ -95,6 +96,37 @@ def test_peft_loads_the_head_of_a_class_beside_a_base_without_it(name, head, tmp
     with_adapter = verify.task_theirs(head, with_ids_of(model.base_model.model, inputs), inputs)
     found = verify.differences(ours, with_adapter, inputs)["logits"]
     assert found.equal, found
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("name", "head", "task"), [("bert", "classes", "SEQ_CLS"), ("bert", "tags", "TOKEN_CLS"),
+                               ("roberta", "classes", "SEQ_CLS"), ("gpt2", "classes", "SEQ_CLS")]
+)  # fmt: skip
+def test_an_adapter_of_theirs_brings_its_head_to_a_base_without_it(name, head, task, tmp_path):
+    import torch
+
+    network, params = fine_tuned(name, head, 3)
+    family = hf.directory.family_of(network.config)
+    pooler = {"pooler": params["heads"]["pooler"]} if (name, head) == ("bert", "classes") else {}
+    backbone = family.network(network.config, tuple(pooler))  # peft saves RoBERTa's pooler, and not BERT's
+    hf.save(tmp_path / "base", backbone, {"model": params["model"]} | ({"heads": pooler} if pooler else {}))
+    base, library = theirs(tmp_path, network, num_labels=3)
+    targets = ["c_attn"] if name == "gpt2" else ["query", "value"]
+    model = library.get_peft_model(base, library.LoraConfig(task_type=task, r=2, target_modules=targets)).eval()
+    generator = torch.Generator().manual_seed(0)
+    for x in (x for x in model.parameters() if x.requires_grad):
+        x.data.normal_(0, 0.2, generator=generator)
+    model.save_pretrained(tmp_path / "adapter")
+    opened = imported.open_source(tmp_path / "base", False, (), tmp_path / "adapter")
+    assert opened.network.count_params() == network.count_params()
+    found = peft.read(tmp_path / "adapter", opened.network)
+    whole = stored.gather(itertools.chain(opened.pieces(), found.saved), stored.stored_params(opened.network))
+    inputs = verify.task_batch(network.config)
+    ours = jax.jit(functools.partial(verify.task_ours, network))(merged(found.config, whole, found.factors), inputs)
+    with_adapter = verify.task_theirs(head, with_ids_of(model.base_model.model, inputs), inputs)
+    logits = verify.differences(ours, with_adapter, inputs)["logits"]
+    assert logits.equal, logits
 
 
 @pytest.mark.parity
