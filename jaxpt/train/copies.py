@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jaxpt.errors import UserError
+from jaxpt.parallel import processes
 from jaxpt.runtime import disk
 from jaxpt.train import checksums
 from jaxpt.train.run_dir import RUN_ID, check_same_run
@@ -280,26 +281,38 @@ def copying(
 ) -> Iterator[Callable[[], None]]:
     """Copies to `checkpoint.copy_to`, if there is one, within this block; at its end all that is finished is copied.
 
+    All processes of a run enter it, and leave it together: one that ended before would end process 0, which copies.
+
     Args:
       run_dir: of the run.
-      copy: the second place.
+      copy: the second place; None in the other processes, and where there is none.
       warn: called with a line where copying fails.
       contents: as of `Copier.renew`, which begins beside it; only the end of the block waits for that.
 
     Yields:
-      What copies the rest before the block ends, for a process that leaves otherwise.
+      What copies the rest before the block ends, for processes that leave otherwise; all of them call it.
     """
+
+    def wait() -> None:
+        processes.from_first("the last copy of the checkpoints")
+
     if copy is None:
-        yield lambda: None
+        yield wait
+        wait()
         return
     copier = Copier(run_dir, Path(copy), warn)
     renewing = threading.Thread(target=copier.renew, args=(contents,), name="jaxpt-renew", daemon=True)
     renewing.start()
     copier.start()
+
+    def end() -> None:
+        copier.end(waits=True)
+        wait()
+
     try:
-        yield lambda: copier.end(waits=True)
+        yield end
     except BaseException:
         copier.end(waits=False)
         raise
     renewing.join()
-    copier.end(waits=True)
+    end()

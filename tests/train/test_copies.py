@@ -6,12 +6,16 @@ import os
 import shutil
 import signal
 import sys
+import time
 
 import pytest
 import yaml
 
 from jaxpt import cli
+from jaxpt.config import DistributedConfig
 from jaxpt.errors import UserError
+from jaxpt.parallel import failures
+from jaxpt.runtime import signals
 from jaxpt.train import checksums, copies
 from tests import families, processes
 from tests.runs import assert_bit_equal, final
@@ -71,6 +75,40 @@ def test_a_copy_follows_the_run(places, monkeypatch):
     with copies.copying(run_dir, str(copy), lines.append):
         pass
     assert copies.steps(copy) == [20, 30, 50]
+
+
+def test_all_processes_wait_for_the_last_copy(places, monkeypatch):
+    """Wherever they leave the block: the first one has copied by then."""
+    run_dir, copy = places
+    copied = []
+    monkeypatch.setattr(copies.processes, "from_first", lambda point: copied.append(copies.steps(copy)))
+    for place in (str(copy), None):  # of the first process, and of another
+        with copies.copying(run_dir, place, print) as finish:
+            finish()
+    assert copied == [[10, 20]] * 4
+    with pytest.raises(OSError), copies.copying(run_dir, None, print):
+        raise OSError
+    assert len(copied) == 4, "the others end as well"
+
+
+def stopped(number, run_dir, copy):
+    """One process of a run that is told to stop, as all of them are."""
+    copied, failures._SAME_ERROR_SECONDS = copies.copy_checkpoint, 0.1
+    copies.copy_checkpoint = lambda *paths: (time.sleep(1.5), copied(*paths))
+    copies.processes.start(DistributedConfig())
+    signals.start()
+    with failures.shared(), copies.copying(run_dir, None if number else str(copy), print) as finish, signals.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        finish()
+        signals.leave(signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_a_stop_of_several_processes_leaves_time_for_the_last_copy(places, tmp_path):
+    run_dir, copy = places
+    codes, logs = processes.run(stopped, 2, 1, tmp_path / "logs", run_dir, copy)
+    assert codes == [128 + signal.SIGTERM] * 2, logs
+    assert copies.steps(copy) == [10, 20] and "failed" not in logs
 
 
 def test_a_damaged_checkpoint_is_named_once_and_copied_when_it_is_mended(places, monkeypatch):
