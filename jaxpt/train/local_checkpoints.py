@@ -158,8 +158,8 @@ class LocalCheckpoints:
         Returns:
           (state, meta); None where no newer one is whole.
         """
-        newest = 4 * [-1] + [step for directory in self._directories() for step in self._steps(directory)]
-        steps = sorted(set(_gather(np.array(sorted(newest)[-4:], np.int32)).ravel().tolist()), reverse=True)
+        newest = 4 * [-1] + sorted({step for directory in self._directories() for step in self._steps(directory)})
+        steps = sorted(set(_gather(np.array(newest[-4:], np.int32)).ravel().tolist()), reverse=True)
         found, reached = None, after
         for step in steps:
             if step > after and (found := self._restore(setup_at(step), step)) is not None:

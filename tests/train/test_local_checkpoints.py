@@ -100,6 +100,20 @@ def test_a_damaged_one_gives_way_to_the_one_before(saved, damage):
     local.close()
 
 
+def test_a_step_before_is_found_on_a_host_with_many_processes(saved):
+    """Each of them has the newest step, which is damaged."""
+    folder, lines = saved
+    file = folder / "1234/process_0/4" / local_checkpoints.FILE
+    file.write_bytes(file.read_bytes()[:-1])
+    for number in (1, 2, 3):
+        shutil.copytree(folder / "1234/process_0", folder / f"1234/process_{number}")
+    local = opened(folder, lines)
+    current, _ = local.restore(lambda step: setup_on(data=4, fsdp=2), after=1)
+    assert_bit_equal(current, states(4, data=4, fsdp=2)[2])
+    assert all((folder / f"1234/process_{number}/3").is_dir() for number in range(4))
+    local.close()
+
+
 def test_changed_bits_that_the_file_vouches_for_are_found(tmp_path):
     lines = []
     local = opened(tmp_path, lines)
