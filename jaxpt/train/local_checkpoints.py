@@ -15,8 +15,10 @@ The idea is GEMINI's, https://doi.org/10.1145/3600006.3613145.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
+import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -93,17 +95,25 @@ class LocalCheckpoints:
         self._pool, self._pending = ThreadPoolExecutor(1), None
 
     def check_space(self, setup: Setup) -> None:
-        """Raises StorageError where the directory has no room for three times this process's parts of the state."""
+        """Raises StorageError where a disk has no room for three times the parts of all processes that write there.
+
+        All processes call it.
+        """
         size = 0
         for x in jax.tree.leaves(setup.placed_shapes()):
             parts = set(map(str, x.sharding.addressable_devices_indices_map(x.shape).values()))
             size += len(parts) * safetensors.size(x.dtype, x.sharding.shard_shape(x.shape))
-        need = (_KEPT + 1) * size
-        free = shutil.disk_usage(self._own).free + sum(file.stat().st_size for file in self._own.glob(f"*/{FILE}"))
+        need = (_KEPT + 1) * size - sum(file.stat().st_size for file in self._own.glob(f"*/{FILE}"))
+        own_disk = hashlib.sha256(f"{socket.gethostname()} {self._own.stat().st_dev}".encode()).digest()
+        row = np.frombuffer(own_disk + need.to_bytes(8, "little", signed=True), np.uint8)
+        rows = [row.tobytes() for row in _gather(row)]
+        beside = [n for n, row in enumerate(rows) if row[:-8] == own_disk]
+        need = sum(int.from_bytes(rows[n][-8:], "little", signed=True) for n in beside)
+        free = shutil.disk_usage(self._own).free  # after `_gather`: all have removed what was cut off
         if need > free:
             raise StorageError(
                 f"checkpoint.local_dir: {self._run.parent}: needs {need / 1e9:.2f} GB for process "
-                f"{jax.process_index()}, {free / 1e9:.2f} GB are free"
+                f"{', '.join(map(str, beside))}, {free / 1e9:.2f} GB are free"
             )
 
     def save(self, state: State, meta: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:

@@ -149,6 +149,21 @@ def test_a_disk_without_room_is_said_and_the_run_goes_on(tmp_path, monkeypatch):
     assert lines == [f"checkpoint.local_dir: {tmp_path}/1234/process_0: cannot save: File exists; the run goes on"]
 
 
+def test_the_processes_of_a_host_share_its_disk(saved, tmp_path, monkeypatch):
+    """Their parts have to fit together, beside those that are there and will go; another host has its own disk."""
+    setup, usage = setup_on(data=4, fsdp=2), shutil.disk_usage(tmp_path)
+    free = int(4.5 * state.size(setup.shapes))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+    new, old = opened(tmp_path, [], "5678"), opened(tmp_path, [])
+    new.check_space(setup)
+    monkeypatch.setattr(local_checkpoints, "_gather", lambda row: np.stack([row, row[::-1], row]))
+    with pytest.raises(StorageError, match=r"needs 0\.\d+ GB for process 0, 2, 0\.\d+ GB are free"):
+        new.check_space(setup)
+    old.check_space(setup)
+    new.close()
+    old.close()
+
+
 def test_a_place_that_is_no_directory(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"checkpoint\.local_dir: .*file: cannot write: "):
