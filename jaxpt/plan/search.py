@@ -59,7 +59,7 @@ def nearest(config: Config, where: Target, measured: PlanResult) -> tuple[Trial 
       (the settings, None if none was found among a few; all that was tried).
     """
     tried: list[Trial] = []
-    for settings in itertools.islice(_steps_down(config, measured), NEAREST):
+    for settings in itertools.islice(_steps_down(config, measured, where.slices), NEAREST):
         tried.append(attempt(config, where, settings, measured.phase))
         if tried[-1].measured is not None and tried[-1].measured.fits:
             return tried[-1], tried
@@ -82,14 +82,16 @@ def words(settings: Settings) -> str:
     return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
-def _steps_down(config: Config, measured: PlanResult) -> Iterator[Settings]:
+def _steps_down(config: Config, measured: PlanResult, slices: int) -> Iterator[Settings]:
     fixed = measured.total - measured.memory["temporaries"]
     rows = measured.rows // math.prod(measured.mesh[axis] for axis in rules.BATCH)
     cuts = [n for n in range(config.train.grad_accum_steps + 1, rows + 1) if rows % n == 0]
     mesh: Settings = {}
+    across = math.gcd(measured.mesh["data"], slices)  # fsdp stays inside one slice
+    cut = measured.mesh["data"] // across
     if fixed > measured.limit * 0.9:  # the state alone is too large: cut it, over the devices of `data` as well
-        mesh = {"mesh.data": 1, "mesh.fsdp": measured.mesh["data"] * measured.mesh["fsdp"]}
-        fixed //= measured.mesh["data"]
+        mesh = {"mesh.data": across, "mesh.fsdp": cut * measured.mesh["fsdp"]}
+        fixed //= cut
     needed_steps = config.train.grad_accum_steps * measured.memory["temporaries"] / max(measured.limit - fixed, 1)
     enough = [n for n in cuts if n >= needed_steps]  # temporaries shrink with the rows, or somewhat less
     levels = REMAT[REMAT.index(config.model.remat) + 1 :]
@@ -130,7 +132,9 @@ def search(
             trials.append(attempt(config, where, settings, phase, topology))
             report(trials[-1])
             measured = trials[-1].measured
-            cuts = [] if measured is None or measured.fits else _steps_down(apply(config, settings), measured)
+            if measured is None or measured.fits:
+                return
+            cuts = _steps_down(apply(config, settings), measured, where.slices)
             cut = next((step for step in cuts if list(step) == ["train.grad_accum_steps"]), None)
             if cut is None:
                 return

@@ -8,6 +8,7 @@ import pytest
 
 from jaxpt.config import AXES
 from jaxpt.errors import UserError
+from jaxpt.parallel import mesh as meshes
 from jaxpt.plan import command, program, search, show, topologies
 from jaxpt.plan.program import Target
 from tests import families
@@ -31,6 +32,7 @@ def compiler(monkeypatch):
             mesh["data"] = devices // known if mesh["data"] == -1 else mesh["data"]
             if known * mesh["data"] != devices:
                 raise UserError("mesh.data: must multiply")
+            meshes.between(mesh, where.slices)
             seen.append((mesh["data"], mesh["fsdp"], mesh["tensor"], config.model.remat, config.train.grad_accum_steps))
             rows = mesh["data"] * mesh["fsdp"] * config.train.grad_accum_steps
             parts = {"parameters": int(state * GIB / known), "optimizer": 0, "average": 0, "batch": 0}
@@ -67,6 +69,12 @@ def test_a_state_that_is_too_large_is_cut_over_the_devices(compiler):
     compiler(state=40, temporaries=16 * 2)
     with pytest.raises(UserError, match=r"mesh\.data=1 mesh\.fsdp=16 fits, with 11\.25 GiB to spare"):
         command.plan(config(), "v5e:4x4")
+
+
+def test_a_state_that_is_too_large_is_cut_inside_of_each_slice(compiler):
+    compiler(state=40, temporaries=32 * 2)
+    with pytest.raises(UserError, match=r"mesh\.data=2 mesh\.fsdp=16 fits, with 11\.25 GiB to spare"):
+        command.plan(config(), "v5e:4x4", 2)
 
 
 def test_fewer_rows_beside_a_state_that_is_cut_over_the_devices(compiler):
