@@ -53,11 +53,12 @@ def open_batches(
     of_phase = directory / manifests.folder(phase)
     validation = saved_phase.validation.items()
     held_out = [_Task(name, rows, Reader(of_phase, f"validation-{name}", rows.files)) for name, rows in validation]
+    train = Reader(of_phase, "train", saved_phase.train.files)
     return Data(
         tokenizer=tokenizer,
         vocabulary=tokenizer.vocabulary,
-        train=TrainingBatches(Reader(of_phase, "train", saved_phase.train.files), saved_phase, config.data.batch_size),
-        validation=ValidationRows(held_out, saved_phase),
+        train=TrainingBatches(train, saved_phase, config.data.batch_size, config.data.readers),
+        validation=ValidationRows(held_out, saved_phase, config.data.readers),
         stores={},
         fingerprint=saved_phase.fingerprint,
         summary=saved_phase.summary,
@@ -120,6 +121,7 @@ class TrainingBatches:
     reader: Reader
     phase: Phase
     batch_size: int
+    readers: int = 0
 
     def batches(self, start: int = 0, rows: Which = None) -> Iterator[Batch]:
         """Batches from a step on, to the last that there is.
@@ -133,7 +135,8 @@ class TrainingBatches:
         """
         together = self.phase.train.per_member // self.batch_size
         members = range(start // together, steps_of(self.phase.steps, together))
-        return self._steps(ahead(self.reader.member, members), start % together, slice(None) if rows is None else rows)
+        stored = ahead(self.reader.member, members, self.readers)
+        return self._steps(stored, start % together, slice(None) if rows is None else rows)
 
     def _steps(self, members: Iterator[np.ndarray], skipped: int, rows: np.ndarray | slice) -> Iterator[Batch]:
         for member in members:
@@ -173,13 +176,14 @@ class ValidationRows:
 
     tasks: Sequence[_Task]
     phase: Phase
+    readers: int = 0
 
     def __len__(self) -> int:
         return sum(task.stored.of for task in self.tasks)
 
     def each(self) -> dict[str, ValidationRows]:
         """Those of each task."""
-        return {task.name: ValidationRows([task], self.phase) for task in self.tasks}
+        return {task.name: ValidationRows([task], self.phase, self.readers) for task in self.tasks}
 
     def epoch(self, batch_size: int, limit: int | None = None, rows: Which = None) -> Iterator[Batch]:
         """Each of the first `limit` rows once: what the stream gave (`jaxpt.data.stream.loader.Stream.epoch`).
@@ -205,4 +209,4 @@ class ValidationRows:
             features = unpacked(stored[index], self.phase.features)
             return {name: np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1)) for name, x in features.items()}
 
-        return ahead(batch, range(steps_of(end, batch_size)))
+        return ahead(batch, range(steps_of(end, batch_size)), self.readers)

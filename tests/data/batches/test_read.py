@@ -11,7 +11,7 @@ import pytest
 
 from jaxpt import config as configs
 from jaxpt.data import datasets, preparing
-from jaxpt.data.batches import manifest
+from jaxpt.data.batches import manifest, read
 from jaxpt.data.batches.write import write_batches
 from jaxpt.data.labelled.examples import split_rows
 from jaxpt.data.parts import each_task
@@ -132,6 +132,17 @@ def test_what_is_read_is_what_the_stream_gives(case, name):
         assert (read.summary, read.text_per_row, read.code) == (stream.summary, stream.text_per_row, stream.code)
         if name in ("phases", "packed"):  # of bigrams, of unigrams
             assert baseline.baseline(of_phase, read) == baseline.baseline(of_phase, stream) > 0
+
+
+def test_so_many_threads_read_as_the_recipe_says(case, monkeypatch):
+    threads = []
+    monkeypatch.setattr(read, "ahead", lambda make, numbers, count: threads.append(count))
+    config = configs.at_phase(from_files(*case("phases"), **{"data.readers": 3}), 0)
+    data = preparing.prepare(config, save=False)
+    data.train.batches()
+    for validation in (data.validation, *data.validation.each().values()):
+        validation.epoch(3)
+    assert threads == [3, 3, 3]
 
 
 @pytest.mark.parametrize("name", ["labelled", pytest.param("tasks", marks=pytest.mark.slow)])
