@@ -62,6 +62,9 @@ def start(config: DistributedConfig) -> int | None:
         stamp.set_process(place.process)
         place = roll_call.call_roll(place, config.timeout, min_processes=config.min_processes)
         if place.processes == 1:  # no other came
+            if place.devices is not None:  # as `jax.distributed.initialize` does: other tasks may have the others
+                for platform in ("cuda", "rocm"):
+                    jax.config.update(f"jax_{platform}_visible_devices", ",".join(map(str, place.devices)))
             return asked
     # JAX's own handler of SIGTERM would take the place of ours.
     jax.config.update("jax_enable_preemption_service", False)

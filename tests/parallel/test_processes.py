@@ -142,6 +142,18 @@ def test_one_to_whom_nobody_comes_goes_on_alone(numbers, monkeypatch):
     assert notes == [f"distributed.coordinator: {config.coordinator}: {words}"]
 
 
+def test_one_to_whom_nobody_comes_leaves_the_other_tasks_their_gpus(numbers, monkeypatch):
+    """It has the one of its number on the node, as if the others had come."""
+    step = {"STEP_NUM_TASKS": "4", "STEP_NODELIST": "gpu[07-08]", "JOB_ID": "4100", "PROCID": "0", "LOCALID": "0"}
+    for name, value in {**step, "STEP_TASKS_PER_NODE": "2(x2)"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr(roll_call, "call_roll", lambda place, *_, **__: place._replace(processes=1))
+    updated = {}
+    monkeypatch.setattr(jax.config, "update", updated.__setitem__)
+    assert processes.start(DistributedConfig(min_processes=1)) == 4
+    assert updated == {"jax_cuda_visible_devices": "0", "jax_rocm_visible_devices": "0"}
+
+
 def test_what_jax_refuses_is_a_line_about_the_coordinator(numbers):
     """The roll is called; then JAX does not join processes that have computed."""
     jax.devices()
