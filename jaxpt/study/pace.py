@@ -196,11 +196,10 @@ def _seconds(phase: Phase, setup: Setup) -> float:
     """Seconds of a step of a phase, its input included: the mean after some steps."""
     programs, arguments = phase.programs(), setup.teacher_params()
     rows = distributed.rows(phase.setup.mesh, phase.config.data.batch_size)
-    batches = phase.data.train.batches(0, rows=rows)
+    batches = (step.put(batch, phase.setup) for batch in phase.data.train.batches(0, rows=rows))
     with phase.setup.use():
-        current = phase.setup.init()
-        batch, figures, begun = step.put(next(batches), phase.setup), [], 0.0
-        for done in itertools.count():
+        current, figures, begun, done = phase.setup.init(), [], 0.0, 0
+        for done, batch in enumerate(batches):
             elapsed = time.perf_counter() - begun
             if done == WARMUP_STEPS:
                 jax.block_until_ready(current)
@@ -209,9 +208,15 @@ def _seconds(phase: Phase, setup: Setup) -> float:
                 break
             current, of_step = programs.train(current, batch, *arguments)
             figures.append(of_step)
-            batch = step.put(next(batches), phase.setup)
             if len(figures) > loop.MAX_INFLIGHT_STEPS:
                 jax.block_until_ready(figures.pop(0))
+        else:  # prepared batches end
+            done += 1
+            if done <= WARMUP_STEPS:
+                raise UserError(
+                    f"data.path: {phase.config.data.path}: holds the batches of {done} steps of a phase, and the time "
+                    f"of a step is measured after {WARMUP_STEPS}; prepare more, or leave minutes out"
+                )
         jax.block_until_ready(current)
     return (time.perf_counter() - begun) / (done - WARMUP_STEPS)
 

@@ -1,8 +1,10 @@
 """A budget of minutes is made steps once: a restart has the same number, whatever the machine does then."""
 
+import contextlib
 import doctest
 import json
 import re
+import types
 
 import pytest
 import yaml
@@ -83,6 +85,26 @@ def test_a_step_is_timed(tmp_path, monkeypatch):
     (seconds,) = pace.measure(recipe(tmp_path, steps=40))
     assert 0 < seconds < 5
     assert {path.name for path in tmp_path.iterdir()} == {"corpus.txt", "cache", "recipe.yaml"}
+
+
+@pytest.mark.parametrize("count", [pace.WARMUP_STEPS, pace.WARMUP_STEPS + 1, pace.WARMUP_STEPS + 3])
+def test_prepared_batches_may_be_fewer_than_a_measurement_takes(monkeypatch, count):
+    monkeypatch.setattr(pace.distributed, "rows", lambda mesh, size: None)
+    monkeypatch.setattr(pace.step, "put", lambda batch, setup: batch)
+    trained = []
+    phase = types.SimpleNamespace(
+        config=types.SimpleNamespace(data=types.SimpleNamespace(batch_size=8, path="batches")),
+        setup=types.SimpleNamespace(mesh=None, use=contextlib.nullcontext, init=lambda: 0),
+        programs=lambda: types.SimpleNamespace(train=lambda state, batch: (trained.append(batch), 0)),
+        data=types.SimpleNamespace(train=types.SimpleNamespace(batches=lambda start, rows: iter(range(count)))),
+    )
+    setup = types.SimpleNamespace(teacher_params=tuple)
+    if count <= pace.WARMUP_STEPS:
+        with pytest.raises(UserError, match=r"^data\.path: batches: holds the batches of 4 steps of a phase, "):
+            pace._seconds(phase, setup)
+    else:
+        assert 0 < pace._seconds(phase, setup) < 5
+    assert trained == list(range(count))
 
 
 def test_a_file_has_what_was_measured(tmp_path, clock):
