@@ -39,14 +39,19 @@ MODELS = {
         "router_z_weight": 0.01, "balance_weight": 0.1,
     },
     "awd_lstm": {"kind": "awd_lstm", "vocab_size": 200, "layers": 2, "embed_dim": 32, "hidden_dim": 64},
+    "elmo": {
+        "kind": "elmo", "vocab_size": 600, "layers": 2, "embed_dim": 16, "cells": 16, "char_dim": 4,
+        "filters": [[1, 8], [2, 8]], "highways": 1, "longest_word": 8,
+    },
 }  # fmt: skip
 DECODERS = ("gpt2", "llama", "phi", "gemma", "neox", "olmo", "mixture")
 OBJECTIVES = {
     "t5": "span_corruption", "bert": "masked_lm", **dict.fromkeys(DECODERS, "causal_lm"), "awd_lstm": "recurrent_lm",
+    "elmo": "bidirectional_lm",
 }  # fmt: skip
 TOKENIZERS = {
     **dict.fromkeys((*DECODERS, "awd_lstm"), "bpe"), "t5": "sentencepiece", "bert": "wordpiece",
-    "llama": "sentencepiece",
+    "llama": "sentencepiece", "elmo": "spelled_words",
 }  # fmt: skip
 FAMILIES = ("t5", "bert", "gpt2")
 EVALUATED = [{"kind": "heldout"}, {"kind": "baseline"}, {"kind": "samples"}]

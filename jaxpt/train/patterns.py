@@ -29,7 +29,7 @@ _IN_STACK = re.compile(r"(?P<stack>.+)/segment_(?P<segment>\d+)/block_(?P<block>
 _RANGED = re.compile(r"(?P<stack>[^\[\]]+)\[(?P<first>-?\d+)?(?P<colon>:)?(?P<last>-?\d+)?\](/(?P<inner>[^\[\]]+))?")
 Vectors = dict[str, np.ndarray]
 """{path: numbers}, [layers], or [] of a parameter without a layers axis."""
-_EMBEDDING = re.compile(r"(?!.*head).*(embed|positions|relative|coder_bias)")
+_EMBEDDING = re.compile(r"(?!.*head).*(embed|positions|relative|coder_bias|model/words/)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Leaf:
 
     @property
     def of_embeddings(self) -> bool:
-        """Below all layers: tables of tokens and positions with their norms."""
+        """Below all layers: tables of tokens and positions with their norms, and what reads a word's characters."""
         return self.stack is None and not self.of_head and bool(_EMBEDDING.match(self.path))
 
     @property

@@ -20,10 +20,7 @@ from tests.models.helpers import drawn
 from tests.runs import assert_bit_equal, final
 
 VOCABULARY = Vocabulary(size=600, bos=1, eos=0, unk=2, spelled_from=88)
-MODEL = {
-    "kind": "elmo", "vocab_size": 600, "layers": 2, "embed_dim": 16, "cells": 16, "char_dim": 4,
-    "filters": [[1, 8], [2, 8]], "highways": 1, "longest_word": 8, "dtype": "float32",
-}  # fmt: skip
+MODEL = {**families.MODELS["elmo"], "dtype": "float32"}
 LENGTH = 8
 
 

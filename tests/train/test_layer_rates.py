@@ -54,6 +54,17 @@ def test_ulmfits_rule():
         np.testing.assert_allclose(list(values), ULMFIT[key], rtol=1e-12, err_msg=str(key))
 
 
+def test_elmos_characters_are_embeddings():
+    """Its filters and highways were taken for a head: the highest rate."""
+    decay = {"kind": "sgd", "learning_rate": 1.0, "layer_decay": 1 / 2.6, "layer_decay_offset": 1}
+    rates = families.layout(families.config("elmo", optimizer=decay)).rates
+    below = {"heads": 0, "model/encoder/segment_1": 1, "model/encoder/segment_0": 2, "model/words": 3}
+    for path, x in rates.items():
+        (power,) = (n for top, n in below.items() if path.startswith(f"{top}/"))
+        np.testing.assert_allclose(x, 2.6**-power, rtol=1e-12, err_msg=path)
+    assert {"model/words/characters", "model/words/highway_0/gate/kernel"} <= set(rates)
+
+
 def lines(given):
     return trainable.lines(given, families.layout(given))
 

@@ -63,6 +63,12 @@ def test_a_decoder_opens_before_its_encoder():
     assert found[5] == "model/decoder_bias, model/encoder_bias, model/token_embed"
 
 
+def test_elmos_characters_open_last():
+    found = [what for _, what in opens(families.config("elmo", train={"unfreeze": {"every": 1}}))]
+    assert found[:3] == ["heads", "model/encoder[1]", "model/encoder[0]"] and len(found) == 4
+    assert all(path.startswith("model/words/") for path in found[3].split(", "))
+
+
 def test_what_is_named_as_trainable_opens_alone():
     found = opens(config(unfreeze={"every": 1}, trainable=["!model/*embed*", "!model/encoder[0]"]))
     assert [what for _, what in found] == BERT[:3]
