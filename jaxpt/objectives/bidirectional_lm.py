@@ -7,9 +7,10 @@
 
 Both directions share the words' vectors and the softmax. In training the softmax is over the targets and `samples`
 other words (`sampled_softmax`), in evaluation over all. Documents are laid end to end, for the backward model each from
-its end; a row goes on where the row of the batch before ended. Words that the vocabulary does not have are <UNK>, as
-inputs too, where the published code reads their characters. The published code takes the sum over a window's tokens:
-its clipping and AdaGrad's first accumulator are of a gradient `data.length` times as large.
+its end; a row goes on where the row of the batch before ended. As in the published code the token that opens a document
+is no target, the one that closes it no input. Words that the vocabulary does not have are <UNK>, as inputs too, where
+the published code reads their characters. The published code takes the sum over a window's tokens: its clipping and
+AdaGrad's first accumulator are of a gradient `data.length` times as large.
 Paper: https://arxiv.org/abs/1802.05365
 
 Shapes: B batch · L length · P width of a direction
@@ -66,7 +67,8 @@ class BidirectionalLM(Objective):
             tokenize, cut = text_windows(room, join=True, overlap=2, shortest=room)
             options = {"length": length, "reset_at_documents": self.reset_at_documents}
             return Transforms(
-                offline=(tokenize, Call(preprocessors.bidirectional_lm.both_directions, ends | known), cut),
+                # Version 1 also had each document's closing token among the inputs.
+                offline=(tokenize, Call(preprocessors.bidirectional_lm.both_directions, ends | known, version=2), cut),
                 online=(Call(preprocessors.bidirectional_lm.features, options | ends),),
             )
 

@@ -5,7 +5,10 @@ import doctest
 import numpy as np
 import tensorflow as tf
 
+from jaxpt.data.calls import Vocabulary
+from jaxpt.data.fingerprint import describe
 from jaxpt.data.preprocessors import bidirectional_lm, windows
+from jaxpt.objectives.bidirectional_lm import BidirectionalLM
 
 BOS, EOS, UNK, SPELLED, LENGTH = 1, 0, 2, 50, 3
 
@@ -22,18 +25,44 @@ def rows(documents, **options):
     return {name: np.concatenate([x[name] for x in made]) for name in made[0]}
 
 
-def test_windows_of_both_directions_go_on():
-    documents = [np.arange(10, 15), np.arange(20, 24), np.arange(30, 37)]
+def released(sentences):
+    """Rows as bilm-tf's `_get_batch` fills them, of one stream: the tokens of a sentence but the last are read, those
+    but the first are targets, and the next sentence goes on in the row. A row that is not full in the end is left out.
+
+    Returns:
+      (inputs, targets), [rows, LENGTH] each.
+    """
+    stream, full = iter(sentences), []
+    sentence, row = next(stream), []
+    while sentence is not None:
+        count = min(len(sentence) - 1, LENGTH - len(row))
+        row += [(sentence[n], sentence[n + 1]) for n in range(count)]
+        sentence = sentence[count:]
+        if len(row) == LENGTH:
+            full.append(row)
+            row = []
+        if len(sentence) == 1:
+            sentence = next(stream, None)
+    return np.moveaxis(np.array(full), 2, 0)
+
+
+def test_windows_are_the_released_codes():
+    documents = [np.arange(10, 15), np.arange(20, 24), np.arange(30, 31), np.arange(40, 48)]
     found = rows(documents, reset_at_documents=False)
-    forward = np.concatenate([[BOS, *x, EOS] for x in documents])
-    backward = np.concatenate([[EOS, *x[::-1], BOS] for x in documents])
-    count = len(found["encoder_input_tokens"])
-    assert count == 3 * ((len(forward) - 1) // 3)
-    np.testing.assert_array_equal(found["encoder_input_tokens"], forward[:count])
-    np.testing.assert_array_equal(found["forward_target_tokens"], forward[1 : count + 1])
-    np.testing.assert_array_equal(found["backward_input_tokens"], backward[:count])
-    np.testing.assert_array_equal(found["backward_target_tokens"], backward[1 : count + 1])
+    forward = released([[BOS, *x, EOS] for x in documents])
+    backward = released([[EOS, *x[::-1], BOS] for x in documents])
+    names = ("encoder_input_tokens", "forward_target_tokens", "backward_input_tokens", "backward_target_tokens")
+    for name, expected in zip(names, (*forward, *backward), strict=True):
+        np.testing.assert_array_equal(found[name].reshape(-1, LENGTH), expected, err_msg=name)
+    assert len(forward[0]) == 7 and EOS not in found["encoder_input_tokens"]
     assert (found["encoder_segment_ids"] == 1).all() and (found["target_weights"] == 1).all()
+
+
+def test_runs_of_records_with_closing_tokens_are_not_resumed():
+    """The arguments are the same: the version says that the records are others."""
+    spec = BidirectionalLM().data_spec(LENGTH)
+    described = describe(spec.transforms(Vocabulary(60, bos=BOS, eos=EOS, unk=UNK), 0))
+    assert described["offline"]["1 bidirectional_lm.both_directions"]["version"] == 2
 
 
 def test_a_document_is_a_segment_where_it_is_reset():
