@@ -7,7 +7,8 @@
 
 Of one layer, of several, or of the mean of all of them ("mix"), as ELMo without its learned weights.
 
-A text that is longer than the model's positions loses its end.
+A text that is longer than the model's positions loses its end. A backward model reads each text from its last token to
+its first; with `none` its states are in that order.
 
 Shapes: B rows · L length · D width of the model · K chosen layers · N tokens of a text · W words
 """
@@ -222,6 +223,7 @@ def lay(
     layout = objective.text_format(config, vocabulary, mode="NLU", languages=languages)
     rows = Rows([], [], layout.cls, [], [], [])
     for number, ids in enumerate(texts):
+        ids = ids[::-1] if objective.reads_backward else ids
         is_opened = config.family == "decoder" and bos is not None and list(ids[:1]) != [bos]
         before = [bos] if is_opened else list(layout.before)
         room = None if config.position_limit is None else config.position_limit - len(before) - len(layout.after)
@@ -233,6 +235,8 @@ def lay(
         rows.is_cut.append(room is not None and len(ids) > room)
         if spans is not None:
             tokens_Wx2 = np.reshape(spans[number], (-1, 2)).astype(np.int64)
+            if objective.reads_backward:
+                tokens_Wx2 = len(ids) - tokens_Wx2[:, ::-1]
             has_tokens_W = (tokens_Wx2[:, 1] <= len(ids[:room])) & (tokens_Wx2[:, 0] < tokens_Wx2[:, 1])
             rows.numbers.append(np.flatnonzero(has_tokens_W))
             rows.spans.append(tokens_Wx2[has_tokens_W] + len(before))

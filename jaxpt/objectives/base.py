@@ -225,6 +225,11 @@ class Objective(ObjectiveConfig):
 
     # ---- texts of a trained model -----------------------------------------------------------------------------------
 
+    @property
+    def reads_backward(self) -> bool:
+        """True if texts are read from their last token to their first."""
+        return False
+
     def text_format(
         self,
         model: ModelConfig,

@@ -57,8 +57,12 @@ class RecurrentClassification(Classification):
     regularizer: ActivationRegularizer = ActivationRegularizer()
     """AR and TAR."""
 
+    @property
+    def reads_backward(self) -> bool:
+        return self.direction == "backward"
+
     def encoder(self, length: int, vocabulary: Vocabulary) -> TextsEncoder:
-        return dataclasses.replace(super().encoder(length, vocabulary), reverse=self.direction == "backward")
+        return dataclasses.replace(super().encoder(length, vocabulary), reverse=self.reads_backward)
 
     def heads(self, model: ModelConfig) -> Mapping[str, Head]:
         head = ConcatPoolHead(self.task.outputs, self.hidden_dim, self.dropout, self.hidden_dropout)

@@ -104,6 +104,19 @@ class RecurrentLM(DecoderLM):
         return {self.kind: total, **self.regularizer.sums(model, hidden, dropped, segments)}, metrics
 
     @property
+    def reads_backward(self) -> bool:
+        return self.direction == "backward"
+
+    def check_writes(self, path: object) -> None:
+        """Raises UserError of a backward model, too: its likelihoods are of texts that are read from their end."""
+        if self.reads_backward:
+            raise UserError(
+                f"{path}: reads text from its end (objective.direction: backward), so it neither scores nor writes "
+                "texts; take a forward model"
+            )
+        super().check_writes(path)
+
+    @property
     def carries(self) -> bool:
         return self.carry
 

@@ -172,10 +172,16 @@ def _check_origin(config: Config, path: Path) -> None:
 
 
 def _check_direction(config: Config, theirs: Config, path: Path) -> None:
-    """Raises UserError where a recurrent model would go on with text in the other direction than it was trained on."""
+    """Raises UserError where a recurrent model would go on with text in the other direction than it was trained on;
+    other objectives than its own read text forward."""
     now, was = (getattr(recipe.objective, "direction", None) for recipe in (config, theirs))
-    if None not in (now, was) and now != was and not config.init_from.random:
+    if was is None or was == (now or "forward") or config.init_from.random:
+        return
+    reads = f"the model of init_from.path: {path} reads text {was}"
+    if now is None:
         raise UserError(
-            f"objective.direction: {now}, but the model of init_from.path: {path} reads text {was}; set "
-            f"objective.direction={was}, or start from a {now} model"
+            f"objective.kind: {config.objective.kind} reads text forward, but {reads}; take a forward model"
         )
+    raise UserError(
+        f"objective.direction: {now}, but {reads}; set objective.direction={was}, or start from a {now} model"
+    )

@@ -356,6 +356,20 @@ def test_a_language_model_without_a_cache_embeds_and_scores(tmp_path):
             call()
 
 
+def test_a_backward_language_model_embeds_texts_from_their_ends_and_scores_none(tmp_path):
+    lm = {"kind": "awd_lstm", "embed_dim": 8, "hidden_dim": 12}, "words", "recurrent_lm"
+    forward = run_of(tmp_path / "forward", *lm)
+    backward = run_of(tmp_path / "backward", *lm, more={"direction": "backward"})  # the same random weights
+    found, expected = (m.embed([x], pooling="last") for m, x in ((backward, "the cat sat"), (forward, "sat cat the")))
+    np.testing.assert_array_equal(found, expected)
+    ((found,), (expected,)) = backward.embed_words(["the cat sat"]), forward.embed_words(["sat cat the"])
+    assert found.texts == ["the", "cat", "sat"]
+    np.testing.assert_array_equal(found.vectors, expected.vectors[::-1])
+    for call in (lambda: backward.loglikelihood(["the"], [" cat"]), lambda: backward.generate(["the"])):
+        with pytest.raises(UserError, match=r"backward: reads text from its end \(objective\.direction: backward\)"):
+            call()
+
+
 def test_word_vectors_embed_texts(tmp_path):
     """Their texts have no [CLS] and [SEP]."""
     model = run_of(tmp_path / "run", {"kind": "word_vectors", "embed_dim": 8}, "words", "glove")

@@ -39,6 +39,24 @@ def test_a_recurrent_model_goes_on_in_its_direction(tmp_path, was, now):
         preflight.check_recipe(lm(now, tmp_path))
 
 
+def test_objectives_without_a_direction_read_forward(tmp_path):
+    """Tags of a backward model would be those of states that it never had."""
+    for name in "ab":
+        rows = ({"tokens": [f"{name}{n}"], "tags": ["DET"]} for n in range(2))
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    head = {"task": {"kind": "tagging", "labels": ["DET", "NOUN"]}, "objective": {"kind": "tagging"}}
+    data = {"path": str(tmp_path / "a.jsonl"), "validation_path": str(tmp_path / "b.jsonl")}
+    for was in ("forward", "backward"):
+        source = lm(was, tmp_path)
+        (tmp_path / "config.yaml").write_text(configs.with_checksum(configs.to_yaml(source)))
+        tree = configs.dump(source) | head
+        recipe = configs.build(tree | {"data": tree["data"] | data})
+        if was == "forward":
+            preflight.check_recipe(recipe)
+    with pytest.raises(UserError, match=r"objective\.kind: tagging reads text forward, but .* reads text backward"):
+        preflight.check_recipe(recipe)
+
+
 def test_nothing_slow_is_imported():
     code = (
         "import sys\nfrom jaxpt.cli import main\n"
