@@ -13,6 +13,7 @@ MODELS = {
     "gpt2": {"kind": "gpt2", "layers": 2, "embed_dim": 32, "heads": 4, "max_positions": 32},
     "t5": {"kind": "t5", "layers": 2, "embed_dim": 32, "heads": 4, "head_dim": 8, "mlp_dim": 64},
     "bart": {"kind": "bart", "layers": 2, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32},
+    "awd_lstm": {"kind": "awd_lstm", "layers": 2, "embed_dim": 32, "hidden_dim": 32},
 }  # fmt: skip
 
 

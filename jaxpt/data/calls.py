@@ -33,9 +33,16 @@ class Vocabulary:
     spelled_from: int | None = None
     """The first of 512 ids that spell words which the vocabulary does not have: 256 for the first byte of a word, 256
     for the others (`spelled_words`)."""
+    is_bos_of_decoders: bool = True
+    """False where no decoder's data have BOS: <S> of whole words is for ELMo."""
     hides_word_starts: bool = False
     """Whether the text of a piece does not show that it starts a word, though the vocabulary says so ("▁the" of a
     tokenizer.json). Runs from before the vocabulary was asked took the words of such a text for one."""
+
+    @property
+    def decoder_bos(self) -> int | None:
+        """BOS where decoders read it before a text."""
+        return self.bos if self.is_bos_of_decoders else None
 
     @property
     def word_version(self) -> int:

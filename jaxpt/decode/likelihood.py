@@ -226,7 +226,7 @@ class _Pairs:
     def of_left_to_right(self) -> list[list[Row]]:
         """Of a decoder, or of XLNet, which reads the last target too."""
         v, reads_last = self.vocabulary, self.layout.permutes
-        opening = next(([i] for i in (v.bos, v.eos, v.sep) if i is not None), [])
+        opening = next(([i] for i in (v.decoder_bos, v.eos, v.sep) if i is not None), [])
         if not opening and not all(self.contexts):
             item = self.contexts.index([])
             raise UserError(f"context {item}: is empty, which needs a vocabulary with BOS or EOS to begin the text")

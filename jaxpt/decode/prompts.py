@@ -115,9 +115,9 @@ class PromptEncoder:
         return len(ids) > 0 and ids[0] in self.format().modes
 
     def _opening(self) -> list[int]:
-        """What an empty prompt becomes: the files' BOS, the vocabulary's, or EOS."""
+        """What an empty prompt becomes: the files' BOS, the vocabulary's if decoders read it, or EOS."""
         v = self.vocabulary
-        return next(([i] for i in (self.start, v.bos, v.eos) if i is not None), [])
+        return next(([i] for i in (self.start, v.decoder_bos, v.eos) if i is not None), [])
 
     def _encoder_decoder_prompt(self, ids: list[int]) -> Prompt:
         """UL2 continues a text as the span of a sentinel at its end; where the text has sentinels, it fills them."""

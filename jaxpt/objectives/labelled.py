@@ -95,7 +95,7 @@ class HeadObjective(Objective):
             return tuple(getattr(v, name) for name in names)
 
         # What a vocabulary that was trained here has not was not in the model's pretraining either.
-        begin = () if v.bos in (None, v.eos) else (v.bos,)
+        begin, decoder_begin = (() if i in (None, v.eos) else (i,) for i in (v.bos, v.decoder_bos))
         end = "sep" if v.eos is None and v.sep is not None else "eos"
         match self.text_layout:
             case "bert":
@@ -111,7 +111,7 @@ class HeadObjective(Objective):
             case "words":
                 return TextLayout()
             case "decoder":
-                return TextLayout(begin, ids(end), (), pooled="last")
+                return TextLayout(decoder_begin, ids(end), (), pooled="last")
         raise UserError(f"model.kind: its text_layout {self.text_layout!r} is none of {', '.join(FAMILIES)}")
 
     def cut_to(self, length: int) -> str:

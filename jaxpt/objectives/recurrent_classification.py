@@ -4,9 +4,11 @@
     gradient  within the chunks, of the last `max_length` tokens
     head      two layers on [h_T; max h_t; mean h_t] of these tokens (`jaxpt.models.heads.concat_pool`)
 
-AR and TAR (`jaxpt.objectives.activation`) regularise the same states. `direction: backward` reads each text from its
-last token to its first, with a backward language model; `jaxpt predict FORWARD FILE --average BACKWARD` averages both.
-In fastai's code each chunk of a text has other dropout masks; here a text has one for all of its tokens.
+A text begins with EOS, as after the document before it in the language model's data (in fastai's code `xbos` is before
+each text of both). AR and TAR (`jaxpt.objectives.activation`) regularise the same states. `direction: backward` reads
+each text from its last token to its first, with a backward language model; `jaxpt predict FORWARD FILE --average
+BACKWARD` averages both. In fastai's code each chunk of a text has other dropout masks; here a text has one for all of
+its tokens.
 Paper: https://arxiv.org/abs/1801.06146
 
 Shapes: B rows · L length · N texts of a row · D width · C chunks · K tokens of a chunk
@@ -24,6 +26,7 @@ from pydantic import Field
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Vocabulary
+from jaxpt.data.labelled.layout import TextLayout
 from jaxpt.data.labelled.texts import TextsEncoder
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
@@ -44,6 +47,9 @@ class RecurrentClassification(Classification):
     kind: Literal["recurrent_classification"] = "recurrent_classification"
     direction: Literal["forward", "backward"] = "forward"
     """`backward`: each text is read from its last token to its first."""
+    opening: Literal["eos", "bos"] | None = None
+    """What stands before each text: `eos`, as in the language model's data, or `bos`, where that is another token. The
+    run saves it, by default `eos`; without it, as in older runs, it is `bos`."""
     bptt: PositiveInt = 70
     """Tokens of a chunk: no gradient passes from one to the next."""
     max_length: PositiveInt = 1400
@@ -56,6 +62,13 @@ class RecurrentClassification(Classification):
     """Dropout on the head's first layer."""
     regularizer: ActivationRegularizer = ActivationRegularizer()
     """AR and TAR."""
+
+    def layout(self, vocabulary: Vocabulary) -> TextLayout:
+        layout, v = super().layout(vocabulary), vocabulary
+        if self.extract:
+            return layout
+        bos = () if v.bos in (None, v.eos) else (v.bos,)
+        return dataclasses.replace(layout, before=layout.between if self.opening == "eos" else bos)
 
     @property
     def reads_backward(self) -> bool:

@@ -6,6 +6,7 @@ task.labels                   of the training set, in a stable order; a run of t
                               checkpoint keeps its own
 task.most_choices             of the training set; likewise
 objective.class_weights       `balanced`: from the counts of the rows that are trained on
+objective.opening             of ULMFiT's classifier `eos`; a run that began without it keeps its own
 train.trainable               with train.lora the head of the task too; a run that began without it keeps it frozen
 """
 
@@ -217,7 +218,8 @@ def with_room(tree: Tree) -> Tree:
 def with_task_values(config: Config) -> Config:
     """The configuration with what its task takes from the training set: labels, most choices, balanced class weights.
 
-    New runs with groups hold out whole groups (`task.split_by`), and those with low-rank adapters train the head.
+    New runs with groups hold out whole groups (`task.split_by`), those of ULMFiT's classifier begin texts with EOS
+    (`objective.opening`), and those with low-rank adapters train the head.
 
     A run with a checkpoint keeps its values, and prepared batches have theirs; before it files may still change.
 
@@ -254,6 +256,8 @@ def with_task_values(config: Config) -> Config:
                     settings["labels"] = list(counts)
                 if wants_weights:
                     weights[key] = _balanced_weights(each_task(configs.build(tree))[name], counts)
+    if getattr(config.objective, "opening", "") is None:
+        tree["objective"]["opening"] = "eos" if old is None else (old.get("objective") or {}).get("opening")
     if _trains_head(config):
         tree["train"]["trainable"] = ["adapter", "heads"]
     return config if tree == configs.dump(config) else configs.build(tree)

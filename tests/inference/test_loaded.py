@@ -14,6 +14,7 @@ import pytest
 import jaxpt
 from jaxpt import config as configs
 from jaxpt import hf
+from jaxpt.decode import likelihood
 from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
 from jaxpt.hf import convert
@@ -368,6 +369,16 @@ def test_a_backward_language_model_embeds_texts_from_their_ends_and_scores_none(
     for call in (lambda: backward.loglikelihood(["the"], [" cat"]), lambda: backward.generate(["the"])):
         with pytest.raises(UserError, match=r"backward: reads text from its end \(objective\.direction: backward\)"):
             call()
+
+
+def test_a_decoder_of_whole_words_begins_with_eos(tmp_path):
+    """<S> is in the vocabulary, but no decoder's data have it."""
+    model = run_of(tmp_path / "run", families.MODELS["gpt2"], "words", "causal_lm")
+    assert model.tokenizer.vocabulary.bos == 1 and model.prompt_ids("") == Prompt([0])
+    after_eos, alone = (
+        likelihood.lay(model.network, model.objective, model.vocabulary, [context], [[5]]).rows for context in ([0], [])
+    )
+    assert alone == after_eos
 
 
 def test_word_vectors_embed_texts(tmp_path):

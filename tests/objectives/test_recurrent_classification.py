@@ -9,17 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpt.data.calls import Vocabulary
 from jaxpt.data.labelled.layout import TextLayout
 from jaxpt.data.labelled.texts import TextsEncoder
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tasks.classification import ClassificationTask
+from jaxpt.data.tokenizers.words import of_words
 from jaxpt.errors import UserError
 from jaxpt.models.awd_lstm import AWDLSTMConfig
 from jaxpt.models.gpt2 import GPT2Config
 from jaxpt.models.heads import concat_pool as concat_pool_module
 from jaxpt.models.heads.concat_pool import concat_pool
+from jaxpt.objectives.classification import Classification
 from jaxpt.objectives.recurrent_classification import RecurrentClassification, read_chunks
+from jaxpt.objectives.recurrent_lm import RecurrentLM
 from tests.labelled import LABELS, VOCABULARY, Numbers, V
 from tests.models.helpers import drawn
 
@@ -103,6 +107,24 @@ def test_only_the_last_tokens_of_a_text_are_pooled_and_regularised():
     assert pooled.tolist() == [[0] * 3 + [1] * 5 + [2] * 3]
     weights = of.weights({name: jnp.asarray(x) for name, x in features.items()})
     assert (float(weights["activation"]), float(weights["temporal_activation"])) == (8, 6)
+
+
+@pytest.mark.parametrize("vocabulary", [of_words(["cat"], lowercase=True).vocabulary, Vocabulary(9, bos=8, eos=8)])
+def test_a_text_begins_with_a_token_that_the_language_model_read(vocabulary):
+    """`opening` is that of new runs; without it, as in older ones, it was <S>, which no document of words has."""
+    separator = RecurrentLM().data_spec(8).transforms(vocabulary, 0).offline[-1].kwargs["separator"]
+    row = LocatedRow(Row(1, {"a": "5 6", "label": "no"}), "line 1", (0, 1))
+    (record,) = objective(opening="eos").encoder(16, vocabulary)([row], Numbers(), has_targets=True, train=True)
+    assert record["tokens"].tolist() == [separator, 5, 6]
+    assert objective().layout(vocabulary).before == (() if vocabulary.bos == vocabulary.eos else (vocabulary.bos,))
+
+
+def test_heads_on_decoders_begin_with_bos_where_decoders_read_it():
+    head = Classification(task=TASK, text_layout="decoder")
+    words = of_words(["cat"], lowercase=True).vocabulary
+    for vocabulary, before in ((words, ()), (Vocabulary(9, bos=8, eos=8), ()), (Vocabulary(9, bos=1, eos=2), (1,))):
+        assert head.layout(vocabulary).before == before
+    assert head.model_copy(update={"text_layout": "bart"}).layout(words).before == (words.bos,)
 
 
 def test_backward_reads_texts_from_their_ends():

@@ -149,6 +149,19 @@ def test_a_head_is_trained_beside_adapters_but_in_runs_that_began_without(tmp_pa
     assert fine_tuning.recipe(tmp_path, train=lora) == old
 
 
+def test_new_texts_of_ulmfit_begin_with_eos_and_an_existing_run_keeps_its_own(tmp_path):
+    settings = {"of": "awd_lstm", "objective": {"kind": "recurrent_classification"}}
+    config = fine_tuning.recipe(tmp_path, **settings)
+    assert config.objective.opening == "eos"
+    begin(config)
+    assert fine_tuning.recipe(tmp_path, **settings) == config
+    old = config.model_copy(update={"objective": config.objective.model_copy(update={"opening": None})})
+    text = configs.to_yaml(old).replace("  opening: null\n", "")  # as older runs wrote it
+    assert "opening" not in text
+    (tmp_path / "run" / "config.yaml").write_text(text, encoding="utf-8")
+    assert fine_tuning.recipe(tmp_path, **settings) == old
+
+
 def test_several_labels_in_one_column(tmp_path, notes):
     path = table(tmp_path / "tickets.csv", [("a", "x"), ("b", "y|x"), ("c", "y")])
     one = fine_tuning.recipe(tmp_path, data={"path": path}).task

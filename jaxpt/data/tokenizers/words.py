@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +60,14 @@ class Words(Tokenizer):
         self.words, self.lowercase, self.chinese_chars = list(words), lowercase, chinese_chars
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.ids = {word: i for i, word in enumerate(self.words)}
-        self.vocabulary = Vocabulary(len(self.words), pad=0, **{part: self.ids[x] for part, x in SPECIAL.items()})
+        self.vocabulary = _vocabulary(len(self.words), {part: self.ids[x] for part, x in SPECIAL.items()})
         model = models.WordLevel(self.ids, unk_token=SPECIAL["unk"])
         self._rust = _engine(model, lowercase, self.strip_accents, chinese_chars)
         self._fold = bert_steps(lowercase, self.strip_accents, chinese_chars=False)[0]
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
-        return Vocabulary(vocab_size, pad=0, **{part: n for n, part in enumerate(SPECIAL)})
+        return _vocabulary(vocab_size, {part: n for n, part in enumerate(SPECIAL)})
 
     @classmethod
     def least(cls, config: TokenizerConfig) -> int:
@@ -186,6 +186,11 @@ def of_words(words: Iterable[str], lowercase: bool) -> Words:
     has_several = (cut.normalize_str(x).strip() != whole.normalize_str(x).strip() for x in words if not x.isascii())
     chinese_chars = not any(has_several)
     return Words([*SPECIAL.values(), *words], lowercase, strip_accents=False, chinese_chars=chinese_chars)
+
+
+def _vocabulary(size: int, ids: Mapping[str, int]) -> Vocabulary:
+    """What objectives know of it. <S> is for ELMo: documents of decoders have </S> between them."""
+    return Vocabulary(size, pad=0, **ids, is_bos_of_decoders=False)
 
 
 def _engine(model: Any, lowercase: bool, strip_accents: bool | None = None, chinese_chars: bool = True) -> Any:
