@@ -29,7 +29,8 @@ def baselines(
 
     Returns:
       {baseline: {metric: value}}: `majority`, the choice whose number is most often right, or the answer that most
-      examples have; `shortest`, the choice of the fewest characters; `ngram`. Those that a form has.
+      examples have; `shortest`, the choice of the fewest characters; `ngram`. Those that a form has. The first two have
+      no likelihoods of choices: metrics of other modules, which may read them, are left out there.
     """
     baseline_outcomes: dict[str, list[SampleResult]] = {}
     if task.form in ("multiple_choice", "pair"):
@@ -54,9 +55,9 @@ def baselines(
     lacking = {"majority": ("acc_mutual_info",), "shortest": ("acc_mutual_info",), "ngram": ("token_perplexity",)}
     named: dict[str, dict[str, Value]] = {}
     for name, outcomes in baseline_outcomes.items():
-        baseline_task = task.model_copy(
-            update={"metrics": tuple(m for m in task.scored if m not in lacking.get(name, ()))}
-        )
+        is_guess = name != "ngram" and task.form != "generate_until"
+        scored = [m for m in task.scored if m not in lacking.get(name, ()) and not (is_guess and "." in m)]
+        baseline_task = task.model_copy(update={"metrics": tuple(scored)})
         if baseline_task.metrics:
             named[name] = measures.measure(baseline_task, outcomes)
     if "ngram" in named and task.form == "loglikelihood":

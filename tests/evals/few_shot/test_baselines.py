@@ -8,6 +8,7 @@ import pytest
 from jaxpt.evals.few_shot.baselines import NGrams, baselines
 from jaxpt.evals.few_shot.examples import Example
 from jaxpt.evals.few_shot.task import HarnessTask
+from jaxpt.metrics.base import METRICS, Metric
 
 
 def test_the_most_frequent_number_and_the_shortest_choice():
@@ -38,6 +39,28 @@ def test_the_most_frequent_answer_is_written():
     task = HarnessTask(name="x", form="generate_until", metrics=("exact_match",))
     examples = [Example(i, ("",), ("",), gold=[gold]) for i, gold in enumerate("aab")]
     assert round(baselines(task, examples)["majority"]["exact_match"].value, 3) == 0.667
+
+
+def test_a_metric_of_ones_own_sees_no_made_up_likelihoods(monkeypatch):
+    def gain(outcomes):
+        return [outcome["log_probs"][0] - outcome["unconditional"][0] for outcome in outcomes]
+
+    monkeypatch.setitem(METRICS, "lab.gain", Metric("lab.gain", gain, ("multiple_choice",), aggregation="mean"))
+    task = HarnessTask(name="x", form="multiple_choice", metrics=("acc", "lab.gain"))
+    examples = [Example(0, ("", ""), (" longer", " no"), ("longer", "no"), 0, unconditional="")]
+    found = baselines(task, examples, NGrams(b"no longer " * 5))
+    assert {name: "lab.gain" in of for name, of in found.items()} == {"majority": 0, "shortest": 0, "ngram": 1}
+    assert list(baselines(task.model_copy(update={"metrics": ("lab.gain",)}), examples)) == []
+
+
+def test_a_metric_of_ones_own_scores_the_most_frequent_answer(monkeypatch):
+    def length(outcomes):
+        return [len(outcome["answer"]) for outcome in outcomes]
+
+    monkeypatch.setitem(METRICS, "lab.length", Metric("lab.length", length, ("generate_until",), aggregation="mean"))
+    task = HarnessTask(name="x", form="generate_until", metrics=("lab.length",))
+    examples = [Example(i, ("",), ("",), gold=[gold]) for i, gold in enumerate(("aa", "aa", "b"))]
+    assert baselines(task, examples)["majority"]["lab.length"].value == 2
 
 
 def by_hand(text, context, byte, order):
