@@ -279,8 +279,8 @@ class _Row(NamedTuple):
 
 def _of_choice(row: _Row) -> Example:
     choices, answer = row.choices(), row.value("answer")
-    if isinstance(answer, str) and answer.isdecimal() and answer not in choices:
-        answer = int(answer)
+    if isinstance(answer, str) and answer.isdecimal():
+        answer = _number_or_text(row, answer, choices)
     if isinstance(answer, str):
         if answer not in choices:
             raise UserError(f"{row.place('answer')}: {answer!r} is none of the choices: {', '.join(choices)}")
@@ -302,6 +302,21 @@ def _of_choice(row: _Row) -> Example:
         choices, answer,
         unconditional=None if row.task.unconditional is None else row.text("unconditional"),
     )  # fmt: skip
+
+
+def _number_or_text(row: _Row, answer: str, choices: tuple[str, ...]) -> int | str:
+    """An answer of digits: the number of a choice, or a choice's text. Raises UserError where it could be both, so that
+    no task has numbers in some rows and texts in others."""
+    if answer not in choices:
+        return int(answer)
+    if int(answer) < len(choices) and choices[int(answer)] != answer:
+        expression = row.task.answer if row.task.answer.isidentifier() else f"({row.task.answer})"
+        listed = row.task.choices if isinstance(row.task.choices, str) else "[…]"
+        raise UserError(
+            f"{row.place('answer')}: {answer!r} is the number of a choice and the text of another; write "
+            f"`{expression} | int` for the number, `{listed}.index({row.task.answer})` for the text"
+        )
+    return answer
 
 
 def _of_pair(row: _Row) -> Example:
@@ -337,4 +352,5 @@ def _of_generation(row: _Row) -> Example:
     golds = [answers] if isinstance(answers, str) else list(answers) if isinstance(answers, Iterable) else []
     if not golds or not all(isinstance(gold, str) for gold in golds):
         raise UserError(f"{row.place('answers')}: wants a text or a list of texts, got {answers!r}")
-    return Example(None, (row.text("context"),), (row.text("continuation", choice=golds[0]),), gold=golds)
+    continuation, stripped = row.text("continuation", choice=golds[0]), [gold.strip() for gold in golds]
+    return Example(None, (row.text("context"),), (continuation,), gold=stripped)  # as `scoring.extracted` strips

@@ -39,6 +39,26 @@ def test_the_answer_may_be_the_text_of_a_choice(tmp_path):
         examples(made(tmp_path, CHOICE, [one | {"right": 2}]))
 
 
+def test_digits_are_the_number_or_the_text_of_a_choice_but_not_of_two(tmp_path):
+    """Rows of one task must not have numbers here and texts there."""
+
+    def golds(*rows, **change):
+        lines = [{"q": "why?", "options": options, "right": right} for options, right in rows]
+        return [one.gold for one in examples(made(tmp_path, CHOICE | change, lines))]
+
+    assert golds((["yes", "no"], "1"), (["3", "4"], "1"), (["0", "1"], "1")) == [1, 1, 1]
+    assert golds((["7", "4"], "4"), (["a", "0", "2"], "2")) == [1, 2]
+    mixed = (["1", "2"], "1")
+    with pytest.raises(
+        UserError, match=r"answer: .*line 1: '1' is the number of a choice and the text of another"
+    ) as error:
+        golds(mixed)
+    assert str(error.value).endswith("; write `right | int` for the number, `options.index(right)` for the text")
+    assert golds(mixed, answer="right | int") == [1] and golds(mixed, answer="options.index(right)") == [0]
+    with pytest.raises(UserError, match=r"write `\(right \| string\) \| int` for the number, `\[…\]\.index\("):
+        golds(mixed, answer="right | string", choices=["{{ options[0] }}", "{{ options[1] }}"])
+
+
 def test_shots_are_drawn_per_example_and_never_the_row_itself(tmp_path):
     mine = made(tmp_path, CHOICE, rows(9))
     found = examples(mine, shots=3)
@@ -144,6 +164,12 @@ def test_generation_has_all_right_answers(tmp_path):
     }  # fmt: skip
     one = examples(made(tmp_path, tree, rows(2)))[0]
     assert one.gold == ["yes", "no"] and one.contexts == ("Q: why 1? A: yes\n\nQ: why 0?",)
+
+
+def test_right_answers_lose_white_space_as_written_ones_do(tmp_path):
+    tree = {"form": "generate_until", "data": {"path": "rows.jsonl"}, "context": "Q:", "answers": "a", "shots": 1}
+    first, _ = examples(made(tmp_path, tree, [{"a": [" Paris\n", "Lyon"]}] * 2))
+    assert first.gold == ["Paris", "Lyon"] and first.contexts == ("Q:  Paris\n\n\nQ:",), "shots are as they are written"
 
 
 def test_a_zip_is_read_as_its_files(tmp_path):
