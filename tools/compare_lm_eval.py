@@ -124,7 +124,7 @@ def ours(run: str, is_plain: bool, name: str, data: str, limit: int, shots: int,
         run, [name], shots=[shots], limit=limit, data=data, out=str(out), overrides=overrides,
         form="plain" if is_plain else None,
     )  # fmt: skip
-    of_task = task.load(name, task.overrides_of(name, [name], overrides))
+    (of_task,) = task.load_all([name], overrides)
     asked = examples.examples(of_task, shots, limit, data)
     outcomes = [json.loads(line)["outcome"] for line in (out / f"{name}_{shots}shot.jsonl").read_text().splitlines()]
     return [

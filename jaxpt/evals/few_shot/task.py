@@ -98,7 +98,8 @@ class HarnessTask(Frozen):
     """Of `multiple_choice`: an expression that gives a list of texts, such as `[sol1, sol2]`, or a list of templates.
     Of `pair` and `similarity`: both texts."""
     answer: str | None = None
-    """Expression of the right choice: its number from 0 on, or its text. Of `similarity` the gold score."""
+    """Expression of the right choice: its number from 0 on, or its text; a text that is the number of another choice is
+    refused. Of `similarity` the gold score."""
     answers: str | None = None
     """Of `generate_until`: expression of the right answer, or of a list of them."""
     text: str | None = None
@@ -209,7 +210,7 @@ def load(name: str, overrides: Sequence[str] = (), key: str = "--tasks") -> Harn
       >>> load("lambada").metrics
       ('acc', 'perplexity')
     """
-    path = _path(name, f"{key}: " if key else "")
+    path = _path(name, key)
     tree, origin, _ = read(path)
     tree: dict[str, Any] = {"name": path.stem, "source": str(path), **tree}
     for item in overrides:
@@ -244,8 +245,9 @@ def load_all(names: Sequence[str], overrides: Sequence[str] = (), key: str = "--
       [0, 2]
     """
     tasks: dict[str, HarnessTask] = {}
+    by_name = overrides_of(names, overrides, key)
     for name in names:
-        task = load(name, overrides_of(name, names, overrides), key)
+        task = load(name, by_name[name], key)
         if (other := tasks.setdefault(task.name, task)) is not task:
             raise UserError(
                 f"{task.source}: is named {task.name}, as {other.source} is; give it another name (key name)"
@@ -253,7 +255,8 @@ def load_all(names: Sequence[str], overrides: Sequence[str] = (), key: str = "--
     return list(tasks.values())
 
 
-def _path(name: str, prefix: str) -> Path:
+def _path(name: str, key: str) -> Path:
+    prefix = f"{key}: " if key else ""
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
             raise UserError(f"{prefix}{name}: no such file")
@@ -264,27 +267,36 @@ def _path(name: str, prefix: str) -> Path:
     return tasks[name]
 
 
-def overrides_of(name: str, names: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The overrides of one of several tasks, without its name.
+def overrides_of(names: Sequence[str], overrides: Sequence[str], key: str = "--tasks") -> dict[str, list[str]]:
+    """The overrides of each task, without its name.
 
     Args:
-      name: of the task, or its file.
-      names: of all.
-      overrides: `TASK.key=value`.
+      names: of tasks, or their files.
+      overrides: `TASK.key=value`; TASK is the name of a task, or that of its file where no task is named so.
+      key: as of `load`.
 
     Raises:
-      UserError: an override is none of theirs.
+      UserError: there is no such task, or an override is none of theirs.
 
     Example:
-      >>> overrides_of("piqa", ["piqa", "lambada"], ["piqa.data.path=a.jsonl", "lambada.shots=1"])
-      ['data.path=a.jsonl']
+      >>> overrides_of(["piqa", "lambada"], ["piqa.data.path=a.jsonl", "lambada.shots=1"])
+      {'piqa': ['data.path=a.jsonl'], 'lambada': ['shots=1']}
     """
-    known = {Path(task_name).stem for task_name in names}
-    task_overrides = []
+    by_name: dict[str, list[str]] = {name: [] for name in names}
+    if not overrides:
+        return by_name
+    paths = {name: _path(name, key) for name in names}
+    owners: dict[str, list[str]] = {}
+    for name, path in paths.items():
+        owners.setdefault(str(read(path)[0].get("name", path.stem)), []).append(name)
+    task_names = sorted(owners)
+    for name, path in paths.items():
+        if path.stem not in task_names:
+            owners.setdefault(path.stem, []).append(name)
     for item in overrides:
-        owner = max((stem for stem in known if item.startswith(f"{stem}.")), key=len, default=None)
+        owner = max((known for known in owners if item.startswith(f"{known}.")), key=len, default=None)
         if owner is None:
-            raise UserError(f"{item}: wants TASK.key=value; TASK is one of {', '.join(sorted(known))}")
-        if owner == Path(name).stem:
-            task_overrides.append(item.removeprefix(f"{owner}."))
-    return task_overrides
+            raise UserError(f"{item}: wants TASK.key=value; TASK is one of {', '.join(task_names)}")
+        for name in owners[owner]:
+            by_name[name].append(item.removeprefix(f"{owner}."))
+    return by_name

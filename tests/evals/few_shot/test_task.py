@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.evals.few_shot import task
+from jaxpt.evals.few_shot import examples, task
 
 SHIPPED = sorted(Path("configs/tasks").glob("*.yaml"))
 
@@ -81,13 +81,27 @@ def test_an_unknown_task_is_answered_with_the_nearest():
 
 def test_an_override_names_its_task():
     with pytest.raises(UserError, match=r"shots=3: wants TASK.key=value; TASK is one of lambada, piqa"):
-        task.overrides_of("piqa", ["piqa", "lambada"], ["shots=3"])
+        task.overrides_of(["piqa", "lambada"], ["shots=3"])
+    with pytest.raises(UserError, match=r"^--tasks: lambda: no such task; did you mean lambada"):
+        task.load_all(["lambda"], ["lambda.shots=3"])
 
 
 def test_a_task_whose_file_has_a_dot_is_overridden(tmp_path):
     names = [write(tmp_path, "form: pair\nchoices: [a, b]\n", name) for name in ("my.v2.yaml", "my.yaml")]
     found = task.load_all(names, ["my.v2.data.path=a.jsonl", "my.data.path=b.jsonl"])
     assert [one.data.path for one in found] == ["a.jsonl", "b.jsonl"]
+
+
+def test_an_override_goes_by_the_tasks_name_before_that_of_its_file(tmp_path):
+    text = "form: pair\nchoices: [a, b]\n"
+    names = [write(tmp_path, f"name: {name}\n{text}", f"{stem}.yaml") for name, stem in (("b", "a"), ("c", "b"))]
+    found = task.load_all(names, ["b.shots=1", "a.instruction=x", "c.shots=2"])
+    assert [(one.shots, one.instruction) for one in found] == [(1, "x"), (2, "")]
+    with pytest.raises(UserError, match=r"a.yaml: no data.path, and no data.tfds; give --data DIR or b.data.path=FILE"):
+        examples.rows_of(found[0], None)
+    assert task.load_all(names, ["b.data.path=FILE"])[0].data.path == "FILE"
+    with pytest.raises(UserError, match=r"d.shots=3: wants TASK.key=value; TASK is one of b, c"):
+        task.load_all(names, ["d.shots=3"])
 
 
 def test_two_tasks_of_one_name_are_refused(tmp_path):
