@@ -204,8 +204,8 @@ def _read(
 
 def _show(asks: NetworkModel, task_results: list[Result]) -> None:
     """Prints the table of results, and how each metric was computed."""
-    if asks.truncated:
-        say(f"{asks.truncated:,} contexts were cut from the left to the model's positions")
+    for line in asks.report_lines():
+        say(line)
     terminal.console().print(_table(task_results))
     for line in dict.fromkeys(
         f"{r.task.name}: {metric}: {how}" for r in task_results for metric, how in r.computed.items()

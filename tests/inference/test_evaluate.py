@@ -281,7 +281,7 @@ def test_the_table_is_whole_where_the_output_is_a_file(capsys):
     found = {"acc": measures.Value(0.5, 0.01)}
     pairs = HarnessTask(name="a_task_of_a_long_name[x]", form="pair", choices=("a", "b"))
     result = command.Result(pairs, 0, 5, found, dict.fromkeys(names, found), {})
-    command._show(types.SimpleNamespace(truncated=0), [result])
+    command._show(types.SimpleNamespace(report_lines=list), [result])
     shown = capsys.readouterr().out
     assert all(text in shown for text in (*names, pairs.name)) and shown.count("50.0 ± 1.0") == 5
 

@@ -41,6 +41,7 @@ class NetworkModel:
 
     Attributes:
       truncated: number of contexts that were cut from the left so far.
+      truncated_texts: number of texts that lost their end so far.
       progress: called with the share of the present likelihoods that are scored, from 0 to 1.
     """
 
@@ -68,7 +69,7 @@ class NetworkModel:
         """
         self._network, self._params, self._reader, self._complete = network, params, reader, complete
         self._form, self._unit, self._current = form, unit, current
-        self.truncated = 0
+        self.truncated = self.truncated_texts = 0
         self.progress: Callable[[float], None] = lambda share: None
 
     @property
@@ -82,6 +83,15 @@ class NetworkModel:
             return "causal likelihood" + (", the context read in both directions" if layout.prefix_lm else "")
         form = likelihood.resolve_form(self._form, layout)
         return f"likelihood of the {'span missing at the end of the encoder' if form == 'span' else 'target'}'s text"
+
+    def report_lines(self) -> list[str]:
+        """What was cut so far, for people."""
+        limit = self._network.config.position_limit
+        counted = (
+            (self.truncated, "contexts were cut from the left to the model's positions"),
+            (self.truncated_texts, f"texts lost their end: the model has {limit} positions"),
+        )
+        return [f"{count:,} {what}" for count, what in counted if count]
 
     def likelihoods(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[LoglikelihoodResult]:
         """See `scoring.Model`."""
@@ -186,7 +196,7 @@ class NetworkModel:
         ids = self._reader.tokenizer.encode_batch(list(texts))
         with self._current():
             embeddings = self._reader.embed(self._network, self._params, ids)
-        self.truncated += embeddings.truncated
+        self.truncated_texts += embeddings.truncated
         return np.stack(embeddings.vectors)
 
     def _scored(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:

@@ -3,9 +3,11 @@
 import contextlib
 import dataclasses
 
+import numpy as np
 import pytest
 
 from jaxpt.decode import likelihood
+from jaxpt.decode.embed import Embeddings
 from jaxpt.decode.prompts import PromptEncoder
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot.examples import Example
@@ -56,6 +58,18 @@ def test_a_long_prompt_keeps_what_begins_it(models):
     assert len(cut.tokens) == 32 - 4 and gpt2.truncated == 1
     t5 = asked(models["t5"])
     assert t5.prompts(["the cat"], 4) == [models["t5"].reader.prompt("the cat")] and t5.truncated == 0
+
+
+def test_what_was_cut_is_said_as_it_was_cut(models, monkeypatch):
+    """A prompt loses its beginning, a text of which there is a vector its end."""
+    gpt2 = asked(models["gpt2"])
+    assert gpt2.report_lines() == []
+    vectors = lambda self, network, _, ids: Embeddings([np.zeros(2)] * len(ids), self.lay(network, ids))  # noqa: E731
+    monkeypatch.setattr(PromptEncoder, "embed", vectors)
+    gpt2.embeddings(["the cat", "the cat sat on the mat " * 9])
+    assert gpt2.report_lines() == ["1 texts lost their end: the model has 32 positions"]
+    gpt2.prompts(["the cat sat on the mat " * 9], 4)
+    assert gpt2.report_lines()[0] == "1 contexts were cut from the left to the model's positions"
 
 
 @pytest.mark.slow
