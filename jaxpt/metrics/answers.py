@@ -75,7 +75,7 @@ def squad_defaults(language: str) -> dict[str, Any]:
     return {"normalization": language if language in get_args(Normalization) and language != "en" else "squad"}
 
 
-def _squad_signature(references: int, normalization: Normalization = "squad") -> str:
+def _squad_signature(references: int | None, normalization: Normalization = "squad") -> str:
     return f"normalization:{normalization}"
 
 
@@ -194,7 +194,7 @@ def squad_v2(
     return scores
 
 
-def _exact_match_signature(references: int, **options: bool) -> str | None:
+def _exact_match_signature(references: int | None, **options: bool) -> str | None:
     return "|".join(f"{name}:yes" for name, value in options.items() if value) or None
 
 

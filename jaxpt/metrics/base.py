@@ -47,7 +47,8 @@ class Metric:
     by_language: Callable[[str], dict[str, Any]] | None = None
     """Defaults of the options that depend on the language of the targets."""
     signature: Callable[..., str | None] = lambda references, **options: None
-    """How a value was computed, to publish beside it; None if the name says all."""
+    """How a value was computed, to publish beside it, from the number of references of a text (None where it varies)
+    and the options; None if the name says all."""
 
     def __post_init__(self) -> None:
         for field, known in (("unit", Unit), ("aggregation", Aggregation), ("constant", Constant)):

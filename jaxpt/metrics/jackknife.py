@@ -26,6 +26,8 @@ class ScoredTask(Protocol):
 
     def score(self, predictions: Sequence[Any], targets: Sequence[Any], metric: str) -> dict[str, float]: ...
 
+    def with_language_of(self, targets: Sequence[Any]) -> ScoredTask: ...
+
 
 def scorer_of(task: ScoredTask, value: str) -> Metric | None:
     """The metric of a task that gives a value; None of a mixture's average, which is a fraction."""
@@ -47,6 +49,8 @@ def without_groups(
     import numpy as np
 
     scored, count = scorer_of(task, metric), len(targets)
+    if scored.by_language is not None:
+        task = task.with_language_of(targets)
 
     def value(chosen: Sequence[int]) -> float:
         return task.score([predictions[i] for i in chosen], [targets[i] for i in chosen], scored.name)[metric]

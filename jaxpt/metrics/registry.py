@@ -112,10 +112,14 @@ def resolve(metric: str, targets: Sequence, language: str | None = None, **optio
             raise UserError(f"{metric}: no option {name!r}{one_of(name, known_options)}")
     if definition.by_language is None:
         return options
-    if language is None:
-        references = ((target,) if isinstance(target, str) else target for target in targets)
-        language = text.language_of(reference for texts in references for reference in texts)
+    language = language or language_of(targets)
     return {**definition.by_language(text.primary(language)), **options}
+
+
+def language_of(targets: Iterable[str | Sequence[str]]) -> str:
+    """The code of the language of targets, each a text or several, by their letters (`text.language_of`)."""
+    references = ((target,) if isinstance(target, str) else target for target in targets)
+    return text.language_of(reference for texts in references for reference in texts)
 
 
 def settable(metric: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ A target is a text, or a list of references. The language of texts is told by th
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -62,6 +63,20 @@ def language_of(texts: Iterable[str]) -> str:
     return counts.most_common(1)[0][0] if counts else "en"
 
 
+def reference_count(targets: Iterable[Any]) -> int | None:
+    """How many references each text has; None where their number varies.
+
+    Args:
+      targets: of each text a reference, or several.
+
+    Example:
+      >>> reference_count(["a", ["b"]]), reference_count([["a"], ["b", "c"]])
+      (1, None)
+    """
+    counts = {max(len(target), 1) if isinstance(target, list | tuple) else 1 for target in targets}
+    return min(counts, default=1) if len(counts) < 2 else None
+
+
 def primary(code: str) -> str:
     """The language of a code with a region or script.
 
@@ -98,15 +113,18 @@ def rouge_defaults(language: str) -> dict[str, Any]:
     return {"stemmer": False, "tokenize": "unicode"}
 
 
-def _signature(name: str, references: int, **options: Any) -> str:
+def _signature(name: str, references: int | None, **options: Any) -> str:
     scorer = _scorer(name, options)
-    scorer.corpus_score(["a"], [["a"]] * references)  # the signature has the number of references
+    rows = [["a"], ["a", "a"]] if references is None else [["a"] * references]
+    scorer.corpus_score(["a"] * len(rows), _columns(rows))  # the signature has the number of references
     signature = str(scorer.get_signature())
     order = options.get("max_ngram_order", 4)  # sacrebleu's signature does not have it
     return signature if order == 4 else f"{signature}|max_ngram_order:{order}"
 
 
-def _rouge_signature(references: int, stemmer: bool = True, sentences: str = "t5", tokenize: str = "ascii") -> str:
+def _rouge_signature(
+    references: int | None, stemmer: bool = True, sentences: str = "t5", tokenize: str = "ascii"
+) -> str:
     from importlib.metadata import version
 
     stem = "yes" if stemmer else "no"
@@ -312,10 +330,13 @@ _WORD_PATTERNS = {
 
 
 def _corpus_score(metric: str, predictions: Sequence[str], targets: References, options: dict[str, Any]) -> float:
-    references = _references(targets)
-    max_references = max(map(len, references))
-    columns = [[row[i] if i < len(row) else None for row in references] for i in range(max_references)]
+    columns = _columns(_references(targets))
     return _scorer(metric, options).corpus_score(list(predictions), columns).score
+
+
+def _columns(references: list[list[str]]) -> list[tuple[str | None, ...]]:
+    """The first reference of each text, the second, …, as sacrebleu takes them; None where a text has fewer."""
+    return list(itertools.zip_longest(*references))
 
 
 def _references(targets: References) -> list[list[str]]:

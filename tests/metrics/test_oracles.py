@@ -1,6 +1,7 @@
 """Every metric with options beside its library, on random cases: values, and sacrebleu's signatures."""
 
 import collections
+import itertools
 import random
 import re
 import string
@@ -16,7 +17,7 @@ from rouge_score import rouge_scorer
 from seqeval import metrics as seqeval
 from seqeval import scheme as schemes
 
-from jaxpt.metrics import find, score
+from jaxpt.metrics import find, reference_count, score
 from tests.grids import seeds
 
 WORDS = "the a an cat Cat cats dogs. U.S. running (old) New-York 1994 ‘x’ y_z , ! red 3.5".split()  # noqa: SIM905
@@ -33,9 +34,8 @@ def text(draw, words=WORDS, longest=9):
 
 
 def texts(draw, words):
-    """Predictions near their references, of which there are equally many for each."""
+    """Predictions near their references, of which each has one or two."""
     references = [[text(draw, words) for _ in range(draw.choice((1, 1, 2)))] for _ in range(draw.randint(1, 4))]
-    references = [row[: len(references[0])] + [row[0]] * (len(references[0]) - len(row)) for row in references]
     predictions = []
     for row in references:
         kept = [word for word in row[0].split() if draw.random() < 0.8]
@@ -58,11 +58,11 @@ def same(ours, theirs):
 def beside_sacrebleu(metric, scorer, draw, words, **options):
     predictions, references = texts(draw, words)
     library = scorer(**options)
-    columns = [list(column) for column in zip(*references, strict=True)]
+    columns = [list(column) for column in itertools.zip_longest(*references)]
     given = {"tokenize": "13a", **options} if metric == "bleu" else options
     given = {"normalized": False, "asian_support": False, **options} if metric == "ter" else given
     same(score(metric, predictions, references, **given)[metric], library.corpus_score(predictions, columns).score)
-    ours = find(metric).signature(len(columns), **given)
+    ours = find(metric).signature(reference_count(references), **given)
     assert re.sub(r"\|max_ngram_order:\d", "", ours) == str(library.get_signature())
 
 

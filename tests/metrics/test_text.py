@@ -86,6 +86,7 @@ def test_signatures():
         find("rouge").signature(1, stemmer=False).startswith("stem:no|tok:ascii|sentences:t5|mean|version:rouge-score-")
     )
     assert find("ter").signature(1).startswith("nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:")
+    assert find("chrf").signature(None).startswith("nrefs:var|case:mixed|")
     assert find("bleu").signature(1, max_ngram_order=2).endswith("|max_ngram_order:2")
     assert find("accuracy").signature(1) is None
     assert find("squad").signature(1) == "normalization:squad"

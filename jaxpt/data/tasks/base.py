@@ -172,6 +172,14 @@ class Task(TaskConfig):
         """
         return metrics.score(metric, predictions, targets, **self.options(metric))
 
+    def with_language_of(self, targets: Sequence[Any]) -> Task:
+        """The task that scores parts of these targets as it scores all: in one language, which is found by all.
+
+        Args:
+          targets: texts, of a metric whose options depend on their language.
+        """
+        return self
+
     def majority(
         self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
     ) -> dict[str, float] | None:
@@ -321,10 +329,12 @@ class ComparedTexts(Task):
         by_language = metrics.find(metric).by_language
         return {**({"language": language} if language and by_language else {}), **super().options(metric)}
 
+    def with_language_of(self, targets: Sequence[Any]) -> Task:
+        return self if self.reference_language() else self.model_copy(update={"language": metrics.language_of(targets)})
+
     def computed(self, metric: str, targets: Sequence[Any]) -> str | None:
-        references = max((len(target) for target in targets if isinstance(target, list | tuple)), default=1)
         resolved = metrics.resolve(metric, targets, **self.options(metric))
-        return metrics.find(metric).signature(max(references, 1), **resolved)
+        return metrics.find(metric).signature(metrics.reference_count(targets), **resolved)
 
 
 def with_lists(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

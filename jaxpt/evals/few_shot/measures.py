@@ -161,7 +161,7 @@ def computed(task: HarnessTask, outcomes: Sequence[SampleResult]) -> dict[str, s
     for name in task.scored:
         metric, options = named(name, task.form), {}
         if task.form == "generate_until" and name not in OF_FORMS:
-            options = {"references": max(len(outcome["gold"]) for outcome in outcomes)}
+            options = {"references": metrics.reference_count(outcome["gold"] for outcome in outcomes)}
             options |= _options(task, metric, outcomes)
         descriptions[name] = metric.signature(**{"references": 1, **options})
     return {name: signature for name, signature in descriptions.items() if signature}

@@ -88,6 +88,7 @@ def test_metrics_fit_the_language():
     zh = [["我们昨天去了北京的公园。"]]
     task = GenerationTask(metrics=("bleu", "ter", "chrf"))
     assert task.score(["我们今天去了北京的公园。"], zh, "bleu")["bleu"] > 50
+    assert task.computed("chrf", [["a", "b"], ["c"]]).startswith("nrefs:var|")
     assert "|tok:zh|" in task.computed("bleu", zh) and "|asian:yes|" in task.computed("ter", zh)
     own = GenerationTask(metrics=("bleu",), language="zh", metric_options={"bleu": {"tokenize": "char"}})
     own.check_metrics()

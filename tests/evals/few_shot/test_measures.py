@@ -145,6 +145,8 @@ def test_options_of_metrics():
     assert found["rouge1"].value == pytest.approx((80 + 100) / 2) and found["exact_match"].value == 0.5
     how = measures.computed(task, outcomes)
     assert how["exact_match"] == "ignore_case:yes" and "|tok:zh|" in how["bleu"] and "|tok:char|" in how["rouge"]
+    outcomes[0]["gold"] = outcomes[0]["gold"] * 2
+    assert measures.computed(task, outcomes)["bleu"].startswith("nrefs:var|")
     with pytest.raises(UserError, match="metric_options: bleu is no metric of this task; it has rouge"):
         HarnessTask(name="x", form="generate_until", metrics=("rouge",), answers="gold",
                     metric_options={"bleu": {"tokenize": "zh"}}).check()  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 
 from jaxpt.config.studies import SimpleModelName
 from jaxpt.data.tasks.classification import ClassificationTask
+from jaxpt.data.tasks.generation import GenerationTask
 from jaxpt.errors import UserError
 from jaxpt.evals.simple_models import beside, measure
 from jaxpt.metrics import jackknife
@@ -75,6 +76,21 @@ def test_the_jackknife_of_a_macro_f1_is_over_groups():
         rest = [n for n in range(6) if n % 3 != group]
         score = task.score([predictions[n] for n in rest], [targets[n] for n in rest], "macro_f1")
         assert without[group] == score["macro_f1"]
+
+
+@pytest.mark.parametrize("metric", ["rouge", "ter"])
+def test_the_jackknife_scores_groups_in_the_language_of_all(metric):
+    """Each group of rows has a script of its own; most letters are Chinese."""
+    task = GenerationTask(metrics=(metric,))
+    targets = [["我们昨天去了北京的公园。"], ["the cats sat."]] * 3
+    predictions = ["我们今天去了北京的公园。", "the cat sat."] * 3
+    value = jackknife.describe(metric).selection_value
+    without = jackknife.without_groups(task, targets, predictions, value, 2)
+    chinese = GenerationTask(metrics=(metric,), language="zh")
+    wanted = [chinese.score(predictions[n::2], targets[n::2], metric)[value] for n in (1, 0)]
+    np.testing.assert_allclose(without, wanted)
+    if metric == "rouge":  # a mean: Σ part · n / N
+        assert without.mean() == pytest.approx(task.score(predictions, targets, metric)[value])
 
 
 def test_what_is_not_offered_is_said(config):
