@@ -9,10 +9,12 @@ takes all options of `lm_eval`; `--model jaxpt` is added. After `import jaxpt.in
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 try:
+    from lm_eval import utils
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
@@ -22,9 +24,12 @@ except ModuleNotFoundError as error:
     print(f"jaxpt: the Python package {error.name!r} is not installed; pip install lm_eval", file=sys.stderr)
     raise SystemExit(2) from None
 
+from jaxpt.data import chat_template as templates
+from jaxpt.data.chat_template import ChatTemplate, Message
+from jaxpt.data.tasks.dialogue import with_system
 from jaxpt.errors import UserError
 from jaxpt.evals.few_shot.scoring import LoglikelihoodResult
-from jaxpt.inference import evaluate, loaded
+from jaxpt.inference import dialogue, evaluate, loaded
 
 _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 """Names of the limit of new tokens, the first that is given counts."""
@@ -33,6 +38,9 @@ _OPTIONS = {"top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_pe
 """lm-eval's name of an option → that of `jaxpt.decode.options.Options`."""
 _NEW_TOKENS = 256
 """lm-eval's default."""
+_ROWS = 32
+"""Rows that are generated at a time by default; lm-eval's default is one."""
+_END = "8d1f end"  # a text that no template has
 
 
 @register_model("jaxpt")
@@ -56,23 +64,42 @@ class JaxptLM(LM):
           unit: of an encoder: mask one token (`piece`, the default), or the later ones of its word too (`word`).
           batch_size: rows that are generated at a time; batches of likelihoods have a number of tokens.
           dtype: compute dtype.
-          **ignored: what lm-eval gives to every model: `device`, `max_batch_size`.
+          **ignored: what lm-eval gives to every model: `device`, `max_batch_size`, `trust_remote_code`.
 
         Raises:
           UserError: an unknown argument, one that has no effect on the model, or as `jaxpt.load`.
         """
         super().__init__()
-        for name in ignored.keys() - {"device", "max_batch_size"}:
+        for name in ignored.keys() - {"device", "max_batch_size", "trust_remote_code"}:
             raise UserError(f"--model_args: {name}: wants path, form, unit, batch_size or dtype")
         if form not in (None, "plain", "span") or unit not in (None, "piece", "word"):
             raise UserError(f"--model_args: form={form}, unit={unit}: form is plain or span, unit piece or word")
-        rows = int(batch_size) if str(batch_size).isdecimal() else 32  # not `auto`
+        rows = int(batch_size) if str(batch_size).isdecimal() else _ROWS  # not `auto`
         self._loaded = loaded.load(path, batch_size=rows, dtype=dtype)
+        self._template: ChatTemplate | None = None
         try:
             self._asks = evaluate.make_adapter(self._loaded, form, unit)
         except UserError as error:
             raise UserError(f"--model_args: {error}") from None
         self._asks.check_settings()
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
+    ) -> JaxptLM:
+        """The model of --model_args, which count before lm-eval's options (`--batch_size`).
+
+        Raises:
+          UserError: as `JaxptLM`, or there is no path.
+        """
+        if "path" not in arg_dict:
+            raise UserError("--model_args: path is missing; wants path=RUN_DIR")
+        return cls(**{**(additional_config or {}), **arg_dict})
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: Mapping[str, Any] | None = None) -> JaxptLM:
+        """As `create_from_arg_obj`, of "key=value,key=value"."""
+        return cls.create_from_arg_obj(utils.simple_parse_args_string(arg_string), additional_config)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(Σ log p, whether each token is the first choice) of each (context, continuation)."""
@@ -91,10 +118,14 @@ class JaxptLM(LM):
             groups.setdefault(repr(request.args[1]), []).append(number)
         texts = [""] * len(requests)
         for numbers in groups.values():
-            options = _options(requests[numbers[0]].args[1])
-            prompts = self._asks.prompts([requests[i].args[0] for i in numbers], options["max_new_tokens"])
-            for i, samples in zip(numbers, self._loaded.generate(prompts, **options), strict=True):
-                texts[i] = samples[0].text if samples else ""
+            keys = _options(requests[numbers[0]].args[1])
+            prompts = self._asks.prompts([requests[i].args[0] for i in numbers], keys["max_new_tokens"])
+            if self._template is None:
+                options = self._loaded.options(**keys)
+            else:
+                options = dialogue.answer_options(self._loaded, self._template, keys)
+            for number, samples in self._loaded.generate_iter(prompts, options):
+                texts[numbers[number]] = samples[0].text if samples else ""
         return self._kept("generate_until", requests, texts)
 
     @property
@@ -102,10 +133,68 @@ class JaxptLM(LM):
         """Part of the name of lm-eval's cache of requests."""
         return str(self._loaded.path).replace("/", "__")
 
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """Chooses the tokenizer's chat template, before `apply_chat_template`.
+
+        Args:
+          chat_template: True, or the template's name where a tokenizer has several; False: none.
+
+        Returns:
+          Its Jinja.
+
+        Raises:
+          UserError: there is none of this name.
+        """
+        if not chat_template:
+            return None
+        name, known = "default" if chat_template is True else chat_template, self._loaded.tokenizer.chat_templates
+        if name not in known:
+            names = ", ".join(known) or "none"
+            raise UserError(
+                f"--apply_chat_template: {self._loaded.path}: no template {name!r}, the tokenizer has {names}"
+            )
+        self._template = templates.load(self._loaded.tokenizer, name=name)
+        return known[name]
+
+    def apply_chat_template(self, chat_history: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        """A dialogue as text, BOS included, which is not put before it again.
+
+        Args:
+          chat_history: [{"role", "content"}, …], the oldest first; a run's own system message (`task.system`) stands
+            before it where it has none.
+          add_generation_prompt: the assistant's next message begins at the end; False: its last one goes on there.
+
+        Raises:
+          UserError: there is no template, or it does not take this dialogue.
+        """
+        if self._template is None:
+            self.chat_template(True)
+        try:
+            return _rendered(self._template, with_system(chat_history, self._loaded.system), add_generation_prompt)
+        except UserError:  # as lm-eval's own models
+            others = [message for message in chat_history if message["role"] != "system"]
+            if len(others) == len(chat_history):
+                raise
+            text = _rendered(self._template, others, add_generation_prompt)
+        warnings.warn("the chat template takes no system message, which is left out", stacklevel=2)
+        return text
+
     def _kept(self, name: str, requests: list[Instance], answers: list[Any]) -> list[Any]:
         for request, answer in zip(requests, answers, strict=True):
             self.cache_hook.add_partial(name, request.args, answer)
         return answers
+
+
+def _rendered(template: ChatTemplate, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+    """A dialogue as text; without a generation prompt it ends with the last message's text, which is continued."""
+    if add_generation_prompt:
+        return template.render(messages)
+    *before, last = messages
+    text = template.render([*before, {**last, "content": last["content"] + _END}], add_generation_prompt=False)
+    begun, end, _ = text.rpartition(_END)
+    if not end:
+        raise UserError(f"{template.name}: leaves out the end of the last message, which is to be continued")
+    return begun
 
 
 def _columns(requests: Sequence[Instance], count: int) -> list[list[str]]:
@@ -149,8 +238,9 @@ def main() -> int:
 
     if len(sys.argv) == 1 or sys.argv[1].startswith("-"):
         sys.argv.insert(1, "run")
-    if sys.argv[1] == "run" and not {"--model", "-M"} & set(sys.argv):
-        sys.argv += ["--model", "jaxpt"]
+    if sys.argv[1] == "run":  # defaults: of an option that is given again, the last one counts
+        has_file = any(argument.startswith(("--config", "-C")) for argument in sys.argv)  # it may have a batch size
+        sys.argv[2:2] = ["--model", "jaxpt", *([] if has_file else ["--batch_size", str(_ROWS)])]
     try:
         cli_evaluate()
     except UserError as error:

@@ -1,10 +1,13 @@
 """lm-eval's model `jaxpt`, and per-example agreement with lm-eval's own tasks on transformers."""
 
 import ast
+import dataclasses
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +59,106 @@ def test_white_space_before_a_continuation_belongs_to_it(tmp_path):
     reader = jaxpt.load(made(tmp_path / "gpt2", "gpt2")).reader
     assert reader.pair("the cat ", "sat") == reader.pair("the cat", " sat")
     assert reader.tokenizer.decode(reader.pair("the cat ", "sat")[1]) == " sat"
+
+
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{{ m.role }} {{ m.content | trim }}\n{% endfor %}{% if add_generation_prompt %}assistant {% endif %}"
+)
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """The adapter's module beside a stand-in for lm_eval, as far as it needs that without a task."""
+
+    class LM:
+        def __init__(self):
+            self.cache_hook = types.SimpleNamespace(add_partial=lambda *_: None)
+
+    def parse(text):
+        return dict(pair.split("=") for pair in text.split(","))
+
+    members = {
+        "lm_eval": {"utils": types.SimpleNamespace(simple_parse_args_string=parse)}, "lm_eval.api": {},
+        "lm_eval.__main__": {"cli_evaluate": lambda: None}, "lm_eval.api.instance": {"Instance": None},
+        "lm_eval.api.model": {"LM": LM}, "lm_eval.api.registry": {"register_model": lambda name: lambda model: model},
+    }  # fmt: skip
+    for name, of_module in members.items():
+        stand_in = types.ModuleType(name)
+        vars(stand_in).update(of_module)
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    spec = importlib.util.find_spec("jaxpt.inference.lm_eval")
+    found = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, found)
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.fixture
+def model(module, tmp_path, monkeypatch):
+    """A decoder that the adapter loads, with a chat template; `rows` are those that it was loaded with."""
+    found = jaxpt.load(made(tmp_path / "gpt2", "gpt2", max_positions=128))
+    found.tokenizer.chat_templates, found.rows = {"default": CHAT}, []
+    load = lambda path, batch_size, dtype: found.rows.append(batch_size) or found  # noqa: E731
+    monkeypatch.setattr(module.loaded, "load", load)
+    return found
+
+
+def test_arguments_of_the_model_count_before_lm_evals_options(module, model):
+    options = {"batch_size": "4", "max_batch_size": None, "device": "cuda:0"}
+    module.JaxptLM.create_from_arg_string("path=RUN,batch_size=8", options)
+    module.JaxptLM.create_from_arg_obj({"path": "RUN", "trust_remote_code": True}, options)
+    module.JaxptLM.create_from_arg_obj({"path": "RUN"}, options | {"batch_size": None})
+    assert model.rows == [8, 4, 32]
+    with pytest.raises(UserError, match="--model_args: path is missing; wants path=RUN_DIR"):
+        module.JaxptLM.create_from_arg_string("batch_size=8", options)
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ("--tasks piqa", "--batch_size 32 --tasks piqa"),
+        ("run --tasks piqa -b 4", "--batch_size 32 --tasks piqa -b 4"),  # the last one counts
+        ("--config mine.yaml", "--config mine.yaml"),
+    ],
+)
+def test_the_command_has_defaults_of_its_own(module, monkeypatch, given, added):
+    monkeypatch.setattr(sys, "argv", ["lm_eval", *given.split()])
+    assert module.main() == 0 and sys.argv == ["lm_eval", *f"run --model jaxpt {added}".split()]
+
+
+def test_a_dialogue_is_rendered_by_the_tokenizers_template(module, model, monkeypatch):
+    adapter, bos = module.JaxptLM("RUN"), model.vocabulary.bos
+    adapter._asks._reader = reader = dataclasses.replace(model.reader, bos=bos)
+    messages = [{"role": "user", "content": "the cat"}]
+    text = adapter.apply_chat_template(messages)
+    assert text == f"{model.tokenizer.tokens([bos])[0]}user the cat\nassistant "
+    (prompt,) = adapter._asks.prompts([text], 4)
+    for ids in (prompt.tokens, reader.pair(text, "sat")[0]):
+        assert ids[0] == bos and bos not in ids[1:]
+    begun = [*messages, {"role": "assistant", "content": "It is"}]
+    assert adapter.apply_chat_template(begun, add_generation_prompt=False) == f"{text}It is"
+    with pytest.warns(UserWarning, match="the chat template takes no system message, which is left out"):
+        assert adapter.apply_chat_template([{"role": "system", "content": "the"}, *messages]) == text
+    with pytest.raises(UserError, match="message 1: role is 'me'"):
+        adapter.apply_chat_template([{"role": "me", "content": "the"}])
+    asked = []
+    monkeypatch.setattr(model, "generate_iter", lambda prompts, options: asked.append(options) or iter(()))
+    request = types.SimpleNamespace(args=(text, {"until": ["Q:"], "max_gen_toks": 4}))
+    assert adapter.generate_until([request]) == [""]
+    assert asked[0].stop == ("Q:", "\nuser"), "an answer ends where the template says, too"
+
+
+def test_a_template_that_is_not_there_is_one_line(module, model):
+    adapter = module.JaxptLM("RUN")
+    assert adapter.chat_template(False) is None and adapter.chat_template(True) == CHAT
+    with pytest.raises(
+        UserError, match=r"^--apply_chat_template: .*gpt2: no template 'rag', the tokenizer has default$"
+    ):
+        adapter.chat_template("rag")
+    model.tokenizer.chat_templates = {}
+    with pytest.raises(UserError, match="no template 'default', the tokenizer has none"):
+        module.JaxptLM("RUN").apply_chat_template([{"role": "user", "content": "the cat"}])
 
 
 def requests(kind, arguments):
@@ -111,9 +214,10 @@ ROWS = {
 @pytest.mark.parity
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5"])
 @pytest.mark.parametrize("shots", [0, 1])
-def test_each_example_agrees_with_lm_eval(tmp_path, family, shots):
+def test_each_example_agrees_with_lm_eval(tmp_path, family, shots, monkeypatch):
     for name in ("lm_eval", "torch", "transformers"):
         pytest.importorskip(name)
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
     from tools import compare_lm_eval as tool
 
     for name, rows in ROWS.items():
