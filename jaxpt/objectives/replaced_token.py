@@ -109,7 +109,7 @@ class ReplacedToken(MaskedLM):
         tokens, labels = replaced(batch, sampled)
 
         output = encode_batch(model, {**batch, "encoder_input_tokens": tokens}).add_aux(generated.aux)
-        scores = model.heads["replaced_token"](output.hidden)
+        scores = model.heads["replaced_token"](output.hidden, _first_tokens(batch) if self.sees_first else None)
         weights = _token_mask(batch)
         total = (optax.sigmoid_binary_cross_entropy(scores, labels) * weights).sum()
         predicted = (scores > 0).astype(jnp.float32)
@@ -205,6 +205,12 @@ def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:
     new = jnp.take_along_axis(mean, jnp.minimum(positions, tokens.shape[-1] - 1), axis=1)
     differs = (new != batch["masked_targets"]).astype(jnp.float32)
     return put(tokens, positions, new), put(jnp.zeros_like(tokens, jnp.float32), positions, differs)
+
+
+def _first_tokens(batch: Batch) -> jax.Array:
+    """Index of the first token of each token's text: int32 [batch, length]; a row may hold several texts."""
+    positions = batch["encoder_positions"]
+    return jnp.maximum(jnp.arange(positions.shape[1]) - positions, 0)
 
 
 def _token_mask(batch: Batch) -> jax.Array:

@@ -52,7 +52,7 @@ OBJECTIVES = {
         "translation_lm": TranslationLM(),
     },
     "unilm": {"unilm": UniLM(next_sentence=False, mask_rate=0.3)},
-    "electra": {"replaced_token": ReplacedToken(generator={"embed_dim": 16, "mlp_dim": 32})},
+    "electra": {"replaced_token": ReplacedToken(generator={"embed_dim": 16, "mlp_dim": 32}, sees_first=True)},
     "gpt2": {
         "causal_lm": CausalLM(),
         "reset_at_documents": CausalLM(reset_at_documents=True),

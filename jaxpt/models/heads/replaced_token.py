@@ -1,7 +1,7 @@
 """ELECTRA's head: one logit per token, of the probability that the token was replaced.
 
     score = f(x · W + b) · w + c                     ELECTRA
-    score = f(LN(x + x₀) · W + b) · w + c            DeBERTa-v3: each token also uses the first token's state
+    score = f(LN(x + x₀) · W + b) · w + c            DeBERTa-v3: each token also uses the state of its text's first
 
 Papers: https://arxiv.org/abs/2003.10555 https://arxiv.org/abs/2111.09543
 """
@@ -29,10 +29,22 @@ class ReplacedTokenHead(nn.Module):
     """ε of the norm; None: no norm and no first token's state."""
 
     @nn.compact
-    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
-        """[B, L, D] → float32 [B, L]."""
+    def __call__(self, x_BxLxD: jax.Array, first_BxL: jax.Array | None = None) -> jax.Array:
+        """The logits.
+
+        Args:
+          x_BxLxD: hidden states.
+          first_BxL: index of the first token of each token's text, in packed rows; 0 by default.
+
+        Returns:
+          float32 [B, L].
+        """
         if self.epsilon is not None:
-            x_BxLxD = LayerNorm(self.epsilon, self.dtype, name="norm")(x_BxLxD + x_BxLxD[:, :1])
+            first_BxLxD = x_BxLxD[:, :1]
+            if first_BxL is not None:  # as an exact product: a gather's gradient adds all tokens of a text serially
+                is_first_BxLxL = jax.nn.one_hot(first_BxL, x_BxLxD.shape[1], dtype=x_BxLxD.dtype)
+                first_BxLxD = jnp.einsum("blf,bfd->bld", is_first_BxLxL, x_BxLxD, precision="highest")
+            x_BxLxD = LayerNorm(self.epsilon, self.dtype, name="norm")(x_BxLxD + first_BxLxD)
         x_BxLxD = Dense(x_BxLxD.shape[-1], ("embed", "norm"), INIT, self.dtype, name="dense")(x_BxLxD)
         x_BxLxD = ACTIVATIONS[self.activation](x_BxLxD)
         return Dense(1, ("embed", "classes"), INIT, jnp.float32, name="score")(x_BxLxD)[..., 0]

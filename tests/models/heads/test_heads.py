@@ -83,9 +83,13 @@ def test_replaced_token_is_its_formula(sees_first):
     config = EVERY["deberta"]()
     model, params = bound(config, replaced_token.declare(config, sees_first))
     x, p = hidden(2, 3), params["heads"]["replaced_token"]
-    y = norm(x + x[:, :1], p["norm"], config.epsilon) if sees_first else x
-    want = dense(gelu(dense(y, p["dense"])), p["score"])[..., 0]
-    np.testing.assert_allclose(jax.jit(lambda x: model.heads["replaced_token"](x))(x), want, rtol=1e-4, atol=1e-5)
+    scores = jax.jit(lambda x, first: (model.heads["replaced_token"](x), model.heads["replaced_token"](x, first)))
+    for first in (np.zeros((2, 3), int), np.array([[0, 0, 2], [0, 1, 1]])):  # one text in each row, and two
+        y = norm(x + np.take_along_axis(x, first[..., None], axis=1), p["norm"], config.epsilon) if sees_first else x
+        want, (plain, packed) = dense(gelu(dense(y, p["dense"])), p["score"])[..., 0], scores(x, first)
+        np.testing.assert_allclose(packed, want, rtol=1e-4, atol=1e-5)
+        if not first.any():
+            np.testing.assert_array_equal(plain, packed)
     assert ("norm" in p) == sees_first
 
 
