@@ -112,5 +112,6 @@ class GloVe(RowObjective):
         return total / count
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
         if self.window >= _TEXT:
             raise UserError(f"objective.window: {self.window} must be less than {_TEXT}")

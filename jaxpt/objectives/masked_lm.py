@@ -272,6 +272,11 @@ class MaskedLM(Objective):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         self.check_tokens(vocabulary, "cls", "sep", "mask")
+        if model.masked_lm_options is None and not hasattr(model.build(), "streams"):
+            raise UserError(
+                f"model.kind: {model.kind} has no masked-LM head, which objective.kind: {self.kind} needs; model.kind: "
+                "bert, roberta and albert have one"
+            )
         self._check_inputs()
         self.check_length(length, 8)
         if self.predictions(length) > length - 3:

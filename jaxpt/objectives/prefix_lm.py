@@ -11,11 +11,13 @@ Paper: https://arxiv.org/abs/1910.10683 (section 3.2.1)
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Literal
 
 from jaxpt.config import ModelConfig, PositiveInt
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.spec import DataSpec, text_windows
+from jaxpt.errors import UserError
 from jaxpt.objectives.base import Baseline
 from jaxpt.objectives.causal_lm import DecoderLM, check_separator, decoder_features, lengths_of_texts
 
@@ -54,3 +56,8 @@ class PrefixLM(DecoderLM):
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         check_separator(self.separator, False, vocabulary)
         self.check_length(length, 2)
+        if "prefix" not in inspect.signature(type(model.build()).decode).parameters:
+            raise UserError(
+                f"model.kind: {model.kind} does not support objective.kind: {self.kind}: its decode has no argument "
+                "prefix; set objective.kind: causal_lm"
+            )

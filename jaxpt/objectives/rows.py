@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpt.config import ModelConfig
+from jaxpt.data.calls import Vocabulary
 from jaxpt.errors import UserError
 from jaxpt.models.base import Bound
 from jaxpt.models.layers import Embed
@@ -92,6 +93,14 @@ class RowObjective(Objective):
 
     def check_family(self, model: ModelConfig) -> None:
         """Models of all families have a table of token embeddings."""
+
+    def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        """Raises UserError if the model is the exception."""
+        if "token_embed" not in self.network(model).shapes()["model"]:
+            raise UserError(
+                f"model.kind: {model.kind} has no table of token embeddings, which objective.kind: {self.kind} trains; "
+                "model.kind: word_vectors is one"
+            )
 
 
 def lookup(table_VxD: jax.Array, ids: jax.Array) -> jax.Array:

@@ -227,6 +227,7 @@ class Word2Vec(RowObjective):
         return float(total / count)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
+        super().check(model, length, vocabulary)
         if self.window >= length:
             raise UserError(f"objective.window: {self.window} must be less than data.length, {length}")
         if self.subwords is not None and self.subwords.min_length > self.subwords.max_length:

@@ -80,6 +80,12 @@ TOGETHER = [  # settings that do not go together, and what is said
       for key, density, span in (("density", 0.0, 3.0), ("density", 1.0, 3.0), ("density", -1.0, 3.0),
                                  ("density", NAN, 3.0), ("mean_span", 0.15, 0.0), ("mean_span", 0.15, NAN))),
 ]  # fmt: skip
+TOY = {"vocab_size": 200, "layers": 1, "embed_dim": 32}
+UNFIT = [  # models of the right family that lack what an objective asks of them, and what is said
+    ("prefix_lm", TOY | {"kind": "awd_lstm"}, "awd_lstm does not support objective.kind: prefix_lm: its decode has no"),
+    ("masked_lm", TOY | {"kind": "elmo", "cells": 16}, "model.kind: elmo has no masked-LM head, which objective.kind"),
+    ("masked_lm", {"kind": "word_vectors", "vocab_size": 200, "embed_dim": 32}, "word_vectors has no masked-LM head"),
+]
 SENTINELS = {  # with so few of them
     "span_corruption": 1, "denoising": 9, "ul2": 4, "fill_in_the_middle": 2, "bart": 0, "mbart": 0, "mass": 0,
 }  # fmt: skip
@@ -139,6 +145,11 @@ def test_every_number_is_tried():
 def test_settings_that_do_not_go_together():
     for kind, settings, said in TOGETHER:
         assert said in refused(kind, **settings), (kind, settings)
+
+
+def test_models_that_lack_what_an_objective_needs():
+    for kind, model, said in UNFIT:
+        assert said in refused(kind, model=model), kind
 
 
 @pytest.mark.parametrize("kind", SENTINELS)
