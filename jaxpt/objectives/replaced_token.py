@@ -39,7 +39,8 @@ from jaxpt.objectives.base import Baseline, Batch, LossOutputs, encode_batch
 from jaxpt.objectives.losses import sample
 from jaxpt.objectives.masked_lm import MaskedLM, Unit
 
-TABLES = ("token_embed", "position_embed", "type_embed")
+TABLES = {"token_embed": "vocab_size", "position_embed": "max_positions", "type_embed": "token_types"}
+"""{table of embeddings: the key of its rows}."""
 
 
 class ReplacedToken(MaskedLM):
@@ -154,12 +155,19 @@ class ReplacedToken(MaskedLM):
                 f"objective.sharing: disentangled adds to the embeddings, which model.kind: {model.kind} does not take "
                 "apart from its layers; shared does without, model.kind: electra, bert and deberta have both"
             )
-        mine, theirs = (_width(m) for m in (model, self.generator_of(model).config))
-        if mine != theirs:
+        mine, theirs = (_table_shapes(m) for m in (model, self.generator_of(model).config))
+        (_, width), (_, their_width) = mine["token_embed"], theirs["token_embed"]
+        if width != their_width:
             raise UserError(
-                f"objective.generator: its embeddings have width {theirs}, but the model, which shares them, has {mine}"
-                + (f"; set model.embedding_dim={mine}" if hasattr(model, "embedding_dim") else "")
+                f"objective.generator: its embeddings have width {their_width}, but the model, which shares them, has "
+                f"{width}" + (f"; set model.embedding_dim={width}" if hasattr(model, "embedding_dim") else "")
             )
+        for name in mine.keys() & theirs.keys() if self.sharing == "shared" else ():
+            if mine[name] != theirs[name]:
+                raise UserError(
+                    f"objective.generator.{TABLES[name]}: its {name} has {theirs[name][0]} rows, but the model, which "
+                    f"shares it, has {mine[name][0]}; leave it out"
+                )
         super().check(model, length, vocabulary)
 
 
@@ -169,9 +177,10 @@ def _parts(model: ModelConfig, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in parts)
 
 
-def _width(model: ModelConfig) -> int:
-    """Width of a backbone's token embeddings."""
-    return Network(model.build()).shapes()["model"]["token_embed"]["table"].shape[1]
+def _table_shapes(model: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Rows and width of each table of embeddings of a backbone."""
+    parts = Network(model.build()).shapes()["model"]
+    return {name: parts[name]["table"].shape for name in TABLES if name in parts}
 
 
 def replaced(batch: Batch, sampled: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -261,6 +261,9 @@ def test_check():
         config.objective.check(electra, 32, vocabulary)
     with pytest.raises(UserError, match=r"heads: 3 does not divide embed_dim 200"):
         ReplacedToken(generator={"embed_dim": 200, "heads": 3}).check(electra, 32, vocabulary)
+    short = ReplacedToken(generator={"max_positions": 16})
+    with pytest.raises(UserError, match=r"generator\.max_positions: its position_embed has 16 rows, but the .* has 32"):
+        short.check(electra, 16, vocabulary)
 
 
 def test_examples_in_docstrings():
