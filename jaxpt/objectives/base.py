@@ -288,6 +288,19 @@ class Objective(ObjectiveConfig):
             return ()
         return (f"objective.z_loss: not used by {self.kind}; remove it",)
 
+    def missing_positions(self, model: ModelConfig, length: int) -> tuple[str, ...]:
+        """A line for each position table that is too short for what `data.length` does not limit, such as targets;
+        their last positions would be one. A new run is refused, one that has a checkpoint goes on."""
+        features, limit = self.data_spec(length).features, model.position_limit
+        targets = features["decoder_target_tokens"][0][0] if "decoder_target_tokens" in features else 0
+        if limit is None or targets <= limit:
+            return ()
+        key = "objective.targets_length" if "targets_length" in type(self).model_fields else "data.length"
+        return (
+            f"{key}: targets of {targets} tokens are beyond the position table of model.kind: {model.kind}, which has "
+            f"{limit} rows; lower {key} or raise model.max_positions",
+        )
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         """Raises UserError for invalid settings; called before training starts."""
         raise self._undefined("check")

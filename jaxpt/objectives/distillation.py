@@ -151,6 +151,10 @@ class Distillation(Objective):
         of_task = (line.replace("objective.", "objective.of.", 1) for line in self.of.idle_settings())
         return (*of_task, *([mine] if self.z_loss else ()))
 
+    def missing_positions(self, model: ModelConfig, length: int) -> tuple[str, ...]:
+        of_task = self.of.missing_positions(model, length)
+        return tuple(line.replace("objective.", "objective.of.") for line in of_task)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if type(self.of).loss is not Objective.loss:
             raise UserError(

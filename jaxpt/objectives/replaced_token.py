@@ -139,6 +139,12 @@ class ReplacedToken(MaskedLM):
 
         return dataclasses.replace(super().baseline, report_lines=report_lines)
 
+    def missing_positions(self, model: ModelConfig, length: int) -> tuple[str, ...]:
+        limit = None if self.generator is None else self.generator_of(model).config.position_limit
+        if limit is None or length <= limit:
+            return ()
+        return (f"objective.generator.max_positions: {limit} is below data.length, {length}; leave it out",)
+
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         if self.generator is None:
             raise UserError(

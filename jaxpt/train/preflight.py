@@ -61,6 +61,7 @@ def check_recipe(config: Config) -> None:
         phase.model.check_length(phase.data.length)
         checks.check(phase)
         checks.check_held_out(phase)
+        _refuse_to_begin(phase, phase.objective.missing_positions(phase.model, phase.data.length))
         check_repeated_files(phase)
     _check_evaluators(config)
     _note_unranked_checkpoints(config)

@@ -1,6 +1,7 @@
 """What a recipe alone shows to be wrong is said before anything slow is imported or written."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -269,6 +270,17 @@ def test_a_run_with_a_setting_that_does_nothing_resumes(workplace, monkeypatch):
     assert keys == ["train.patience", "train.stall_exit", "optimizer.layer_decay_offset"]
 
 
+def refused_of_a_new_run_alone(config, words, monkeypatch):
+    """A run that an earlier version let begin goes on, with a note."""
+    with pytest.raises(UserError, match=f"^{words}"):
+        preflight.check(config)
+    Path("runs/x/checkpoints/2").mkdir(parents=True)
+    notes = []
+    monkeypatch.setattr(errors, "note", notes.append)
+    preflight.check(config)
+    assert len(notes) == 1 and re.match(words, notes[0])
+
+
 @pytest.mark.parametrize(
     ("family", "objective", "key"),
     [
@@ -278,17 +290,40 @@ def test_a_run_with_a_setting_that_does_nothing_resumes(workplace, monkeypatch):
     ],
 )
 def test_a_recipe_whose_objective_has_an_idle_setting_is_refused(workplace, monkeypatch, family, objective, key):
-    """A run that an earlier version let begin goes on, with a note."""
     task = {} if "teacher" in objective else {"task": {"kind": "classification", "labels": ["good", "bad"]}}
     data = {"path": "a.csv" if task else "a.txt"}
     config = families.config(family, run_dir="runs/x", data=data, objective=objective, **task)
-    with pytest.raises(UserError, match=f"^{key}: "):
-        preflight.check(config)
-    Path("runs/x/checkpoints/2").mkdir(parents=True)
-    notes = []
-    monkeypatch.setattr(errors, "note", notes.append)
-    preflight.check(config)
-    assert [line.partition(":")[0] for line in notes] == [key]
+    refused_of_a_new_run_alone(config, f"{key}: ", monkeypatch)
+
+
+BART = {"kind": "bart", "vocab_size": 200, "layers": 1, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32}
+DEBERTA = families.MODELS["bert"] | {"kind": "deberta", "buckets": 8}
+SPANS = {"kind": "salient_spans", "targets_length": 64}
+TOO_LONG = (
+    r"targets_length: targets of 64 tokens are beyond the position table of model\.kind: bart, which has 32 rows; "
+)
+SHORT = {"mask_decoder": True, "max_positions": 16}
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "words"),
+    [
+        (BART, SPANS, rf"objective\.{TOO_LONG}lower objective\.targets_length or raise model\.max_positions"),
+        (
+            BART, {"kind": "distillation", "teacher": "hf", "of": SPANS},
+            rf"objective\.of\.{TOO_LONG}lower objective\.of\.targets_length or raise model\.max_positions",
+        ),
+        (
+            DEBERTA, {"kind": "replaced_token", "generator": SHORT, "sharing": "disentangled"},
+            r"objective\.generator\.max_positions: 16 is below data\.length, 32; leave it out",
+        ),
+    ],
+)  # fmt: skip
+def test_positions_beyond_a_table_are_refused(workplace, monkeypatch, model, objective, words):
+    """They would be clipped to its last row, in silence."""
+    tree = families.tree("t5" if model is BART else "bert", run_dir="runs/x", data={"path": "a.txt"})
+    config = configs.build(tree | {"model": model, "objective": objective})
+    refused_of_a_new_run_alone(config, words, monkeypatch)
 
 
 def test_settings_that_have_their_partner_are_taken(workplace):
