@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, WithJsonSchema
@@ -147,6 +148,16 @@ class ModelConfig(Frozen):
                 f"data.length: {length} is beyond the position table of model.kind: {self.kind}, "
                 f"which has {self.position_limit} rows; shorten data.length or raise model.max_positions"
             )
+
+    def idle_settings(self) -> tuple[str, ...]:
+        """A line for each setting that changes nothing; a new run is refused, one that has a checkpoint, or takes its
+        model from elsewhere (`init_from`), goes on."""
+        return ()
+
+    def _idle(self, names: Iterable[str], reason: str) -> tuple[str, ...]:
+        """A line for each of these fields that differs from its default."""
+        named = (name for name in names if getattr(self, name) != type(self).model_fields[name].default)
+        return tuple(f"model.{name}: has no effect {reason}; remove it" for name in named)
 
     @property
     def masked_lm_options(self) -> dict[str, Any] | None:

@@ -39,6 +39,13 @@ INIT = nn.initializers.normal(0.02)
 FIRST_SINUSOID = 2
 """Of position 0 (XGLM)."""
 LayerKind = Literal["main", "other"]
+SCALED_BY = {
+    "rope_low_frequency": ("llama3",), "rope_high_frequency": ("llama3",),
+    "rope_original_positions": ("llama3", "yarn", "longrope"), "rope_slow_turns": ("yarn",),
+    "rope_fast_turns": ("yarn",), "rope_whole_pairs": ("yarn",), "rope_short_factors": ("longrope",),
+    "rope_long_factors": ("longrope",), "rope_amplitude": ("yarn", "longrope"),
+}  # fmt: skip
+"""{field: kinds of `rope_scaling` that read it}."""
 
 
 class DecoderOnlyConfig(MixtureConfig):
@@ -168,6 +175,18 @@ class DecoderOnlyConfig(MixtureConfig):
             count = len(getattr(self, name))
             if self.rope_scaling == "longrope" and count != rotated // 2:
                 raise ValueError(f"{name}: wants {rotated // 2} numbers, one for each pair of coordinates, got {count}")
+
+    def idle_settings(self) -> tuple[str, ...]:
+        others, unscaled = ("other_window", "other_rope", "other_rope_theta"), f"rope_scaling: {self.rope_scaling}"
+        idle = self._idle((x for x, kinds in SCALED_BY.items() if self.rope_scaling not in kinds), f"with {unscaled}")
+        if self.positions != "rotary":
+            rope = ("rope_theta", "rope_scaling", "rope_factor", *SCALED_BY, "rotary_share", *others[1:])
+            idle = self._idle(rope, f"with positions: {self.positions}")
+        if "other" not in self.pattern:
+            idle += self._idle(others, "without an other layer in pattern")
+        elif self.other_rope == "none":
+            idle += self._idle(("other_rope_theta",), "with other_rope: none")
+        return (*super().idle_settings(), *idle)
 
     @property
     def width(self) -> int:

@@ -111,6 +111,12 @@ class MixtureConfig(ModelConfig):
             raise ValueError("capacity: goes with no capacity_factor; leave out one of them")
         return self
 
+    def idle_settings(self) -> tuple[str, ...]:
+        idle = super().idle_settings()
+        if self.capacity is not None:
+            return (*idle, *self._idle(("eval_capacity_factor", "min_capacity"), f"with capacity: {self.capacity}"))
+        return idle if self.has_capacity else (*idle, *self._idle(("min_capacity",), "without capacity_factor"))
+
     def is_sparse(self, layer: int) -> bool:
         """True if a layer is a mixture; layers are counted from 0."""
         first = self.sparse_every - 1 if self.first_sparse is None else self.first_sparse

@@ -124,7 +124,8 @@ def _check_schedule(config: Config) -> None:
 
 
 def _check_effects(config: Config) -> None:
-    """Refuses to begin a run where a setting does nothing, since another one is missing."""
+    """Refuses to begin a run where a setting does nothing, since another one is missing; notes settings of the model
+    where it may be another's (`init_from`), whose config.json may have more than is read."""
     train, optimizer, metric = config.train, config.optimizer, config.checkpoint.best_metric
     during = [evaluator.called for evaluator in config.evals if evaluator.every != "end"]
     idle = [line for phase in configs.phase_configs(config) for line in phase.objective.idle_settings()]
@@ -140,7 +141,16 @@ def _check_effects(config: Config) -> None:
             f"optimizer.layer_decay_offset: {optimizer.layer_decay_offset} changes no rate, since "
             "optimizer.layer_decay is null; set optimizer.layer_decay, or optimizer.layer_decay_offset=0"
         )
-    _refuse_to_begin(config, idle)
+    of_model = _idle_settings_of_model(config)
+    _refuse_to_begin(config, idle if config.init_from else [*idle, *of_model])
+    for line in dict.fromkeys(of_model) if config.init_from else ():
+        errors.note(line)
+
+
+def _idle_settings_of_model(config: Config) -> list[str]:
+    """Those that are idle in each phase: one may set what reads them."""
+    first, *later = (phase.model.idle_settings() for phase in configs.phase_configs(config))
+    return [line for line in first if all(line in lines for lines in later)]
 
 
 def _refuse_to_begin(config: Config, problems: Iterable[str]) -> None:

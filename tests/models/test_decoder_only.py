@@ -93,3 +93,22 @@ def test_wrong_sizes_are_refused():
 def test_what_does_not_go_together_is_refused(options, words):
     with pytest.raises(ValidationError, match=words):
         OTHERS["decoder_only"](**options)
+
+
+OTHER = {"other_window": 3, "other_rope": "none", "other_rope_theta": 5.0}
+YARN = {"rope_factor": 2.0, "rope_original_positions": 64, "rope_amplitude": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "idle", "reason"),
+    [
+        (OTHER, (*OTHER,), "without an other layer in pattern"),
+        (OTHER | {"pattern": ("main", "other")}, ("other_rope_theta",), "with other_rope: none"),
+        ({"rope_scaling": "linear"} | YARN, ("rope_original_positions", "rope_amplitude"), "with rope_scaling: linear"),
+        ({"rope_scaling": "yarn"} | YARN, (), ""),
+        ({"positions": "alibi", "rope_theta": 5.0}, ("rope_theta",), "with positions: alibi"),
+    ],
+)
+def test_settings_without_effect_are_named(options, idle, reason):
+    lines = DecoderOnlyConfig(**SIZES | options).idle_settings()
+    assert lines == tuple(f"model.{name}: has no effect {reason}; remove it" for name in idle)

@@ -178,6 +178,19 @@ def test_settings_that_do_not_fit_are_refused(options, words):
         config(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "idle"),
+    [
+        ({"capacity": 3}, ("eval_capacity_factor", "min_capacity")),
+        ({"capacity_factor": 1.0}, ()),
+        ({"eval_capacity_factor": None}, ("min_capacity",)),
+    ],
+)
+def test_settings_of_a_capacity_without_effect_are_named(options, idle):
+    lines = config(**{"eval_capacity_factor": 2.0, "min_capacity": 2} | options).idle_settings()
+    assert tuple(line.partition(": has no effect with")[0] for line in lines) == tuple(f"model.{x}" for x in idle)
+
+
 def test_a_cache_gives_the_states_of_the_whole_text():
     """A prompt, then tokens one by one; with a capacity only these may not be dropped."""
     network = Network(config(layers=3, first_sparse=1).build())

@@ -326,6 +326,23 @@ def test_positions_beyond_a_table_are_refused(workplace, monkeypatch, model, obj
     refused_of_a_new_run_alone(config, words, monkeypatch)
 
 
+def test_a_recipe_whose_model_has_an_idle_setting_is_refused(workplace, monkeypatch):
+    words = r"model\.rope_original_positions: has no effect with rope_scaling: none; remove it"
+    recipe = {"run_dir": "runs/x", "data": {"path": "a.txt"}, "model": {"rope_original_positions": 16}}
+    later = {"set": {"model.rope_scaling": "yarn", "model.rope_factor": 2.0}}  # which reads it
+    preflight.check(families.config("llama", **recipe, train={"steps": 4, "phases": [{"steps": 2}, later]}))
+    refused_of_a_new_run_alone(families.config("llama", **recipe), words, monkeypatch)
+
+
+def test_an_idle_setting_of_another_s_model_is_noted(workplace, monkeypatch):
+    """Of a config.json, which may have more keys than are read."""
+    notes = []
+    monkeypatch.setattr(errors, "note", notes.append)
+    start = {"init_from": {"path": "hf", "partial": True}, "run_dir": "runs/x", "data": {"path": "a.txt"}}
+    preflight.check(families.config("llama", model={"other_window": 16}, **start))
+    assert notes == ["model.other_window: has no effect without an other layer in pattern; remove it"]
+
+
 def test_settings_that_have_their_partner_are_taken(workplace):
     settings = ["train.patience=2", "train.stall_exit=true"]
     settings += ["optimizer.layer_decay=0.9", "optimizer.layer_decay_offset=2"]
