@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
+from jaxpt.config.kinds import nearest
 from jaxpt.errors import UserError
 from jaxpt.models import cache, kernels
 from jaxpt.models.layers import Dense, Initializer, constrain, mesh_axes
@@ -232,6 +233,20 @@ def _requirements(
     }
 
 
+def _check_names(cls: type, names: Sequence[str]) -> None:
+    """Raises TypeError where a class has something of its own whose name is almost one that its base looks for.
+
+    Args:
+      cls: the class; names that begin with _ are its helpers.
+      names: those that a subclass may override.
+    """
+    for name, attribute in vars(cls).items():
+        if callable(attribute) and name[0] != "_" and not any(hasattr(base, name) for base in cls.__bases__):
+            absent = [known for known in names if known not in vars(cls)]
+            if near := nearest(name, absent, "", cutoff=0.8):
+                raise TypeError(f"class {cls.__qualname__}: {name} is never used{near} (else call it _{name})")
+
+
 class Attention(nn.Module):
     """Multi-head attention with its four projections; kernels are stored [in, heads·K] and [H·K, out].
 
@@ -261,6 +276,11 @@ class Attention(nn.Module):
     """Makes the norm of queries and that of keys, called as `qk_norm(name=…)`; none by default."""
     implementation: Implementation = "auto"
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Raises TypeError where a step has a name that is misspelt: attention would go without it."""
+        super().__init_subclass__(**options)
+        _check_names(cls, ("project", "normalize", "score"))
+
     @nn.compact
     def __call__(
         self,
@@ -279,19 +299,20 @@ class Attention(nn.Module):
         """
 
         memory, kv_heads = x_BxLxD if memory_BxSxD is None else memory_BxSxD, self.kv_heads or self.heads
-        q_BxLxHxK = self.project("query", x_BxLxD, self.heads, self.query_init or self.kernel_init)
-        q_BxLxHxK = self._clipped(self.normalize("query", q_BxLxHxK))
+        q_BxLxHxK = self._projected("query", x_BxLxD, self.heads, self.query_init or self.kernel_init)
+        q_BxLxHxK = self._normalized("query", q_BxLxHxK)
         q_BxLxHxK = q_BxLxHxK if positional is None else rotate(q_BxLxHxK, positional)
 
         def keys_values() -> tuple[jax.Array, jax.Array]:
-            k, v = (self.project(name, memory, kv_heads, self.kernel_init) for name in ("key", "value"))
-            k, v = self._clipped(self.normalize("key", k)), self._clipped(v)
+            k, v = (self._projected(name, memory, kv_heads, self.kernel_init) for name in ("key", "value"))
+            k, v = self._normalized("key", k), self._clipped(v)
             return (k if positional is None else rotate(k, positional)), v
 
         k_BxSxGxK, v_BxSxGxK, mask, stored = cache.attended(past, mask, keys_values)
         is_wide = k_BxSxGxK.shape[-1] > self.head_dim  # keys and values in one array: zeros meet the values
         q_BxLxHxK = jnp.pad(q_BxLxHxK, ((0, 0),) * 3 + ((0, self.head_dim),)) if is_wide else q_BxLxHxK
         y_BxLxHxK = self.score(q_BxLxHxK, k_BxSxGxK, v_BxSxGxK, mask, bias_HxLxS)
+        y_BxLxHxK = self._checked("score", "", y_BxLxHxK, q_BxLxHxK.shape)
         y_BxLxHxK = y_BxLxHxK[..., self.head_dim :] if is_wide else y_BxLxHxK
         y = checkpoint_name(constrain(y_BxLxHxK.reshape(*x_BxLxD.shape[:2], -1), "act_heads"), "context")
         use_bias = self.use_bias if self.output_bias is None else self.output_bias
@@ -326,8 +347,26 @@ class Attention(nn.Module):
         return x_BxLxHxK if self.qk_norm is None else self.qk_norm(name=f"{name}_norm")(x_BxLxHxK)
 
     @nn.nowrap
+    def _projected(self, name: str, x_BxLxD: jax.Array, heads: int, init: Initializer) -> jax.Array:
+        y_BxLxHxK = self.project(name, x_BxLxD, heads, init)
+        return self._checked("project", name, y_BxLxHxK, (*x_BxLxD.shape[:2], heads, self.head_dim))
+
+    @nn.nowrap
+    def _normalized(self, name: str, x_BxLxHxK: jax.Array) -> jax.Array:
+        return self._clipped(self._checked("normalize", name, self.normalize(name, x_BxLxHxK), x_BxLxHxK.shape))
+
+    @nn.nowrap
     def _clipped(self, x: jax.Array) -> jax.Array:
         return x if self.clip is None else jnp.clip(x, -self.clip, self.clip)
+
+    @nn.nowrap
+    def _checked(self, step: str, name: str, y: Any, shape: tuple[int, ...]) -> jax.Array:
+        """What a step returns; UserError where it has another shape, as JAX's error would name a later place."""
+        if getattr(y, "shape", None) != shape:
+            form = f"one of the shape {list(y.shape)}" if hasattr(y, "shape") else type(y).__name__
+            where = f"{type(self).__module__}.{type(self).__qualname__}.{step}{f' of the {name}' if name else ''}"
+            raise UserError(f"{where} must return an array of the shape {list(shape)}, it returns {form}")
+        return y
 
     @nn.nowrap
     def score(
@@ -358,3 +397,14 @@ class Attention(nn.Module):
             dropout=self.dropout,
             dropout_key=self.make_rng("dropout") if dropping else None, implementation=self.implementation,
         )  # fmt: skip
+
+
+class AttentionBlock(nn.Module):
+    """Base of the blocks of a stack that attend; a subclass may name another attention."""
+
+    attention_class: ClassVar[type[Attention]] = Attention
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Raises TypeError where that name is misspelt."""
+        super().__init_subclass__(**options)
+        _check_names(cls, ("attention_class",))

@@ -18,7 +18,7 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, Layers, ModelConfig, NonNegativeInt, PositiveFloat, Size
 from jaxpt.models import adapters
-from jaxpt.models.attention import Attention
+from jaxpt.models.attention import AttentionBlock
 from jaxpt.models.base import Encoder, check_heads, compute_dtype
 from jaxpt.models.cache import stored
 from jaxpt.models.layers import Activation, Dense, Dropout, Embed, FeedForward, LayerNorm, SmallEmbed, constrain
@@ -88,11 +88,10 @@ class BertConfig(ModelConfig):
         return Bert(self)
 
 
-class Block(nn.Module):
+class Block(AttentionBlock):
     """Attention and feed-forward, each x ← LN(x + f(x)); keys and values come from `shared.memory_BxSxD` if given."""
 
     config: BertConfig
-    attention_class: ClassVar[type[Attention]] = Attention
     init: nn.initializers.Initializer = INIT
 
     @nn.compact

@@ -23,7 +23,7 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, Layers, PositiveFloat, Size
 from jaxpt.models import adapters
-from jaxpt.models.attention import Attention
+from jaxpt.models.attention import Attention, AttentionBlock
 from jaxpt.models.base import UntiedHead, check_heads, compute_dtype
 from jaxpt.models.cache import Step, stored
 from jaxpt.models.decoder import Decoder
@@ -265,14 +265,13 @@ def norm_of(config: DecoderOnlyConfig) -> Callable[..., nn.Module]:
     return functools.partial(RMSNorm, config.epsilon, dtype, plus_one=config.norm == "rms_plus_one")
 
 
-class Block(nn.Module):
+class Block(AttentionBlock):
     """Attention and feed-forward, one after the other or side by side."""
 
     config: DecoderOnlyConfig
     kind: LayerKind = "main"
     is_sparse: bool = False
     """The feed-forward is a mixture of experts."""
-    attention_class: ClassVar[type[Attention]] = Attention
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:

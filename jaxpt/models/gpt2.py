@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, Layers, ModelConfig, PositiveFloat, Size
 from jaxpt.models import adapters
-from jaxpt.models.attention import Attention
+from jaxpt.models.attention import Attention, AttentionBlock
 from jaxpt.models.base import UntiedHead, check_heads, compute_dtype
 from jaxpt.models.cache import stored
 from jaxpt.models.decoder import Decoder
@@ -69,11 +69,10 @@ class GPT2Config(ModelConfig):
         return GPT2(self)
 
 
-class Block(nn.Module):
+class Block(AttentionBlock):
     """Attention and feed-forward, each x ← x + f(norm(x))."""
 
     config: GPT2Config
-    attention_class: ClassVar[type[Attention]] = Attention
 
     @nn.compact
     def __call__(self, x_BxLxD: jax.Array, past: Past, shared: Shared) -> Output:

@@ -18,7 +18,7 @@ from pydantic import model_validator
 
 from jaxpt.config import Fraction, HeadName, Layers, ModelConfig, PoolerOptions, PositiveFloat, Size, TaskHead
 from jaxpt.models import adapters
-from jaxpt.models.attention import Attention
+from jaxpt.models.attention import AttentionBlock
 from jaxpt.models.base import Encoder, compute_dtype
 from jaxpt.models.cache import stored
 from jaxpt.models.layers import Activation, Dropout, Embed, FeedForward, LayerNorm, constrain
@@ -130,11 +130,10 @@ class ModernBertConfig(ModelConfig):
         return ModernBert(self)
 
 
-class Block(nn.Module):
+class Block(AttentionBlock):
     """Attention and feed-forward, each x ← x + f(LN(x)); without the norm in the first attention."""
 
     config: ModernBertConfig
-    attention_class: ClassVar[type[Attention]] = Attention
     number: int
     """Number of the layer, or of the first repetition of this block."""
 

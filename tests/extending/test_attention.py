@@ -1,6 +1,7 @@
 """Steps of attention from outside: QK-norm in Llama is a subclass of one page."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 from jaxpt import config as configs
+from jaxpt.errors import UserError
+from jaxpt.models import llama as llama_module
 from jaxpt.models.attention import Attention
 from jaxpt.models.mask import Mask
 from tests import families
@@ -52,6 +55,38 @@ def test_scores_do_not_depend_on_the_size_of_what_is_projected(factor):
 
     np.testing.assert_allclose(outputs(QKNormAttention, factor), outputs(QKNormAttention, 1.0), rtol=1e-3, atol=1e-4)
     assert float(jnp.abs(outputs(Attention, factor) - outputs(Attention, 1.0)).max()) > 0.1
+
+
+def test_a_step_whose_name_is_misspelt_is_refused():
+    """Attention would train as if it were not there."""
+    for base, wrong, right in (
+        (Attention, "normalise", "normalize"), (Attention, "scores", "score"),
+        (llama_module.Block, "attention_clas", "attention_class"),
+    ):  # fmt: skip
+        words = f"class Mine: {wrong} is never used; did you mean {right}? (else call it _{wrong})"
+        with pytest.raises(TypeError, match=re.escape(words)):
+            type("Mine", (base,), {wrong: lambda self: None})
+        type("Mine", (base,), dict.fromkeys((wrong, right, f"_{wrong}", "helper"), lambda self: None))
+
+
+@pytest.mark.parametrize(
+    ("step", "returned", "of", "found"),
+    [
+        ("normalize", lambda name, x: x.mean(-1), " of the query", "one of the shape [2, 6, 2]"),
+        ("normalize", lambda name, x: None if name == "key" else x, " of the key", "NoneType"),
+        ("project", lambda name, x, *rest: x, " of the query", "one of the shape [2, 6, 16]"),
+        ("score", lambda q, *rest: q.reshape(2, 6, -1), "", "one of the shape [2, 6, 16]"),
+    ],
+)
+def test_what_a_step_returns_is_looked_at(step, returned, of, found):
+    """Elsewhere JAX would name a place of jaxpt's."""
+    mine = type("Mine", (Attention,), {step: lambda self, *arguments: returned(*arguments)})
+    init = jax.nn.initializers.normal(0.5)
+    attention, x = mine(2, 8, jnp.float32, init, init), jax.ShapeDtypeStruct((2, 6, 16), jnp.float32)
+    with pytest.raises(UserError) as error:
+        jax.eval_shape(lambda x: attention.init(jax.random.key(0), x, Mask(causal=True)), x)
+    wanted = "must return an array of the shape [2, 6, 2, 8], it returns"
+    assert str(error.value) == f"{__name__}.Mine.{step}{of} {wanted} {found}"
 
 
 @pytest.mark.slow
