@@ -141,6 +141,8 @@ def _where(
     chips = None if where.topology is None else topologies.parse(where.topology, where.slices)
     if chips is None and (where.slices > 1 or searching):
         raise UserError("--slices and --search want a --topology, or plan.topology in the recipe")
+    if chips is not None:
+        chips.check_compiler()  # before a line says that something is compiled
     return where, chips
 
 

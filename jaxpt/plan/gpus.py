@@ -101,6 +101,14 @@ def description(kind: str) -> str:
     return _TEXT.format(**dataclasses.asdict(target), memory=GPUS[kind].memory, features=features, cudnn=CUDNN)
 
 
+def check_compiler() -> None:
+    """Raises UserError if the compiler, JAX's plugin for CUDA, is not installed."""
+    if importlib.util.find_spec("jax_cuda13_plugin") is None:
+        raise UserError(
+            f"compiling for GPUs needs their compiler, JAX's CUDA plugin: {packages.install_command('plan-gpu')}"
+        )
+
+
 def devices(kind: str, machines: int, each: int) -> list[jax.Device]:
     """The GPUs of machines, to compile for; nothing can run on them.
 
@@ -113,12 +121,8 @@ def devices(kind: str, machines: int, each: int) -> list[jax.Device]:
       The devices, those of a machine together.
 
     Raises:
-      UserError: the compiler, JAX's plugin for CUDA, is not installed, or not the one of this JAX.
+      UserError: the compiler, JAX's plugin for CUDA, is not the one of this JAX.
     """
-    if importlib.util.find_spec("jax_cuda13_plugin") is None:
-        raise UserError(
-            f"compiling for GPUs needs their compiler, JAX's CUDA plugin: {packages.install_command('plan-gpu')}"
-        )
     jax.config.update("jax_platforms", "cpu")  # a GPU that is here stays free
     from jax.experimental import topologies
 

@@ -62,16 +62,22 @@ class Topology:
         wraps = [cubes or (self.chip.dimensions == 2 and n == 16) for n in sizes]
         return self.chip.ici * sum(0.0 if n == 1 else 1.0 if w else 0.5 for n, w in zip(sizes, wraps)) / len(sizes)
 
+    def check_compiler(self) -> None:
+        """Raises UserError if the compiler of its chips is not installed; it is not imported."""
+        if self.machine is not None:
+            gpus.check_compiler()
+        elif importlib.util.find_spec("libtpu") is None:
+            raise UserError(f"compiling for TPUs needs their compiler, libtpu: {packages.install_command('plan')}")
+
     def devices(self) -> list[jax.Device]:
         """The devices to compile for; nothing can run on them.
 
         Raises:
           UserError: the compiler is not installed, or knows no slice of this shape.
         """
+        self.check_compiler()
         if self.machine is not None:
             return gpus.devices(self.name.partition(":")[0], self.chips // self.machine, self.machine)
-        if importlib.util.find_spec("libtpu") is None:
-            raise UserError(f"compiling for TPUs needs their compiler, libtpu: {packages.install_command('plan')}")
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # other processes may compile too
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # ask no metadata server which TPU this is: there is none
         jax.config.update("jax_platforms", "cpu")  # a TPU that is here stays free

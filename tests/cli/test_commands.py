@@ -19,7 +19,7 @@ from jaxpt.cli import commands, table
 from jaxpt.config import load
 from jaxpt.data import tokenizers
 from jaxpt.errors import RetryableError, UserError
-from jaxpt.plan import program
+from jaxpt.plan import program, topologies
 from tests import families
 from tests.plan.test_roofline import MEASURED
 
@@ -351,6 +351,7 @@ def test_plan_of_a_topology(capsys, lab, monkeypatch):
         return MEASURED
 
     monkeypatch.setattr(program, "measure", measure)
+    monkeypatch.setattr(topologies.Topology, "check_compiler", lambda self: None)
     options = "--topology v5e:4x4 --slices 2 --shardings --price 2.5 --watts 300 --carbon 0.1"
     code, out, _ = run(capsys, "plan", str(lab / "recipe.yaml"), *options.split(), "seed=3")
     assert code == 0 and asked == [("v5e:4x4", 2, 3)]

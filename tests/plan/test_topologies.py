@@ -1,8 +1,9 @@
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.plan import topologies, vendor_names
+from jaxpt.plan import command, topologies, vendor_names
 from jaxpt.plan.program import Target
+from tests import families
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,9 @@ def test_the_compiler_is_asked_for_in_one_line(monkeypatch):
         topologies.parse("v5e:2x2").devices()
     with pytest.raises(UserError, match=r"plugin: pip install -e '.*\[plan-gpu\]'"):
         topologies.parse("h100:8").devices()
+    monkeypatch.setattr(command, "track", None)  # `jaxpt plan` says so before it says that it compiles
+    with pytest.raises(UserError, match=r"plugin: pip install -e '.*\[plan-gpu\]'"):
+        command.plan(families.config("bert"), "h100:8")
 
 
 def test_devices_that_are_here_are_one_slice():
