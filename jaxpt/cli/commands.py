@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # recipes may name modules in the current directory
     progress.display.quiet = arguments.quiet
+    signals.set_resumable(arguments.parser.command.resumes in arguments)
     # From here on, as a launcher may ask a run to save before its first step.
     saves = signals.save_requests() if arguments.command == "train" else contextlib.nullcontext()
     try:

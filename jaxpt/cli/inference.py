@@ -69,7 +69,7 @@ COMMANDS: dict[str, Command] = {
         "runs/t5_tiny --file prompts.jsonl --out answers.jsonl --beams 4  # re-run to resume",
         "runs/gpt2_tiny --prompt 'The cat' --eos 0,198       # ends with any of these ids",
         "runs/gpt2_tiny --compare runs/other --prompt 'The cat'",
-    )),
+    ), resumes="out"),
     "predict": Command("jaxpt.inference.predict:predict", "label texts or the rows of a file with a fine-tuned model", (
         arg("path", "RUN_DIR", "a fine-tuned run, or RUN_DIR/checkpoints/STEP"),
         arg("file", "FILE",

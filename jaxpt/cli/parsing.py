@@ -34,6 +34,8 @@ class Command(NamedTuple):
     """Arguments, without `jaxpt NAME`."""
     writes: str = ""
     """What it leaves on disk."""
+    resumes: str = ""
+    """The argument with which the same command resumes where it was stopped; "" if it never does."""
 
 
 def arg(name: str, metavar: str | None, text: str, group: str = "", **settings: Any) -> Argument:

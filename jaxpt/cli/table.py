@@ -36,7 +36,7 @@ COMMANDS: dict[str, Command] = {
         "try train.steps=400                     # a run directory is a recipe too",
         "configs/smoke/bert_tiny.yaml 'train.phases=[]' data.length=48 data.batch_size=8",
     ), "RUN_DIR (runs/NAME OF THE RECIPE): config.yaml, checkpoints/, tokenizer/, metrics.jsonl,\n"
-       "tensorboard/, evaluations/, run.json; and prepared text into ~/.cache/jaxpt (data.cache_dir)"),
+       "tensorboard/, evaluations/, run.json; and prepared text into ~/.cache/jaxpt (data.cache_dir)", "path"),
     "eval": Command("jaxpt.cli.evaluate:run", "run the evaluators of a recipe, or tasks, on a trained model", (
         arg("path", "CONFIG|RUN_DIR|HF_DIR", "a recipe, or a run; with --tasks any model"),
         *inference.TASK_OPTIONS,
@@ -47,7 +47,7 @@ COMMANDS: dict[str, Command] = {
         "runs/gpt2 --tasks lambada,piqa --shots 0,5 --limit 500 --data sets",
         "hf/bert-base-uncased --tasks blimp --unit word --data sets --corpus text.jsonl.gz",
         "runs/gpt2 --tasks my_task.yaml my_task.data.path=rows.jsonl",
-    ), "nothing; with --tasks RUN_DIR/harness, of a checkpoint RUN_DIR/harness/STEP (--out)"),
+    ), "nothing; with --tasks RUN_DIR/harness, of a checkpoint RUN_DIR/harness/STEP (--out)", "tasks"),
     "inspect": Command("jaxpt.report.inspect:inspect", "show training examples: tokens, masks, spans, padding", (
         *RECIPE,
         arg("-n", "N", "number of examples (8)", type=count, dest="count"),
@@ -117,7 +117,7 @@ COMMANDS: dict[str, Command] = {
         "configs/smoke/bert_tiny.yaml --verify     # read every file; rewrite damaged ones",
         "configs/smoke/bert_tiny.yaml --beam='--runner=FlinkRunner' data.cache_dir=/mnt/shared",
         "configs/smoke/bert_tiny.yaml --batches 200 --out DIR   # for data.source=batches",
-    ), "prepared text into ~/.cache/jaxpt (data.cache_dir); with --batches the directory --out"),
+    ), "prepared text into ~/.cache/jaxpt (data.cache_dir); with --batches the directory --out", "config"),
     "verify": Command("jaxpt.report.verify:verify", "compare all files of a run with their checksums", (
         arg("path", "RUN_DIR", "a run, or a directory of prepared batches"),
         flag("--repair", "fetch damaged checkpoints from the run's second place (checkpoint.copy_to)"),
@@ -153,7 +153,7 @@ COMMANDS: dict[str, Command] = {
         "configs/studies/bart_noise.yaml tokens=200000 run_dir=runs/studies/short",
         "configs/studies/bart_noise.yaml evaluate.probe='{path: a.csv, test_path: b.csv}'",
         "configs/studies/bart_noise.yaml --table     # only write the table of existing runs",
-    ), "STUDY (runs/studies/NAME OF THE FILE): a run of each row, table.md, picture.png"),
+    ), "STUDY (runs/studies/NAME OF THE FILE): a run of each row, table.md, picture.png", "path"),
     "runs": Command("jaxpt.report.runs:print_runs", "list runs with step, loss, best metric and age", (
         arg("directory", "DIR", "where they are (runs)", nargs="?"), _JSON,
     ), ("", "runs/studies")),

@@ -100,7 +100,8 @@ class _Watcher(threading.Thread):
             threading.Timer(_PATIENCE, os._exit, [128 + number]).start()
             cursor = "\x1b[?25h" if os.isatty(self._stderr) else ""  # a progress bar may have hidden it
             if words is None:
-                words = stamped(f"jaxpt: stopped by {signal.Signals(number).name}; re-run the same command to resume")
+                resume = "; re-run the same command to resume" if _is_resumable else ""
+                words = stamped(f"jaxpt: stopped by {signal.Signals(number).name}{resume}")
             os.write(self._stderr, f"{cursor}{words}\n".encode() if words else cursor.encode())
             for callback in reversed(self.leaving):
                 with contextlib.suppress(Exception):  # exit in any case
@@ -114,6 +115,13 @@ class _Watcher(threading.Thread):
 
 
 _watcher: _Watcher | None = None
+_is_resumable = True
+
+
+def set_resumable(is_resumable: bool) -> None:
+    """Whether the last line of a process that a signal ends says that the same command resumes; it does by default."""
+    global _is_resumable
+    _is_resumable = is_resumable
 
 
 # A forked child has its parent's handlers and pipe, so a signal to the child would stop the parent: signals are blocked

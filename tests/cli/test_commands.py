@@ -155,6 +155,21 @@ def test_what_is_dropped_is_said(capsys, monkeypatch, command):
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("argv", "resumes"),
+    [
+        ("train r.yaml", True), ("study s.yaml", True), ("cache r.yaml", True), ("plan r.yaml", False),
+        ("data r.yaml", False), ("eval run", False), ("eval run --tasks piqa", True), ("generate run", False),
+        ("generate run --file f.txt --out g.jsonl", True), ("tokenizer train r.yaml --out v", False),
+    ],
+)  # fmt: skip
+def test_a_command_that_a_signal_stops_says_whether_it_resumes(monkeypatch, argv, resumes):
+    told = []
+    monkeypatch.setattr(commands, "_run", lambda arguments: 0)
+    monkeypatch.setattr(commands.signals, "set_resumable", told.append)
+    assert cli.main(argv.split()) == 0 and told == [resumes]
+
+
 @pytest.mark.parametrize(("argv", "same"), [(["help"], ["--help"]), (["help", "eval"], ["eval", "--help"])])
 def test_help_is_a_word_too(capsys, argv, same):
     assert run(capsys, *argv) == run(capsys, *same)

@@ -43,10 +43,11 @@ def run(program, *numbers, pause=0.0):
     return started.returncode, "".join(said) + out, err, time.monotonic() - sent
 
 
-@pytest.mark.parametrize("number", signals.NUMBERS)
-def test_nothing_that_catches_everything_swallows_a_signal(number):
+@pytest.mark.parametrize(("resumes", "number"), zip((True, False), signals.NUMBERS))
+def test_nothing_that_catches_everything_swallows_a_signal(resumes, number):
     """Raised by a handler, the signal would end in the `except` of a library."""
     code, _, err, seconds = run(
+        f"signals.set_resumable({resumes})"
         """
 signals.start()
 say("ready")
@@ -58,7 +59,8 @@ while True:
 """,
         number,
     )
-    assert (code, err) == (128 + number, f"jaxpt: stopped by {number.name}; re-run the same command to resume\n")
+    words = "; re-run the same command to resume" * resumes
+    assert (code, err) == (128 + number, f"jaxpt: stopped by {number.name}{words}\n")
     assert seconds < AT_ONCE
 
 
