@@ -107,6 +107,7 @@ check() {
     [[ -n ${!variable} ]] || missing+=" --$variable"
   done
   [[ -z $missing ]] || mistake "$verb wants$missing"
+  case ${wanted[*]} in *type) check_type ;; esac
   case $verb in run | resume | babysit) [[ -n $command ]] || mistake "$verb wants -- and the command to run" ;; esac
   [[ $slices =~ ^[1-9][0-9]*$ ]] || mistake "--slices: $slices is no number of slices"
   [[ $every =~ ^[0-9]+$ ]] || mistake "--every: $every is no number of seconds"
@@ -116,6 +117,19 @@ check() {
   ((slices == 1)) && [[ -z $queued ]] || kind="queued-resources"
   [[ -z $project ]] || place+=("--project=$project")
   cd "$(dirname "${BASH_SOURCE[0]}")/.."
+}
+
+# The number in a type, by the rules of jaxpt/plan/vendor_names.py.
+check_type() {
+  local size=${type##*-} sizes=''
+  case $type in
+    v5litepod-* | v6e-*) [[ $size =~ ^(1|4|8|16|32|64|128|256)$ ]] || sizes='1, 4, 8, 16, 32, 64, 128 or 256 chips' ;;
+    v4-* | v5p-*)
+      [[ $size =~ ^(8|16|32|64)$ ]] || { [[ $size =~ ^[1-9][0-9]*$ ]] && ((size % 128 == 0)); } ||
+        sizes='8, 16, 32, 64 cores or a multiple of 128'
+      ;;
+  esac
+  [[ -z $sizes ]] || mistake "--type: $type: slices of ${type%-*} have $sizes"
 }
 
 image() {

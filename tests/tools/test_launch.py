@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxpt.errors import UserError
+from jaxpt.plan import vendor_names
 from tests import waiting
 
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -107,6 +109,20 @@ def test_a_dry_run_prints_what_is_done(play, arguments, states, runs):
     code, _, _, really = play.tpu(*arguments, *TPU, *TRAIN, **answers)
     assert code == 0
     assert again == [call for call in really if not call.startswith(reads)] != []
+
+
+@pytest.mark.parametrize("kind", ["v4", "v5p", "v5litepod", "v6e"])
+def test_types_are_those_of_jaxpt_plan(play, kind):
+    for size in (1, 2, 8, 63, 64, 192, 256, 384, 512, "08", "x"):
+        code, out, error, _ = play.tpu("create", "--name=pod", "--zone=here", f"--type={kind}-{size}", "--dry-run")
+        try:
+            is_known = ":" in vendor_names.to_topology(f"{kind}-{size}") and size != "08"
+        except UserError:
+            is_known = False
+        assert (code == 0) == is_known, (size, error)
+        if not is_known:
+            start = f"tools/tpu.sh: --type: {kind}-{size}: slices of {kind} have "
+            assert (code, out) == (2, "") and error.startswith(start) and error.count("\n") == 1
 
 
 def test_what_is_asked_of_gcloud(play):
