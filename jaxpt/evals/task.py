@@ -62,16 +62,22 @@ class TaskMetrics(Evaluator):
                 tasks[name] = _OneTask(dataclasses.replace(setup, config=config), data, self, others)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
+            outputs: dict[str, list[Any]] = {}
+            for name, task in tasks.items():
+                of_task = task.outputs(params, stop)
+                if of_task is None:
+                    return None
+                outputs[name] = of_task
+            return scored(outputs, features.report_lines(params), earlier)
+
+        def scored(outputs: Mapping[str, list[Any]], of_features: list[str], earlier: Mapping[str, float]) -> Result:
             metrics: dict[str, float] = {}
             report_lines: list[str] = []
             tells: dict[str, Tell] = {}
             majority: dict[str, float] = {}
             computed: dict[str, str] = {}
             for name, task in tasks.items():
-                measurement = task.measure(params, earlier if not name else of_part(earlier, name), stop)
-                if measurement is None:
-                    return None
-                task_metrics, tells[name] = measurement
+                task_metrics, tells[name] = task.score(outputs[name], of_part(earlier, name) if name else earlier)
                 report_lines += task.lines(f"{self.called}/{name}" if name else self.called, task_metrics)
                 computed |= _prefixed(name, task.computed)
                 metrics |= _prefixed(name, task_metrics)
@@ -80,8 +86,8 @@ class TaskMetrics(Evaluator):
                 average = setup.config.task.average(metrics)
                 report_lines += lines(self.called, average) if average else []
                 metrics = {**average, **metrics}
-            report_lines += features.report_lines(params)
-            return Result(metrics, tuple(report_lines), functools.partial(_details, tells), majority, computed)
+            details, again = functools.partial(_details, tells), functools.partial(scored, outputs, of_features)
+            return Result(metrics, (*report_lines, *of_features), details, majority, computed, again)
 
         return evaluate
 
@@ -115,16 +121,15 @@ class _OneTask:
         metrics = {name: value for name, value in metrics.items() if not name.startswith("threshold_")}
         return lines(name, metrics, self.majority, self._config.task.baseline_names(), self.computed)
 
-    def measure(
-        self, params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]
-    ) -> tuple[dict[str, float], Tell] | None:
-        """The metrics, and what tells more about the same rows; None if stopped."""
+    def outputs(self, params: Any, stop: Callable[[], bool]) -> list[Any] | None:
+        """The model's outputs of each record; None if stopped."""
+        records, task = self._found.records, self._config.task
+        with track(f"evaluating {task.name or task.kind}", len(records), "rows"):
+            return self.predictor(params, records, stop)
+
+    def score(self, outputs: list[Any], earlier: Mapping[str, float]) -> tuple[dict[str, float], Tell]:
+        """The metrics of outputs, and what tells more about the same rows."""
         config = with_measured(self._config, earlier)
-        records = self._found.records
-        with track(f"evaluating {config.task.name or config.task.kind}", len(records), "rows"):
-            outputs = self.predictor(params, records, stop)
-        if outputs is None:
-            return None
         of_rows, rows = self._by_row(self._found, outputs), self._found.rows
         predictions = [config.objective.decide(of_row, row.row, row.where) for of_row, row in zip(of_rows, rows)]
 

@@ -104,9 +104,14 @@ def _best(run: Run, current: State) -> dict[str, Any]:
     split = "test" if has_test else "validation"
     if (evaluate := run.phase.evaluators.of_task(split)) is None:
         return {"best_step": best}
-    params = run.checkpoints.restore_params(run.setup.for_evaluation(), best)
     measured = run.checkpoints.metrics(best)
-    result = evaluate(params, measured, lambda: False)
+    is_evaluated = split == "validation" and best == int(current.step)
+    result = run.phase.evaluators.rescored_task(measured) if is_evaluated else None
+    if result is not None:
+        params = run.phase.setup.to_model(current)
+    else:
+        params = run.checkpoints.restore_params(run.setup.for_evaluation(), best)
+        result = evaluate(params, measured, lambda: False)
     details = result.details(params, measured)
     trivial = trivial_lines(result, metric.partition("/")[2], run.config.checkpoint.best_mode)
     is_new = split == "test" or progress.display.quiet  # those of the validation set were said as they were measured

@@ -102,6 +102,18 @@ class Evaluators:
             return self._prepared(settings.model_copy(update={"name": "test", "split": "test"}))
         return next((self._prepared(evaluator) for evaluator in evaluators if evaluator.split == split), None)
 
+    def rescored_task(self, measured: Mapping[str, float]) -> Result | None:
+        """What `of_task("validation")` would give of the parameters that were evaluated since `forget`; None if it was
+        not run.
+
+        Args:
+          measured: metrics of the validation set.
+        """
+        evals = self._setup.config.evals
+        name = next((one.called for one in evals if one.kind == "task" and one.split == "validation"), None)
+        rescored = self.found[name].rescored if name in self.found else None
+        return None if rescored is None else rescored(measured)
+
     def without_best(self) -> str | None:
         """What is to be said where an evaluator ran that does not give `checkpoint.best_metric`, though named in it."""
         metric, known = self._setup.config.checkpoint.best_metric, figures(self.found)

@@ -44,6 +44,8 @@ class Result(NamedTuple):
     """Metrics of a trivial prediction on the same rows, where there is one."""
     computed: Mapping[str, str] = {}
     """{metric: how it is computed}, where its name does not say all: a label, an average, a scorer's signature."""
+    rescored: Callable[[Mapping[str, float]], Result] | None = None
+    """Metrics of the validation set → what another evaluation of the same parameters would give, without it."""
 
 
 Evaluate = Callable[[Any, Mapping[str, float], Callable[[], bool]], Result | None]

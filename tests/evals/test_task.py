@@ -14,7 +14,7 @@ from jaxpt.data.tasks.generation import GenerationTask
 from jaxpt.data.tasks.tagging import TaggingTask
 from jaxpt.evals import task
 from jaxpt.evals.task import TaskMetrics, lines
-from jaxpt.train import state
+from jaxpt.train import evaluation, state
 from tests import fine_tuning
 
 TASK = ClassificationTask(labels=("no", "yes"))
@@ -52,6 +52,24 @@ def test_rows_that_are_scored_in_groups_are_told_one_by_one(tmp_path):
     right = [row["prediction"] == row["target"] for row in rows]
     assert found.metrics["accuracy"] == pytest.approx(sum(right) / len(rows))
     assert {row["target"] for row in rows} == {"bad", "good"} and all(row["loss"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_result_is_scored_again_without_the_model(tmp_path, monkeypatch):
+    """With the thresholds of the validation set, which another evaluation would be given."""
+    settings = {"kind": "multi_label", "label": "topics", "labels": ["film"]}
+    config = fine_tuning.recipe(tmp_path, task=settings, made=fine_tuning.rows(256))
+    data, setup = datasets.prepare(config), state.setup(config)
+    params = setup.init().params
+    evaluate = TaskMetrics().prepare(setup, data)
+    first = evaluate(params, {}, lambda: False)
+    measured = evaluation.figures({"task": first})
+    wanted = evaluate(params, measured, lambda: False)
+    assert "task/threshold_0" in measured and wanted.metrics != first.metrics
+    monkeypatch.setattr(task._OneTask, "outputs", None)
+    again = first.rescored(measured)
+    assert (again.metrics, again.lines) == (wanted.metrics, wanted.lines)
+    assert again.details(params, measured) == wanted.details(params, measured)
 
 
 def test_lines_say_what_a_value_is_of_and_what_it_is_compared_with():

@@ -59,6 +59,40 @@ def test_a_quiet_run_says_what_it_reached(split, tmp_path, monkeypatch, capsys):
     ]
 
 
+@pytest.mark.parametrize(("best", "split", "evaluations"), [(8, "validation", 0), (4, "validation", 1), (8, "test", 1)])
+def test_the_last_step_is_not_evaluated_twice(best, split, evaluations, tmp_path, monkeypatch):
+    """Its outputs are there; what is chosen on the validation set counts for them."""
+    monkeypatch.setattr(ending, "say", lambda line: None)
+    of_test = {"test_path": fine_tuning.write(tmp_path / "test.jsonl", fine_tuning.rows(8))}
+    config = fine_tuning.recipe(tmp_path, data=of_test if split == "test" else {})
+    told, evaluated = [], []
+
+    def result(params, measured):
+        def details(params, measured):
+            told.append(params)
+            return Details((), ({"id": 1},))
+
+        return Result({"accuracy": measured["task/accuracy"] + 1}, details=details)
+
+    evaluators = types.SimpleNamespace(
+        of_task=lambda split: lambda params, measured, stop: evaluated.append(params) or result(params, measured),
+        rescored_task=lambda measured: result(None, measured),
+    )
+    run = types.SimpleNamespace(
+        config=config, run_dir=tmp_path,
+        checkpoints=types.SimpleNamespace(
+            best=lambda: best, metrics=lambda step: {"task/accuracy": 0.5}, restore_params=lambda setup, step: step
+        ),
+        setup=types.SimpleNamespace(for_evaluation=lambda: None),
+        phase=types.SimpleNamespace(evaluators=evaluators, setup=types.SimpleNamespace(to_model=lambda state: "now")),
+    )  # fmt: skip
+    (tmp_path / "evaluations").mkdir()
+    found = ending._best(run, types.SimpleNamespace(step=8))
+    assert found["test" if split == "test" else "best"] == {"accuracy": 1.5} and found["best_value"] == 0.5
+    assert evaluated == [best] * evaluations and told == (evaluated or ["now"])
+    assert (tmp_path / "evaluations" / f"predictions_{split}.jsonl").exists()
+
+
 def test_examples_in_docstrings():
     assert doctest.testmod(ending).failed == 0
 
