@@ -94,7 +94,8 @@ class TrainConfig(Frozen):
     eval_examples: Annotated[PositiveInt | None, unaffected("program")] = None
     """Use only the first so many validation examples; all by default."""
     patience: Annotated[PositiveInt | None, unaffected("program")] = execution(None)
-    """End the run after so many evaluations in a row in which `checkpoint.best_metric` did not improve."""
+    """End the run after so many evaluations in a row in which `checkpoint.best_metric` did not improve. Each of
+    `train.phases` counts anew."""
     log_every: Annotated[PositiveInt, unaffected("program")] = execution(10)
     compiler_options: tuple[Annotated[str, Field(pattern=r"^(![a-z0-9_]+|[a-z0-9_]+=.*)$")], ...] = execution(())
     """Options of XLA for the training and evaluation steps, besides those of `jaxpt.parallel.compiler`:

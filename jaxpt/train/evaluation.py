@@ -130,19 +130,22 @@ class Evaluators:
 
 
 class Patience:
-    """How long `checkpoint.best_metric` has not improved; kept beside each checkpoint where `train.patience` is set."""
+    """How long `checkpoint.best_metric` has not improved in a phase, in another one texts may have another length; kept
+    beside each checkpoint where `train.patience` is set."""
 
     def __init__(self, config: Config, meta: Mapping[str, Any] | None) -> None:
         """Restores the state from a checkpoint's `meta`, if any; that of another metric or mode is left out."""
         self._config = config
         self._metric = [config.checkpoint.best_metric, config.checkpoint.best_mode]
         self._best, self._evaluations = None, 0
-        best, evaluations, *metric = (meta or {}).get("patience", (None, 0))
+        self._start: int | None = None
+        best, evaluations, *rest = (meta or {}).get("patience", (None, 0))
+        metric, start = rest[:2], rest[2:]
         if not metric:  # of an earlier version
             settings = (meta or {}).get("config", {}).get("checkpoint", {})
             metric = [settings.get(key, now) for key, now in zip(("best_metric", "best_mode"), self._metric)]
         if metric == self._metric:
-            self._best, self._evaluations = best, evaluations
+            self._best, self._evaluations, self._start = best, evaluations, next(iter(start), None)
 
     @property
     def is_over(self) -> bool:
@@ -150,12 +153,23 @@ class Patience:
         patience = self._config.train.patience
         return patience is not None and self._evaluations >= patience
 
-    def see(self, measured: Mapping[str, float]) -> str | None:
-        """Counts an evaluation, if the metric is among those measured; what is to be said where the run ends by it."""
+    def see(self, results: Mapping[str, Result], start: int) -> str | None:
+        """Counts an evaluation, if it measured the metric.
+
+        Args:
+          results: {name of the evaluator: result}.
+          start: the step at which the run's phase begins.
+
+        Returns:
+          What is to be said where the run ends by it.
+        """
         metric, mode = self._metric
-        score = measured.get(metric)
+        score = figures(results).get(metric)
         if score is None:
             return None
+        if self._start not in (None, start):
+            self._best, self._evaluations = None, 0
+        self._start = start
         sign = 1 if mode == "min" else -1
         if math.isfinite(score) and (self._best is None or sign * score < sign * self._best):
             self._best, self._evaluations = score, 0
@@ -167,7 +181,8 @@ class Patience:
 
     def saved(self) -> dict[str, Any]:
         """What is kept beside a checkpoint."""
-        return {"patience": [self._best, self._evaluations, *self._metric]} if self._config.train.patience else {}
+        state = [self._best, self._evaluations, *self._metric, self._start]
+        return {"patience": state} if self._config.train.patience else {}
 
 
 def checked(evaluator: EvaluatorConfig, result: Any) -> Result:

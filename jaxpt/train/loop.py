@@ -460,7 +460,7 @@ class Run:
                     metrics.write(done, figures)
                 for n, line in enumerate(evaluators.lines(name, result)):
                     say(line if n else f"step {done}/{self.config.train.steps}  {line}")
-        for line in (evaluators.without_best(), self.patience.see(evaluation.figures(evaluators.found))):
+        for line in (evaluators.without_best(), self.patience.see(evaluators.found, self.phase.data_start)):
             if line:
                 say(line)
         return time.perf_counter() - begun

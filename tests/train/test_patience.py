@@ -10,6 +10,7 @@ import yaml
 from jaxpt import cli
 from jaxpt import config as configs
 from jaxpt.train import evaluation, evaluators, loop
+from jaxpt.train.evaluators import Result
 from tests import families, grids
 from tests.train.test_trainable import TEXT
 
@@ -21,7 +22,7 @@ def seen(given, meta, values):
     patience = evaluation.Patience(given, meta)
     over = []
     for value in values:
-        patience.see({"validation/loss": value, "validation/accuracy": 0.0})
+        patience.see({"validation": Result({"loss": value, "accuracy": 0.0})}, 0)
         over.append(patience.is_over)
     return over, json.loads(json.dumps(patience.saved()))
 
@@ -41,7 +42,7 @@ def test_a_count_goes_on_where_it_was_saved(mode):
     values = [sign * x for x in (3.0, 2.0, 2.5, float("nan"), 1.9, 1.9, 2.0, 2.1)]
     given = families.config("gpt2", train={"patience": 3}, checkpoint={"best_mode": mode})
     whole, saved = seen(given, None, values)
-    assert whole == [False] * 7 + [True] and saved == {"patience": [sign * 1.9, 3, "validation/loss", mode]}
+    assert whole == [False] * 7 + [True] and saved == {"patience": [sign * 1.9, 3, "validation/loss", mode, 0]}
     for at in range(len(values)):
         first, kept = seen(given, None, values[:at])
         later, last = seen(given, kept, values[at:])
@@ -54,10 +55,24 @@ def test_a_count_of_another_metric_or_mode_is_left_out():
     _, saved = seen(given, None, (3.0, 3.5, 3.5))
     earlier = {"patience": saved["patience"][:2], "config": configs.dump(given)}
     assert seen(given, earlier, (3.5,))[0] == seen(given, {"patience": [3.0, 2]}, (3.5,))[0] == [True]
+    assert seen(given, {"patience": saved["patience"][:4]}, (3.5,))[0] == [True]
     for settings in ({"best_mode": "max"}, {"best_metric": "validation/accuracy", "best_mode": "max"}):
         other = families.config("gpt2", train={"patience": 3}, checkpoint=settings)
         for meta in (saved, earlier):
             assert seen(other, meta, (3.5,))[0] == [False]
+
+
+@pytest.mark.parametrize("stop", [None, 1, 2, 3, 4])
+def test_each_phase_counts_anew(stop):
+    """Its figures are of other texts; wherever the run is stopped."""
+    given = families.config("gpt2", train={"patience": 3})
+    patience, over = evaluation.Patience(given, None), []
+    for number, (loss, start) in enumerate([(1.0, 0), (1.1, 0), (2.0, 4), (2.1, 4), (2.1, 4), (2.1, 4)]):
+        if number == stop:
+            patience = evaluation.Patience(given, json.loads(json.dumps(patience.saved())))
+        patience.see({"validation": Result({"loss": loss})}, start)
+        over.append(patience.is_over)
+    assert over == [False] * 5 + [True]
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +161,13 @@ def test_an_evaluation_that_was_stopped_at_the_end_of_a_phase_is_of_that_phase(f
     assert [at for at, _ in losses(folder / "phases")] == [4, 6]
     figures = [(folder / name / "checkpoints/4/metrics/metrics").read_text() for name in ("phases", "stopped")]
     assert figures[0] == figures[1]
+
+
+@pytest.mark.slow
+def test_a_run_has_patience_in_each_phase(folder):
+    """Of the same texts here, so that no loss is a better one."""
+    assert run(folder, "anew", "train.phases=[{steps: 4}, {}]") == 0
+    assert [at for at, _ in losses(folder / "anew")] == [2, 4, 6, 8, 10]
 
 
 @pytest.mark.slow
