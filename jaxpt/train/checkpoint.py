@@ -234,7 +234,8 @@ class Checkpoints:
             self._manager.save(step, args=args, metrics=finite if self._best_metric in finite else None)
 
     def add_figures(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Puts what was measured later beside a checkpoint that was saved without, so that it is ranked as the others.
+        """Puts what was measured later beside a checkpoint that was saved without, so that it is ranked as the others
+        and its model has all that is chosen on the validation set.
 
         All processes call it: process 0 writes, then all read.
 
@@ -244,9 +245,10 @@ class Checkpoints:
         """
         finite = {name: float(x) for name, x in metrics.items() if math.isfinite(x)}
         file = self.directory / str(step) / "metrics" / "metrics"
-        if self._best_metric in finite and is_primary() and not file.exists():
+        saved = self.metrics(step)
+        if self._best_metric in saved | finite and is_primary() and not finite.keys() <= saved.keys():
             file.parent.mkdir(exist_ok=True)
-            disk.write_text(file, json.dumps(finite))
+            disk.write_text(file, json.dumps(finite | saved))
         processes.from_first("figures of an earlier evaluation")
         self._manager.reload()
 

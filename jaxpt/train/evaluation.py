@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ class Evaluators:
 
     Attributes:
       found: {name: result} of what has run since `forget`.
+      earlier: figures of the same parameters from before the process began, by their full names.
     """
 
     def __init__(self, setup: Setup, data: Data) -> None:
@@ -35,6 +36,7 @@ class Evaluators:
         self._setup, self._data = setup, data
         self._ready: dict[str, Evaluate] = {}
         self.found: dict[str, Result] = {}
+        self.earlier: Mapping[str, float] = {}
 
     def compile(self) -> None:
         """Makes ready those that run during the steps.
@@ -67,7 +69,18 @@ class Evaluators:
 
     def forget(self) -> None:
         """The parameters are others from now on."""
-        self.found = {}
+        self.found, self.earlier = {}, {}
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What is known of the parameters: metrics by their full names."""
+        return {**self.earlier, **figures(self.found)}
+
+    def progress(self, due: Sequence[EvaluatorConfig]) -> dict[str, Any]:
+        """What is kept beside a checkpoint: which of the evaluators that are due have not run, and, for these, what the
+        others found."""
+        missed = [evaluator.called for evaluator in due if evaluator.called not in self.found]
+        return {"missed": missed, "measured": self.measured if missed else {}}
 
     def run(
         self, evaluators: Iterable[EvaluatorConfig], params: object, stop: Callable[[], bool] = lambda: False
@@ -84,7 +97,7 @@ class Evaluators:
         """
         for evaluator in evaluators:
             with track(f"evaluating {evaluator.called}"):
-                result = self._prepared(evaluator)(params, figures(self.found), stop)
+                result = self._prepared(evaluator)(params, self.measured, stop)
             if result is None and stop():
                 return
             self.found[evaluator.called] = result = checked(evaluator, result)

@@ -442,9 +442,11 @@ class Run:
     def _evaluate_pending(self, current: State, metrics: Metrics) -> None:
         """Runs the evaluators that an earlier signal stopped; a signal now ends the process, and they stay pending."""
         pending = [evaluator for evaluator in self.config.evals if evaluator.called in self.pending_evaluators]
+        done, evaluators = int(current.step), self.phase.evaluators
+        evaluators.earlier = self.checkpoints.meta(done).get("measured", {})
         with self.phase.setup.use():
             self._evaluate(current, metrics, pending, stops=False)
-        self.checkpoints.add_figures(int(current.step), evaluation.figures(self.phase.evaluators.found))
+        self.checkpoints.add_figures(done, evaluators.measured)
         self.pending_evaluators = ()
 
     def _evaluate(self, current: State, metrics: Metrics, due: Sequence[EvaluatorConfig], stops: bool = True) -> float:
@@ -488,13 +490,11 @@ class Run:
             problem = f"{listed(nonfinite, 1)} are not finite at step {done}, which is not saved"
             raise DivergedError(self._nonfinite_message(problem))
         meta = {"phase": self.phase.index, "data": self.phase.data.fingerprint, "config": settings(self.config)}
-        meta |= (
-            teachers.identities(self.setup) | self.patience.saved() | self.rewinds.saved() | {"code": self.phase.code}
-        )
+        meta |= teachers.identities(self.setup) | self.patience.saved() | self.rewinds.saved()
         meta["digests"] = corruption.named(current, jax.device_get(digests))
         evaluators = self.phase.evaluators
         due = evaluators.due(0 if self.begins else done) if self.stopped else ()
-        meta["missed"] = [evaluator.called for evaluator in due if evaluator.called not in evaluators.found]
+        meta |= evaluators.progress(due) | {"code": self.phase.code}
         with self.clock.during("saves"):
             place.save(current, meta, evaluation.figures(evaluators.found))
         return True

@@ -142,6 +142,13 @@ def test_the_first_process_decides_for_all(tmp_path):
     assert [json.loads((folder / f"{number}.json").read_text()) for number in range(2)] == [[2, [1, 2], 2]] * 2
 
 
+def test_later_figures_join_those_that_are_there(run_dir):
+    """A signal may come between two evaluators."""
+    with opened(run_dir) as checkpoints:
+        checkpoints.add_figures(3, {"validation/loss": 9.0, "task/temperature": 1.5})
+        assert checkpoints.metrics(3) == {"validation/loss": 1 / 3, "task/temperature": 1.5}
+
+
 def test_a_checkpoint_without_checksums_is_not_trusted(run_dir):
     (run_dir / "checkpoints" / "3" / "state" / "checksums.json").unlink()
     with opened(run_dir) as checkpoints:

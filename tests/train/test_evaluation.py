@@ -1,15 +1,46 @@
 """The evaluators of a phase."""
 
+import contextlib
 import doctest
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from jaxpt.data import datasets
 from jaxpt.errors import UserError
-from jaxpt.train import evaluation, state
+from jaxpt.train import evaluation, loop, state
 from jaxpt.train.evaluators import Result
 from tests import fine_tuning
+
+
+def test_evaluators_that_a_signal_stopped_know_what_the_others_found():
+    """In the next process, by what is kept beside the checkpoint."""
+    evals = [SimpleNamespace(called=name, kind=name) for name in ("loss", "double")]
+
+    def evaluators():
+        new = evaluation.Evaluators(SimpleNamespace(config=SimpleNamespace(evals=evals)), None)
+        new._ready = {
+            "loss": lambda params, earlier, stop: Result({"mean": 0.1}),
+            "double": lambda params, earlier, stop: Result(2 * earlier["loss/mean"]),
+        }
+        return new
+
+    before, now, added = evaluators(), evaluators(), []
+    assert [name for name, _ in before.run(evals[:1], None)] == ["loss"]
+    meta = json.loads(json.dumps(before.progress(evals)))
+    assert meta == {"missed": ["double"], "measured": {"loss/mean": 0.1}}
+    run = SimpleNamespace(
+        config=SimpleNamespace(evals=evals), pending_evaluators=meta["missed"],
+        phase=SimpleNamespace(evaluators=now, setup=SimpleNamespace(use=contextlib.nullcontext)),
+        checkpoints=SimpleNamespace(meta=lambda step: meta, add_figures=lambda *given: added.append(given)),
+        _evaluate=lambda current, metrics, pending, stops: dict(now.run(pending, None)),
+    )  # fmt: skip
+    loop.Run._evaluate_pending(run, SimpleNamespace(step=4), None)
+    assert added == [(4, {"loss/mean": 0.1, "double": 0.2})] and list(now.found) == ["double"]
+    assert now.progress(evals[1:]) == {"missed": [], "measured": {}}
+    now.forget()
+    assert now.measured == {}
 
 
 @pytest.mark.parametrize(
