@@ -96,11 +96,14 @@ COMMANDS: dict[str, Command] = {
         _MODEL,
         arg("--system", "TEXT", "the system message (that of the run's task)"),
         arg("--template", "FILE", "a chat template (Jinja) instead of the tokenizer's"),
+        arg("--template-option", "NAME=VALUE", "a variable of the template (YAML value); several: again",
+            action="append", dest="template_options"),
         arg("--tools", "FILE", "a JSON list of the schemas of tools, for the template"),
         *_options(("beams", "length_penalty", "early_stopping", "samples"), max_new_tokens=ANSWER_TOKENS),
     ), (
         "runs/llama3_instruct",
         "runs/llama3_instruct --system 'Answer in one sentence.' --temperature 0.7",
+        "runs/qwen3 --template-option enable_thinking=false",
         "runs/gpt2_tiny --template chat_template.jinja",
     )),
     "embed": Command(

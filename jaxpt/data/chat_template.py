@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -110,19 +111,32 @@ class ChatTemplate:
         clean_messages = [
             _with_reasoning({key: value for key, value in message.items() if value is not None}) for message in messages
         ]
-        named = {
-            "messages": clean_messages,
-            "tools": None,
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-        }
-        values = self.tokens | named | variables
+        named = {"messages": clean_messages, "add_generation_prompt": add_generation_prompt}
+        values = {"tools": None, "documents": None} | self.tokens | named | variables
         try:
             with sandbox.bounded(values):
                 return self._template.render(values)
         except Exception as error:  # a template can raise whatever Python raises
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"{self.name}: does not take this dialogue: {reason}") from None
+
+    def set_options(self, options: Mapping[str, Any]) -> None:
+        """Gives variables to every `render`.
+
+        Args:
+          options: such as {"enable_thinking": False}.
+
+        Raises:
+          UserError: the template reads no such variable, or the dialogue says it.
+        """
+        tool_use = self if self._tool_use is None else self._tool_use
+        for name in options:
+            if name in ("messages", "tools", "add_generation_prompt"):
+                raise UserError(f"template_options: {name}: is said by the dialogue; leave it out")
+            if name not in self._words | tool_use._words:
+                raise UserError(f"template_options: {name}: is not read by {self.name}; leave it out")
+        self.tokens.update(options)
+        tool_use.tokens.update(options)
 
     def select(self, messages: Sequence[Message], tools: Any = None) -> ChatTemplate:
         """The template that renders a dialogue: with tools `tool_use`, where there is one, as in `transformers`.
@@ -255,20 +269,33 @@ def _read(file: str | Path, key: str) -> str:
         raise UserError(f"{key}: {file}: not UTF-8 ({error.reason}); wants a Jinja file") from None
 
 
-def load(tokenizer: Tokenizer, file: str | Path | None = None, name: str = "default") -> ChatTemplate:
+def load(
+    tokenizer: Tokenizer,
+    file: str | Path | None = None,
+    name: str = "default",
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> ChatTemplate:
     """The template of a tokenizer.
 
     Args:
       tokenizer: the tokenizer.
       file: a template to take instead.
       name: which, where a tokenizer has several.
+      options: as of `ChatTemplate.set_options`.
 
     Returns:
       The template, with the tokenizer's special tokens.
 
     Raises:
-      UserError: there is no template, none of this name, or it cannot be read.
+      UserError: there is no template, none of this name, or it cannot be read; or as `ChatTemplate.set_options`.
     """
+    template = _compiled(tokenizer, file, name)
+    template.set_options(options)
+    return template
+
+
+def _compiled(tokenizer: Tokenizer, file: str | Path | None, name: str) -> ChatTemplate:
+    """The template without options."""
     tokens = special_tokens(tokenizer.folder, tokenizer)
     if file is not None:
         return ChatTemplate(_read(file, "--template"), str(file), tokens)

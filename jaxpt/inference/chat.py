@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxpt.config import files
 from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.data.tasks.dialogue import tools_of
 from jaxpt.decode.engine import Prompt
@@ -27,7 +28,13 @@ Dialogue = list[dict[str, str]]
 
 
 def chat(
-    path: str, *, system: str | None = None, template: str | None = None, tools: str | None = None, **settings: Any
+    path: str,
+    *,
+    system: str | None = None,
+    template: str | None = None,
+    template_options: Sequence[str] = (),
+    tools: str | None = None,
+    **settings: Any,
 ) -> None:
     """Reads messages from stdin, a line each, and answers them until `/exit` or the end of input.
 
@@ -35,20 +42,24 @@ def chat(
       path: RUN_DIR or HF_DIR.
       system: the system message; by default that of the dialogues that the run learned from (`task.system`).
       template: a file with a chat template; by default the tokenizer's.
+      template_options: NAME=VALUE, variables of the template.
       tools: a file with a JSON list of the schemas of tools.
       **settings: of `Options`.
 
     Raises:
       UserError: the model cannot be loaded, does not generate, or has no chat template; or the file of tools has no
-        schemas, or the template does not read them.
+        schemas; or the template does not read them or an option.
     """
     settings = {"max_new_tokens": ANSWER_TOKENS, **settings}
     Options(**settings)  # before a model is loaded
     outside.check_utf_8(system or "", "--system")
     schemas = None if tools is None else tools_of(disk.read_json(Path(tools)), f"--tools: {tools}")
+    options: dict[str, Any] = {}
+    for item in template_options:
+        files.override(options, {}, item, "--template-option")
     model = loaded.load(path, batch_size=1)
     system = model.system if system is None else system
-    session = Chat(model, dialogue.template_of(model, template), settings, system, schemas)
+    session = Chat(model, dialogue.template_of(model, template, options), settings, system, schemas)
     for line in _lines():
         try:
             session.answer(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from jaxpt import errors
@@ -22,10 +23,11 @@ _ANSWER, _NEXT = "8d1f answer", "8d1f next"  # texts that no template has
 
 
 def answer(
-    model: Loaded, messages: Sequence[Message], tools: Any, template: str | Path | None, settings: Mapping[str, Any]
-) -> str:
+    model: Loaded, messages: Sequence[Message], tools: Any, template: str | Path | None,
+    template_options: Mapping[str, Any], settings: Mapping[str, Any],
+) -> str:  # fmt: skip
     """The answer to a dialogue; see `Loaded.chat`."""
-    chosen = template_of(model, template)
+    chosen = template_of(model, template, template_options)
     options = answer_options(model, chosen, {"max_new_tokens": ANSWER_TOKENS, **settings})
     chat_template.check(messages)
     messages = with_system(messages, model.system)
@@ -35,19 +37,22 @@ def answer(
     return completions[0].text
 
 
-def template_of(model: Loaded, file: str | Path | None = None) -> ChatTemplate:
+def template_of(
+    model: Loaded, file: str | Path | None = None, options: Mapping[str, Any] = MappingProxyType({})
+) -> ChatTemplate:
     """The chat template of a model.
 
     Args:
       model: the model.
       file: one with a template; by default the tokenizer's.
+      options: variables of the template.
 
     Raises:
-      UserError: the model is an encoder, or has no template.
+      UserError: the model is an encoder, or has no template; or the template reads no such variable.
     """
     if model.family == "encoder":
         raise UserError(f"{model.path}: is an encoder, which does not generate; wants a dialogue model")
-    return chat_template.load(model.tokenizer, file)
+    return chat_template.load(model.tokenizer, file, options=options)
 
 
 def answer_options(model: Loaded, template: ChatTemplate, settings: Mapping[str, Any]) -> Options:

@@ -12,6 +12,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -196,6 +197,7 @@ class Loaded:
         *,
         tools: Sequence[Mapping[str, Any]] | str | None = None,
         template: str | Path | None = None,
+        template_options: Mapping[str, Any] = MappingProxyType({}),
         **keys: Any,
     ) -> str:
         """The answer to a dialogue, by the chat template of the tokenizer.
@@ -205,13 +207,14 @@ class Loaded:
             they have no system message, the one stands first that a run learned with (`task.system`).
           tools: JSON schemas of tools for the template, or their JSON as text.
           template: a file with another chat template.
+          template_options: variables of the template, such as {"enable_thinking": False}.
           **keys: fields of `Options`.
 
         Raises:
           UserError: the model does not generate or has no chat template, a message or a tool is not as it must be, or
-            the template does not read tools or reasoning that are there.
+            the template does not read tools, reasoning or options that are there.
         """
-        return dialogue.answer(self, messages, tools, template, keys)
+        return dialogue.answer(self, messages, tools, template, template_options, keys)
 
     # ---- what the model computes ----------------------------------------------------------------------------------
 

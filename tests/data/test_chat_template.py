@@ -314,3 +314,15 @@ def test_import_and_export_keep_templates(where, texts, tmp_path, capsys):  # no
     assert tokenizers.load(tmp_path / "out").chat_templates == want
     shown = [rendered(folder) for folder in (source, tmp_path / "run" / "tokenizer", tmp_path / "out")]
     assert len(set(shown)) == 1
+
+
+def test_options_count_in_both_templates():
+    """That of dialogues with tools may be another one; what the dialogue itself says is no option."""
+    template = ChatTemplate("{{ mode }}{{ documents }}", tool_use="{{ mode }} with {{ tools | length }} on {{ date }}")
+    template.set_options({"mode": "short", "date": "May", "documents": []})
+    user = [{"role": "user", "content": "Hi"}]
+    assert template.render(user) == "short[]"
+    assert template.select(user, [{}]).render(user, tools=[{}]) == "short with 1 on May"
+    for name, words in (("tools", "is said by the dialogue"), ("moed", "is not read by chat template; leave it out")):
+        with pytest.raises(UserError, match=f"^template_options: {name}: {words}"):
+            template.set_options({name: 1})

@@ -133,6 +133,26 @@ def test_tools_of_the_command(talk, folder, tmp_path):
         assert (code, out) == (2, "") and words in error and error.count("\n") == 1
 
 
+THINKING = "{% if enable_thinking is defined and not enable_thinking %}the {% endif %}" + PLAIN
+
+
+def test_options_of_the_template_reach_it(model, talk, folder, tmp_path, monkeypatch):
+    (tmp_path / "t.jinja").write_text(THINKING)
+    user, keys = {"role": "user", "content": "a"}, {"template": tmp_path / "t.jinja"}
+    for options, start in (({}, ""), ({"enable_thinking": True}, ""), ({"enable_thinking": False}, "the ")):
+        assert prompted(model, monkeypatch, user, template_options=options, **keys) == f"{start}you a\nme "
+    argv = [folder, "--max-new-tokens", 4, "--template", tmp_path / "t.jinja"]
+    answer = model.chat([user], max_new_tokens=4, template_options={"enable_thinking": False}, **keys)
+    assert talk("a\n", *argv, "--template-option", "enable_thinking=false") == (0, f"{answer}\n", "")
+    for option, words in (
+        ("enable_thinkin=false", "template_options: enable_thinkin: is not read by "),
+        ("messages=[]", "template_options: messages: is said by the dialogue"),
+        ("enable_thinking", "--template-option: 'enable_thinking': wants key=value"),
+    ):
+        code, out, error = talk("a\n", *argv, "--template-option", option)
+        assert (code, out) == (2, "") and words in error and error.count("\n") == 1
+
+
 def test_the_tokenizer_that_is_used_gives_template_and_special_tokens(folder, tmp_path, monkeypatch):
     """By its directory, or as it was read from there; without either the one beside the model counts."""
     other = made(tmp_path / "other", "gpt2")
