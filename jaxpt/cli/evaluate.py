@@ -32,7 +32,7 @@ def run(path: str, overrides: Sequence[str], tasks: Sequence[str] | None = None,
 
         evaluate_tasks(path, tasks, overrides=overrides, **options)
     elif options:
-        raise UserError(f"--{next(iter(options))}: is for --tasks: give both")
+        raise UserError(f"--{next(iter(options)).replace('_', '-')}: is for --tasks: give both")
     else:
         evaluate(path, overrides)
 

@@ -28,6 +28,10 @@ def _options(without: Sequence[str] = (), **defaults: Any) -> list[Argument]:
 
 
 # fmt: off
+_LANGUAGES = (
+    arg("--source-language", "CODE", "mBART: the language of the prompts, as en_XX (that of its tokenizer)"),
+    arg("--target-language", "CODE", "mBART: the language to write, as de_DE (that of the model's files)"),
+)
 _TASKS = (
     arg("--tasks", "A,B", "names of tasks (configs/tasks), or their files", type=words),
     arg("--shots", "0,5", "numbers of examples shown before each (each task's own)", type=numbers),
@@ -44,6 +48,7 @@ _TASKS = (
     arg("--unit", None, "encoders: mask one token, or the later ones of its word too (piece)",
         choices=("piece", "word")),
     arg("--dtype", None, "compute dtype (the model's)", choices=("auto", "float32", "bfloat16")),
+    *_LANGUAGES,
 )
 TASK_OPTIONS = tuple(argument._replace(group="tasks") for argument in _TASKS)
 """Of `jaxpt eval --tasks`."""
@@ -55,8 +60,7 @@ COMMANDS: dict[str, Command] = {
         arg("--file", "F", "prompts: .jsonl, .tsv, …, or .txt with a prompt a line; also .gz; needs --out"),
         arg("--out", "G", "the .jsonl with the rows of F and what was generated", type=output),
         arg("--field", "NAME", "field of F with the prompt (prompt)"),
-        arg("--source-language", "CODE", "mBART: the language of the prompts, as en_XX (that of its tokenizer)"),
-        arg("--target-language", "CODE", "mBART: the language to write, as de_DE (that of the model's files)"),
+        *_LANGUAGES,
         *_options(),
         flag("--stream", "show text while it is generated"),
         arg("--batch-size", "N", "rows generated at a time (32)", type=count),

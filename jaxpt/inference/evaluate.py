@@ -86,6 +86,8 @@ def evaluate(
     batch_size: int = 32,
     dtype: Literal["auto", "float32", "bfloat16"] | None = None,
     seed: int = 0,
+    source_language: str | None = None,
+    target_language: str | None = None,
     overrides: Sequence[str] = (),
 ) -> list[Result]:
     """Scores a model on tasks and prints a table.
@@ -104,6 +106,7 @@ def evaluate(
       batch_size: rows that are generated at a time.
       dtype: compute dtype, as `loaded.load`.
       seed: of the shots.
+      source_language, target_language: tokens of the languages that mBART reads and writes, as `loaded.load`.
       overrides: `TASK.key=value`.
 
     Returns:
@@ -121,7 +124,8 @@ def evaluate(
     console.quiet = not is_primary()
     mesh = MeshConfig() if jax.device_count() > 1 else None
     chosen, step = opening.resolve_checkpoint(path)
-    model = loaded.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype)
+    languages = {"source_language": source_language, "target_language": target_language}
+    model = loaded.load(chosen, mesh=mesh, batch_size=batch_size, dtype=dtype, **languages)
     try:
         asks = make_adapter(model, form, unit)
     except UserError as error:
@@ -136,6 +140,7 @@ def evaluate(
         "model": str(hub.local(path).resolve()), "step": step, "seed": seed, "form": form,
         "unit": unit or "piece", "dtype": jnp.dtype(compute_dtype(model.network.config)).name,
     }  # fmt: skip
+    settings |= {name: language for name, language in languages.items() if language is not None}
     task_results = []
     for harness_task, n, of_task in task_examples:
         if is_primary():

@@ -110,6 +110,13 @@ def test_transformers_reads_and_writes_the_same(name, tmp_path):
         assert [*prompt, *completion.tokens] == wanted
 
 
-def test_the_command_names_languages(capsys):
-    assert main(["generate", str(directory("t5")), "--prompt", "a", "--source-language", "de_DE"]) == 2
-    assert "source_language, target_language: are for mBART" in capsys.readouterr().err
+def test_the_commands_name_languages(capsys, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"text": "a cat"}\n')
+    task = {"form": "loglikelihood_rolling", "text": "{{ text }}", "data": {"path": "rows.jsonl"}}
+    (tmp_path / "task.yaml").write_text(json.dumps(task))
+    of_tasks = ["--tasks", str(tmp_path / "task.yaml"), "--out", str(tmp_path / "out")]
+    for command, words in (("generate", ["--prompt", "a"]), ("eval", of_tasks)):
+        assert main([command, str(directory("t5")), *words, "--source-language", "de_DE"]) == 2
+        assert "source_language, target_language: are for mBART" in capsys.readouterr().err
+    assert main(["eval", "run", "--source-language", "de_DE"]) == 2
+    assert capsys.readouterr().err == "jaxpt: --source-language: is for --tasks: give both\n"
