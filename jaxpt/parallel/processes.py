@@ -1,6 +1,6 @@
 """How the processes of a run find each other, and make sure that they are all there and have the same configuration.
 
-`roll_call.find` says who they are, else JAX itself: the metadata of a TPU, or Open MPI.
+`roll_call.find` says who they are, else JAX itself: the metadata of a TPU, or Open MPI up to 4.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Who the processes of a run are, and whether all of them are there, before JAX connects them.
 
-`distributed.*` says who they are, else JAXPT_COORDINATOR, JAXPT_PROCESSES and JAXPT_PROCESS, else Slurm (under `srun`).
-Process 0 calls the roll, since JAX aborts processes that wait in vain without a word about the missing ones. A process
-that fails before that, because its recipe does not load, answers with its error. Calls are signed with the token of the
-job (`signed_calls`). Nothing here imports JAX, which takes a second.
+`distributed.*` says who they are, else JAXPT_COORDINATOR, JAXPT_PROCESSES and JAXPT_PROCESS, else Open MPI 5 (under
+`mpirun`), else Slurm (under `srun`). Process 0 calls the roll, since JAX aborts processes that wait in vain without a
+word about the missing ones. A process that fails before that, because its recipe does not load, answers with its error.
+Calls are signed with the token of the job (`signed_calls`). Nothing here imports JAX, which takes a second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _VARIABLES = {"coordinator": "JAXPT_COORDINATOR", "processes": "JAXPT_PROCESSES", "process": "JAXPT_PROCESS"}
 _ALONE = "set distributed.processes=1 to run alone"
 OPEN_MPI = "OMPI_MCA_orte_hnp_uri"
-"""The variable by which JAX knows Open MPI."""
+"""The variable by which JAX knows Open MPI up to 4."""
+_UNDER_MPIRUN = "under Open MPI's mpirun"
 _RETRY_SECONDS = 0.2
 """Time until process 0 is looked for again."""
 _LOOKUP_SECONDS = 2.0
@@ -67,7 +68,7 @@ class ProcessInfo(NamedTuple):
 
 
 def find(config: DistributedConfig) -> ProcessInfo | None:
-    """The place of this process; None if neither the recipe, jaxpt's variables nor Slurm say anything.
+    """The place of this process; None if neither the recipe, jaxpt's variables, Open MPI 5 nor Slurm say anything.
 
     Args:
       config: what the recipe says.
@@ -78,7 +79,7 @@ def find(config: DistributedConfig) -> ProcessInfo | None:
     Raises:
       UserError: something is missing or wrong.
     """
-    return _configured(config) or _slurm(os.environ)
+    return _configured(config) or _open_mpi_5(os.environ) or _slurm(os.environ)
 
 
 def _configured(config: DistributedConfig) -> ProcessInfo | None:
@@ -150,6 +151,27 @@ def _slurm(environment: Mapping[str, str]) -> ProcessInfo | None:
     return ProcessInfo(f"{prefix}{number}:{port}", count, process, devices)
 
 
+def _open_mpi_5(environment: Mapping[str, str]) -> ProcessInfo | None:
+    """The place by `mpirun` of Open MPI 5, which JAX does not know; None without it, or if it runs a single process.
+
+    Process 0 is looked for on the host where `mpirun` runs, which PMIX_NAMESPACE names. If a host has several
+    processes, each has the device of its local number; a single one has all devices.
+
+    Example:
+      >>> job = {"PRTE_LAUNCHED": "1", "PMIX_NAMESPACE": "prterun-gpu-07-8192@1", "OMPI_COMM_WORLD_SIZE": "4"}
+      >>> own = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+      >>> _open_mpi_5(job | own)
+      ProcessInfo(coordinator='gpu-07:61440', processes=4, process=3, devices=[1])
+    """
+    get = functools.partial(_variable, environment, _UNDER_MPIRUN)
+    if "PRTE_LAUNCHED" not in environment or (count := int(get("OMPI_COMM_WORLD_SIZE"))) < 2:
+        return None
+    process, local, on_host = (int(get(f"OMPI_COMM_WORLD_{name}")) for name in ("RANK", "LOCAL_RANK", "LOCAL_SIZE"))
+    _check_rank(process, count)
+    host, pid = re.match(r"\w+-(.+)-(\d+)@", get("PMIX_NAMESPACE", r"\w+-.+-\d+@\d+")).groups()  # type: ignore[union-attr]
+    return ProcessInfo(f"{host}:{61440 + int(pid) % 4096}", count, process, None if on_host == 1 else [local])
+
+
 def check_open_mpi(environment: Mapping[str, str]) -> None:
     """Makes sure of the variables of `mpirun`, by which JAX finds the processes: it does not say which is missing.
 
@@ -159,9 +181,13 @@ def check_open_mpi(environment: Mapping[str, str]) -> None:
     Raises:
       UserError: one is missing or wrong.
     """
-    get = functools.partial(_variable, environment, "under Open MPI's mpirun")
+    get = functools.partial(_variable, environment, _UNDER_MPIRUN)
     get(OPEN_MPI, r"[0-9]+\..*")  # the job, and the address of which JAX says in a line if it is none
     size, rank, _ = (int(get(f"OMPI_COMM_WORLD_{name}")) for name in ("SIZE", "RANK", "LOCAL_RANK"))
+    _check_rank(rank, size)
+
+
+def _check_rank(rank: int, size: int) -> None:
     if rank >= size:
         raise UserError(f"OMPI_COMM_WORLD_RANK: {rank} is none of 0 … {size - 1}, OMPI_COMM_WORLD_SIZE is {size}")
 

@@ -93,6 +93,35 @@ def test_what_open_mpi_says_wrong_is_named(monkeypatch, name, value, words):
     roll_call.check_open_mpi(OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1314521088.0;tcp6://[fe80::b9b,2620:10d::2]:43370"})
 
 
+OPEN_MPI_5 = {
+    "PRTE_LAUNCHED": "1", "PMIX_NAMESPACE": "prterun-node-18-12345@1", "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ({}, ("node-18:61497", 4, 2, [0])),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "SLURM_STEP_NUM_TASKS": "2"}, ("node-18:61497", 4, 2, None)),
+        ({"PMIX_NAMESPACE": "prte-login.my.org-4096@3"}, ("login.my.org:61440", 4, 2, [0])),
+        ({"OMPI_COMM_WORLD_SIZE": "1"}, None),
+        ({"OMPI_COMM_WORLD_RANK": "4"}, "OMPI_COMM_WORLD_RANK: 4 is none of 0 … 3, OMPI_COMM_WORLD_SIZE is 4"),
+        ({"OMPI_COMM_WORLD_SIZE": ""}, "OMPI_COMM_WORLD_SIZE is missing, under Open MPI's mpirun; give distributed"),
+        ({"PMIX_NAMESPACE": "slurm.pmix.17.0"}, "PMIX_NAMESPACE is 'slurm.pmix.17.0', under Open MPI's mpirun"),
+    ],
+)
+def test_open_mpi_5_says_who_the_processes_are(monkeypatch, changed, wanted):
+    """JAX does not know its variables: each process would be alone."""
+    for name, value in {**OPEN_MPI_5, **changed}.items():
+        monkeypatch.setenv(name, value)
+    if isinstance(wanted, str):
+        with pytest.raises(UserError, match=wanted):
+            roll_call.find(DistributedConfig())
+    else:
+        assert roll_call.find(DistributedConfig()) == wanted
+
+
 @pytest.mark.parametrize("others", [{}, {"JAXPT_PROCESS": "0"}, {"SLURM_STEP_NUM_TASKS": "2"}])
 def test_one_process_is_alone(monkeypatch, others):
     for name, value in {"JAXPT_PROCESSES": "1", **others}.items():
