@@ -120,8 +120,10 @@ class RustTokenizer(Tokenizer):
     @functools.cached_property
     def _spelled_specials(self) -> set[str]:
         """Special tokens that the model would take for pieces where a text spells them: a unigram model's search knows
-        all of its pieces."""
-        if not isinstance(self._tokenizer.model, models.Unigram):
+        all of its pieces, and a BPE of SentencePiece with symbols takes what is between two of them for one."""
+        model = self._tokenizer.model
+        has_symbols = getattr(model, "ignore_merges", False) and self.byte_text != "all"
+        if not (isinstance(model, models.Unigram) or has_symbols):
             return set()
         added = self._tokenizer.get_added_tokens_decoder().values()
         read = {token.content for token in added if not token.special}
@@ -134,9 +136,13 @@ class RustTokenizer(Tokenizer):
         if not self._spelled_specials:
             return self._tokenizer
         tree = _tree(self)
-        for piece in tree["model"]["vocab"]:
-            if piece[0] in self._spelled_specials:
-                piece[0] = f"\uffff{piece[0]}"  # this is no character: no text has it
+        model, hidden = tree["model"], {name: f"\uffff{name}" for name in self._spelled_specials}  # in no text
+        if model["type"] == "BPE":
+            model["vocab"] = {hidden.get(piece, piece): i for piece, i in model["vocab"].items()}
+            model["merges"] = [pair for pair in model["merges"] if hidden.keys().isdisjoint((*pair, "".join(pair)))]
+            model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
+        else:
+            model["vocab"] = [[hidden.get(piece, piece), score] for piece, score in model["vocab"]]
         tree["added_tokens"] = [t for t in tree["added_tokens"] if t["content"] not in self._spelled_specials]
         tree["post_processor"] = None
         plain = library.Tokenizer.from_str(json.dumps(tree))

@@ -183,6 +183,20 @@ def test_symbols_of_a_model_are_in_its_tokenizer_json(name, tmp_path):
     assert [rust.tokens(ids) for ids in rust.encode_batch(texts)] == [rust.tokens(ids) for ids in library.encode(texts)]
 
 
+def test_a_special_token_between_symbols_is_text(tmp_path):
+    """A part of a text is a piece whatever the merges say, but not a special one; read as special tokens they are."""
+    options = LLAMA | {"vocab_size": 400, "user_defined_symbols": ["|"]}
+    (tmp_path / "spiece.model").write_bytes(by_spm(WITH_LETTERS, **options))
+    ours = tokenizers.load(tmp_path, extra_ids=0)
+    ours.save(tmp_path / "saved")
+    rust = tokenizers.load(tmp_path / "saved" / "tokenizer.json")
+    for text in ("|<s>|", "a|</s>| b", "|<unk>|\U0001f600", "<s>|<s>"):
+        assert rust.encode(text) == ours.encode(text)
+        assert rust.encode(text, special=True) == ours.encode(text, special=True) != rust.encode(text)
+        assert rust.decode(rust.encode(text)) == text
+    assert rust.text_version == 2
+
+
 def test_added_tokens_behind_sentinels(models, tmp_path):
     """A T5 with a token of its own: the sentinels stay where they are, and `add_tokens` come behind it."""
     folder = tmp_path / "t5"
