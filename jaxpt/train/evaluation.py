@@ -143,8 +143,8 @@ class Evaluators:
 
 
 class Patience:
-    """How long `checkpoint.best_metric` has not improved in a phase, in another one texts may have another length; kept
-    beside each checkpoint where `train.patience` is set."""
+    """For how many evaluations of a phase `checkpoint.best_metric` has not improved; each phase counts anew, as its
+    texts may have another length. Kept beside each checkpoint where `train.patience` is set."""
 
     def __init__(self, config: Config, meta: Mapping[str, Any] | None) -> None:
         """Restores the state from a checkpoint's `meta`, if any; that of another metric or mode is left out."""
