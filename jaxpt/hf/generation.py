@@ -23,12 +23,18 @@ _FORCED = {
 }  # fmt: skip
 """{their key: field of `Options`}."""
 _SEARCH = {
-    "do_sample": False, "num_beams": 1, "num_beam_groups": 1, "penalty_alpha": None, "min_length": 0,
-    "min_new_tokens": None, "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0, "exponential_decay_length_penalty": None, "sequence_bias": None,
-    "guidance_scale": None, "forced_decoder_ids": None, "stop_strings": None,
+    "do_sample": False, "num_beams": 1, "num_beam_groups": 1, "penalty_alpha": None, "max_length": 20,
+    "max_new_tokens": None, "min_length": 0, "min_new_tokens": None, "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
+    "exponential_decay_length_penalty": None, "sequence_bias": None, "guidance_scale": None,
+    "forced_decoder_ids": None, "stop_strings": None,
 }  # fmt: skip
 """Settings of search that jaxpt does not take from a file, with the values that change nothing."""
+_DEPENDENT = {
+    "num_beams": {"length_penalty": 1.0, "early_stopping": False},
+    "do_sample": {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None, "typical_p": 1.0},
+}
+"""The same of settings that change nothing without beams, or without sampling."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +74,24 @@ def read(folder: Path, vocab_size: int) -> Generation:
     options = {ours: forced_ids for theirs, ours in _FORCED.items() if (forced_ids := first.ids(theirs))}
     options |= {"forced_first": first.one("forced_bos_token_id")} if "forced_first" in options else {}
     options |= {"bad_words": words} if (words := first.words("bad_words_ids")) else {}
-    settings = {key: first.keys.get(key, plain) for key, plain in _SEARCH.items()}
     return Generation(
         eos=next((ids for source in sources if (ids := source.ids("eos_token_id"))), ()),
         bos=next((i for source in sources if (i := source.one("bos_token_id")) is not None), None),
         decoder_start=next((i for source in sources if (i := source.one("decoder_start_token_id")) is not None), None),
         options=options,
-        search=tuple(f"{key}: {json.dumps(x)}" for key, x in settings.items() if x not in (None, _SEARCH[key])),
+        search=_search_settings(first.keys),
     )
+
+
+def _search_settings(keys: Mapping[str, Any]) -> tuple[str, ...]:
+    """The settings of search that change something."""
+
+    def changing(plain: Mapping[str, Any]) -> list[str]:
+        return [key for key, x in plain.items() if keys.get(key) not in (None, x)]
+
+    names = changing(_SEARCH)
+    names += [key for name in names for key in changing(_DEPENDENT.get(name, {}))]
+    return tuple(f"{key}: {json.dumps(keys[key])}" for key in names)
 
 
 @dataclasses.dataclass(frozen=True)

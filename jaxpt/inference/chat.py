@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxpt import errors
 from jaxpt.config import files
 from jaxpt.data.chat_template import ChatTemplate
 from jaxpt.data.tasks.dialogue import tools_of
@@ -60,6 +61,8 @@ def chat(
     model = loaded.load(path, batch_size=1)
     system = model.system if system is None else system
     session = Chat(model, dialogue.template_of(model, template, options), settings, system, schemas)
+    if model.unapplied:
+        errors.note(f"{path}: its settings of search are not applied: {', '.join(model.unapplied)}")
     for line in _lines():
         try:
             session.answer(line)

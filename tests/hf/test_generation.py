@@ -50,7 +50,18 @@ def test_what_is_forced_and_suppressed_is_of_one_file(read):
 
 def test_settings_of_search_are_told(read):
     given = {"num_beams": 4, "min_length": 0, "do_sample": False, "early_stopping": True, "repetition_penalty": 1.3}
-    assert read({}, given).search == ("num_beams: 4", "repetition_penalty: 1.3")
+    assert read({}, given).search == ("num_beams: 4", "repetition_penalty: 1.3", "early_stopping: true")
+    beams = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "max_length": 142, "min_length": 56}
+    assert set(read(beams).search) == {f"{key}: {json.dumps(value)}" for key, value in beams.items()}
+    sampling = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_new_tokens": 512}
+    assert set(read({}, sampling).search) == {f"{key}: {json.dumps(value)}" for key, value in sampling.items()}
+
+
+def test_settings_that_change_nothing_are_not_told(read):
+    """Settings of beams without beams, settings of sampling without sampling, and Transformers' defaults."""
+    given = {"length_penalty": 2.0, "early_stopping": True, "temperature": 0.6, "top_p": 0.9, "num_beams": 1}
+    assert read({}, given | {"max_length": 20, "do_sample": False}).search == ()
+    assert read({}, {"do_sample": True, "temperature": 1.0, "top_k": 50, "top_p": None}).search == ("do_sample: true",)
 
 
 @pytest.mark.parametrize(("key", "value", "said"), [

@@ -267,6 +267,13 @@ def test_an_end_that_only_the_template_names_is_said(model):
     assert notes == [f"an answer ends with {token} (id {i}) of the chat template, too"]
 
 
+def test_settings_of_search_that_are_not_applied_are_said(talk, folder, tmp_path):
+    path = Path(shutil.copytree(folder, tmp_path / "hf"))
+    (path / "generation_config.json").write_text('{"num_beams": 4, "length_penalty": 2.0}')
+    note = f"jaxpt: note: {path}: its settings of search are not applied: num_beams: 4, length_penalty: 2.0\n"
+    assert talk("", path) == (0, "", note)
+
+
 @pytest.mark.slow
 def test_a_template_of_a_file_and_a_checkpoint(talk, folder, tmp_path, capsys):
     shutil.copytree(folder, tmp_path / "hf")
