@@ -116,7 +116,7 @@ def _check(
 def _lines_of_stdin() -> list[str]:
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("no prompt: give --prompt TEXT, --file F.jsonl --out G.jsonl, or lines on stdin")
-    lines = [line.removesuffix("\n") for line in outside.lines_of_stdin()]
+    lines = [line.rstrip("\r\n") for line in outside.lines_of_stdin()]
     lines = [line for line in lines if line.strip()]
     if not lines:
         raise UserError("stdin: is empty; wants one prompt a line, or --prompt TEXT")

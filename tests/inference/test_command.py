@@ -103,6 +103,12 @@ def test_the_lines_of_stdin_are_prompts(run, directories, monkeypatch):
     assert run("generate", directories["gpt2"], "--max-new-tokens", 4) == (0, wanted, "")
 
 
+def test_the_end_of_a_line_is_no_part_of_a_prompt(monkeypatch):
+    for lines in (b"the cat\r\n\r\n a dog ", b"the cat\n\n a dog \n"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines), "utf-8", newline="\n"))
+        assert command._lines_of_stdin() == ["the cat", " a dog "]
+
+
 def test_a_line_of_stdin_in_another_encoding_is_refused(run, directories, monkeypatch):
     for errors_of in ("strict", "surrogateescape"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), "utf-8", errors_of))
