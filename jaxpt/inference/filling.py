@@ -52,6 +52,8 @@ def fill(
         for key in keys:
             raise UserError(f"{key}: is no option of an encoder, which fills masks without generating")
         return _masks(model, texts, k)
+    if keys.get("scores") is False:
+        raise UserError("scores: False has no effect on candidates, which have probabilities; leave it out")
     beams = keys.get("beams", 1)
     keys = {"scores": True, **({"samples": min(k, beams)} if beams > 1 else {}), **keys}
     prompts = _prompts(model, texts, range(len(texts)) if rows is None else rows)

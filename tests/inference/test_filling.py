@@ -2,6 +2,7 @@
 
 import pytest
 
+from jaxpt.errors import UserError
 from tests.inference.helpers import loaded, run_of
 
 TEXT = "the <extra_id_0> sat on <extra_id_1>"
@@ -20,6 +21,12 @@ def test_the_most_likely_candidates_come_first(keys):
     assert [len(candidates) for candidates in spans] == [keys["samples"]] * 2
     assert all(map(is_sorted, spans)) and len({p for _, p in spans[0]}) > 1
     assert [p for _, p in spans[0]] == [p for _, p in spans[1]]  # of all spans together
+
+
+def test_candidates_have_probabilities_in_any_case():
+    model = loaded("t5")
+    with pytest.raises(UserError, match="scores: False has no effect on candidates, which have probabilities; leave"):
+        model.fill([TEXT], max_new_tokens=6, scores=False)
 
 
 @pytest.mark.slow
