@@ -82,6 +82,8 @@ def _decoder_rows(
     if isinstance(each, str) or not isinstance(each, Sequence) or len(each) != count:
         raise UserError(f"{name}: expected one for each of {count} inputs, got {shown(each)}")
     start = model.reader.decoder_start() if decoder_inputs is None else []
+    if targets is not None:  # a file names the start token alone; after it `generate` has BART write BOS
+        start = [*start[:1], *model.reader.format().decoder_start[1:]]
     rows = [
         [*start, *(_ids(model, text, f"{name}[{number}]") if texts is not None else ())]
         for number, text in enumerate(each)

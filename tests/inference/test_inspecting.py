@@ -1,13 +1,17 @@
 """A loaded model as a function: logits, hidden states and attention weights of texts and ids; and what it shows."""
 
+import dataclasses
+import json
+
 import jax
 import numpy as np
 import pytest
 
+import jaxpt
 from jaxpt.errors import UserError
 from jaxpt.inference import inspecting
 from tests import labelled
-from tests.inference.helpers import TEXTS, loaded
+from tests.inference.helpers import TEXTS, loaded, made
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "llama"])
@@ -59,6 +63,20 @@ def test_a_decoder_reads_its_targets_after_its_start():
         total = jax.nn.log_softmax(output.logits)[np.arange(len(ids)), ids].sum()
         assert total == pytest.approx(model.loglikelihood([text], [target], form="plain")[0].total, abs=1e-4)
     assert "; DecoderForward(" in repr(output) and "cross_attentions=[" in repr(output)
+
+
+def test_bos_follows_a_start_that_a_file_names(tmp_path):
+    """BART learned to read both before its targets; in `generate` it reads the start alone and writes BOS itself."""
+    path = made(tmp_path / "model", "t5")
+    (path / "generation_config.json").write_text(json.dumps({"decoder_start_token_id": loaded("t5").vocabulary.eos}))
+    model = jaxpt.load(path, objective="bart")
+    v = model.tokenizer.vocabulary = dataclasses.replace(model.vocabulary, bos=model.vocabulary.unk)
+    ids = model.tokenizer.encode("a dog")
+    output = model(TEXTS[0], targets="a dog", layer=None)
+    assert output.decoder.ids == [v.eos, v.bos, *ids]
+    total = jax.nn.log_softmax(output.logits[1:])[np.arange(len(ids)), ids].sum()
+    assert total == pytest.approx(model.loglikelihood(TEXTS[:1], ["a dog"], form="plain")[0].total, abs=1e-4)
+    assert model.prompt_ids("a dog").tokens == model(TEXTS[0], layer=None).decoder.ids == [v.eos]
 
 
 @pytest.mark.parametrize(
