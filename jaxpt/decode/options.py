@@ -241,8 +241,11 @@ class Options:
     """Texts per prompt: drawn, or the best of the beams."""
     seed: int = _option(0, Integer(0, 2**32 - 1), "S", "a sample depends on the seed and the number of the prompt (0)")
     """A sample depends on (seed, row, number of the sample) alone."""
-    stop: tuple[str, ...] = _option((), Texts(), "TEXT", "end before this text; may be repeated")
-    """Texts before which generation ends."""
+    stop: tuple[str, ...] = _option(
+        (), Texts(), "TEXT", "end before this text; may be repeated; texts of beams are cut after the search"
+    )
+    """Texts before which generation ends. Beam search does not look for them: it ranks whole texts, which are then
+    cut."""
     scores: bool = _option(False, Choice((True, False), "true or false"))
     """Return the log-probabilities of the chosen tokens."""
 

@@ -36,7 +36,7 @@ class Completion:
     logprobs: list[float] | None = None
     """log p of each token, with `scores=True`."""
     score: float | None = None
-    """Of beam search."""
+    """Of beam search: that of the text before a stop string cuts it."""
 
 
 class TextStream:
