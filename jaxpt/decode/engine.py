@@ -1,6 +1,6 @@
 """Decodes any number of prompts: batches, buckets of lengths, new prompts in the rows of finished ones.
 
-Programs are compiled for lengths that are powers of two, so that few of them serve all prompts. The host is asked
+Lengths are rounded up to few values (`batching.bucket`), so that few programs serve all prompts. The host is asked
 between programs only: which rows are done, and what comes into them.
 """
 
