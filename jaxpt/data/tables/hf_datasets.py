@@ -95,12 +95,15 @@ def _arguments(name: str) -> dict[str, Any]:
 
 
 def _plain(feature: Any, cell: Any) -> Any:
-    """A cell with the names of its classes."""
+    """A cell as JSON has it, with the names of its classes; bytes are text."""
     if hasattr(feature, "int2str"):
         return feature.int2str(cell) if isinstance(cell, int) and cell >= 0 else None
     if isinstance(cell, list):
         inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
         return [_plain(inner, element) for element in cell]
-    if isinstance(cell, dict) and isinstance(feature, dict):
-        return {key: _plain(feature[key], field) for key, field in cell.items()}
-    return cell if cell is None or isinstance(cell, str | bool | int | float | dict) else str(cell)
+    if isinstance(cell, dict):
+        features = feature if isinstance(feature, dict) else {}
+        return {key: _plain(features.get(key), field) for key, field in cell.items()}
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", "replace")
+    return cell if cell is None or isinstance(cell, str | bool | int | float) else str(cell)

@@ -67,6 +67,20 @@ def test_classes_are_names():
     assert hf_datasets._plain(features["tags"], [0, 1]) == ["O", "B"]
 
 
+@pytest.mark.parametrize(
+    ("feature", "cell", "plain"),
+    [
+        (None, "größer".encode(), "größer"),
+        (None, b"a\xff", "a\N{REPLACEMENT CHARACTER}"),
+        ([None], [b"a", [b"b", None]], ["a", ["b", None]]),
+        ({"x": None, "y": None}, {"x": b"a", "y": 1}, {"x": "a", "y": 1}),
+        (None, [{"x": [b"a"]}], [{"x": ["a"]}]),
+    ],
+)
+def test_bytes_are_text(feature, cell, plain):
+    assert hf_datasets._plain(feature, cell) == plain
+
+
 @pytest.mark.parity
 def test_a_corpus(texts, tmp_path):
     section = families.tree("gpt2")["data"]
