@@ -224,7 +224,7 @@ def _members(path: str, key: str) -> list[str]:
 
 
 def open_file(path: str, unpack: bool = True) -> IO[bytes]:
-    """Opens a local or remote file, `.gz` unpacked, `X.zip!name` a file in a .zip; the caller closes it.
+    """Opens a local or remote file, `.gz` unpacked, `X.zip!name` a file in a .zip, also a `.gz`; the caller closes it.
 
     Raises:
       UserError: it is a pipe or a device, which would wait or never end.
@@ -232,10 +232,11 @@ def open_file(path: str, unpack: bool = True) -> IO[bytes]:
     packed, is_member, name = path.partition(".zip!")
     if is_member:
         with _zip(f"{packed}.zip") as folder:
-            return folder.open(name)  # unpacked as it is read; the file stays open with it
-    if "://" not in path and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            file = folder.open(name)  # unpacked as it is read; the file stays open with it
+    elif "://" not in path and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UserError(f"{path}: is a pipe or a device, expected a file")
-    file = _remote(path) if "://" in path else open(path, "rb")  # noqa: SIM115
+    else:
+        file = _remote(path) if "://" in path else open(path, "rb")  # noqa: SIM115
     return gzip.GzipFile(fileobj=file) if unpack and path.endswith(".gz") else file
 
 
@@ -260,8 +261,9 @@ def size(path: str) -> int:
     packed, is_member, name = path.partition(".zip!")
     if is_member:
         with _zip(f"{packed}.zip") as folder:
-            return folder.getinfo(name).file_size
-    num_bytes = _gfile().stat(path).length if "://" in path else os.path.getsize(path)
+            num_bytes = folder.getinfo(name).file_size
+    else:
+        num_bytes = _gfile().stat(path).length if "://" in path else os.path.getsize(path)
     return num_bytes * _GZIP_RATIO if path.endswith(".gz") else num_bytes
 
 
@@ -342,7 +344,8 @@ def raw_lines(path: str, offset: int = 0) -> Iterator[bytes]:
 def damaged(path: str, error: Exception, num_lines: int | None) -> UserError:
     """What is said of a packed file that cannot be unpacked: one of `DAMAGE` after some lines."""
     place = "" if num_lines is None else f" after line {num_lines:,}"
-    kind = "zip" if ".zip!" in path else "gzip"
+    is_gzip = path.endswith(".gz") and isinstance(error, gzip.BadGzipFile | EOFError | zlib.error)
+    kind = "zip" if ".zip!" in path and not is_gzip else "gzip"
     return UserError(f"{path}: truncated or damaged {kind} file{place} ({error}); fetch or pack it again")
 
 

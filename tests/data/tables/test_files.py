@@ -225,6 +225,21 @@ def test_a_zip_is_read_as_it_is_unpacked(tmp_path):
         list(files.read_lines(str(tmp_path / "a.zip!a.txt")))
 
 
+def test_a_gz_in_a_zip_is_unpacked_too(tmp_path):
+    path, content = str(tmp_path / "a.zip"), gzip.compress(b"one\ntwo\nthree\n")
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("a.txt.gz", content)
+        packed.writestr("b.txt.gz", content[:-9])
+    whole, cut = expand(path, "data.path")
+    assert [line for _, line in read_lines(whole, 4, 1)] == ["two\n", "three\n"]
+    assert next(read(whole)).values == {"text": "one"}
+    assert files.size(whole) > 2 * len(content)
+    with files.open_file(whole, unpack=False) as file:
+        assert file.read() == content
+    with pytest.raises(UserError, match=r"a\.zip!b\.txt\.gz: truncated or damaged gzip file"):
+        list(read_lines(cut))
+
+
 # ---- remote files ---------------------------------------------------------------------------------------------------
 
 
