@@ -50,6 +50,9 @@ BUILT_IN = {
 """Templates for tokenizers that come without one. A marker that is no token of the vocabulary is plain text."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names of what an assistant thinks before it answers: templates read one of them."""
+RECORDS_DATE = datetime.datetime(2024, 7, 26)
+"""What `strftime_now` says in records, which are the same on any day. Llama 3.2's template has it where there is no
+clock."""
 _MARKS = re.compile(r"{%[-+]?\s*generation\b")
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"  # around what a generation block renders; no characters, in no text
 
@@ -70,7 +73,7 @@ class ChatTemplate:
         self,
         source: str,
         name: str = "chat template",
-        tokens: Mapping[str, str] | None = None,
+        tokens: Mapping[str, Any] | None = None,
         tool_use: str | None = None,
     ) -> None:
         """Compiles a template.
@@ -235,7 +238,7 @@ def _unmarked(marked: str) -> tuple[str, Spans]:
 
 
 def of_tokenizer(tokenizer: Tokenizer) -> ChatTemplate:
-    """The template that a tokenizer has, with its special tokens.
+    """The template that a tokenizer has, for records: with its special tokens and a date that stays.
 
     Raises:
       UserError: it has none.
@@ -244,7 +247,7 @@ def of_tokenizer(tokenizer: Tokenizer) -> ChatTemplate:
     if "default" not in templates:
         built_in = " or ".join(BUILT_IN)
         raise UserError(f"objective.template: the tokenizer has no chat template; give a file, or {built_in}")
-    tokens = special_tokens(None, tokenizer)
+    tokens = special_tokens(None, tokenizer) | {"strftime_now": RECORDS_DATE.strftime}
     return ChatTemplate(templates["default"], tokens=tokens, tool_use=templates.get("tool_use"))
 
 

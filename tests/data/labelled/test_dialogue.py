@@ -268,6 +268,12 @@ def test_a_tokenizer_without_a_template(tokenizer):
         chat_template.of_tokenizer(tokenizer)
 
 
+def test_records_have_one_date_and_chats_have_todays(tokenizer):
+    with_template(tokenizer, "{{ strftime_now('%d %b %Y') }}" + BUILT_IN["plain"])
+    assert chat_template.of_tokenizer(tokenizer).answers(SHORT)[0].startswith("26 Jul 2024")
+    assert not chat_template.load(tokenizer).render(SHORT).startswith("26 Jul 2024")
+
+
 def test_templates_by_name_and_file(tmp_path):
     (tmp_path / "own.jinja").write_text("x")
     assert (
