@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from jaxpt.config import DataConfig
 from jaxpt.data import tables
-from jaxpt.data.tables import Row
+from jaxpt.data.tables import Row, tfds
 from jaxpt.data.tables.files import packed_in
 from jaxpt.data.tasks.base import Task
 from jaxpt.errors import UserError
 
 NAMED = ("builtin", "tfds", "hf")
-"""Sources whose `data.path` is the name of a data set, and whose `validation_path` and `test_path` are its splits."""
+"""Sources whose `data.path` is the name of a data set, and whose `validation_path` and `test_path` are its splits. The
+validation split of `builtin` and `tfds` is `validation` by default, of a TFDS data set only if it has one."""
 
 
 class RowFile(NamedTuple):
@@ -65,7 +66,7 @@ def files(data: DataConfig, split: str, report: Callable[[str], None] = lambda l
       Its files; [] where the recipe names none: then a part of the training set is the validation set.
 
     Raises:
-      UserError: a file is missing, or there is no training set.
+      UserError: a file is missing, there is no training set, or TFDS cannot prepare the data set.
     """
     key = {"train": "path", "validation": "validation_path", "test": "test_path"}[split]
     setting = getattr(data, key)
@@ -75,12 +76,18 @@ def files(data: DataConfig, split: str, report: Callable[[str], None] = lambda l
         file = prepared_rows(data.path, split)
         return [RowFile(str(file), "jsonl")] if file.is_file() else []
     if data.source in NAMED:
-        held_out = None if data.source == "hf" else "validation"  # few of the hub's have a split of this name
-        source_split = {"train": "train", "validation": setting or held_out, "test": setting}[split]
+        source_split = {"train": "train", "validation": setting or _held_out(data, split), "test": setting}[split]
         return [] if source_split is None else [RowFile(str(data.path), data.source, source_split)]
     if setting is None:
         return []
     return [RowFile(path) for path in tables.expand(setting, f"data.{key}", tables.SUFFIXES, report)]
+
+
+def _held_out(data: DataConfig, split: str) -> str | None:
+    """The validation split of a data set, where the recipe names none; None: a part of the training set is held out."""
+    if split != "validation" or data.source == "hf":  # few of the hub's have a split of this name
+        return None
+    return "validation" if data.source == "builtin" or "validation" in tfds.splits_of(str(data.path)) else None
 
 
 def prepared_rows(directory: str | Path, split: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -28,12 +29,47 @@ def tfds(name: str, split: str = "train") -> Iterator[Row]:
     Raises:
       UserError: no such data set or split, or it cannot be prepared (no network, say).
     """
+    builder = _builder_of(name, split)
+    for number, record in enumerate(records(builder.as_dataset(split=split, shuffle_files=False), name), 1):
+        yield Row(number, {key: plain(builder.info.features[key], value) for key, value in record.items()})
+
+
+@functools.cache
+def splits_of(name: str) -> tuple[str, ...]:
+    """The names of the splits of a data set.
+
+    Args:
+      name: as for `tfds`.
+
+    Raises:
+      UserError: as `prepared_builder`.
+    """
+    return tuple(prepared_builder(name).info.splits)
+
+
+def revision(name: str, split: str) -> dict[str, Any]:
+    """What identifies a split, wherever it lies: the data set's name and version, and how much is in the split.
+
+    Its files are not compared: TFDS may write the same records in other bytes when it prepares them again.
+
+    Args:
+      name: as for `tfds`.
+      split: its name.
+
+    Raises:
+      UserError: as `tfds`.
+    """
+    info = _builder_of(name, split).info
+    return {"name": info.full_name, "rows": info.splits[split].num_examples, "bytes": info.splits[split].num_bytes}
+
+
+def _builder_of(name: str, split: str) -> Any:
+    """The builder of a data set that has this split."""
     builder = prepared_builder(name)
     splits = list(builder.info.splits)
     if split not in splits:
         raise UserError(f"TFDS data set {name}: no split {split!r}{nearest(split, splits)}")
-    for number, record in enumerate(records(builder.as_dataset(split=split, shuffle_files=False), name), 1):
-        yield Row(number, {key: plain(builder.info.features[key], value) for key, value in record.items()})
+    return builder
 
 
 def prepared_builder(name: str) -> Any:

@@ -1,8 +1,12 @@
 """What a recipe says of its files reaches their readers."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from jaxpt.data.labelled.files import RowFile
+from jaxpt.config import DataConfig
+from jaxpt.data.labelled.files import RowFile, files
+from jaxpt.data.tables import tfds
 from jaxpt.data.tasks.classification import ClassificationTask
 from jaxpt.data.tasks.tagging import TaggingTask
 from jaxpt.errors import UserError
@@ -21,3 +25,20 @@ def test_keys_of_formats(tmp_path):
         list(RowFile(str(comments)).rows(TaggingTask()))
     (row,) = RowFile(str(comments)).rows(TaggingTask(comments=True))
     assert row.values["tokens"] == ["Ada"]
+
+
+@pytest.mark.parametrize(
+    ("splits", "settings", "held_out"),
+    [
+        (("train", "validation"), {}, "validation"),
+        (("train", "test"), {}, None),
+        (("train", "test"), {"validation_path": "test"}, "test"),
+    ],
+)
+def test_a_tfds_data_set_may_have_no_validation_split(monkeypatch, splits, settings, held_out):
+    """Then a fraction is held out, as of files."""
+    name = f"films of {splits}"
+    monkeypatch.setattr(tfds, "prepared_builder", lambda name: SimpleNamespace(info=SimpleNamespace(splits=splits)))
+    data = DataConfig(tokenizer={"kind": "bpe"}, source="tfds", path=name, **settings)
+    assert files(data, "validation") == ([] if held_out is None else [RowFile(name, "tfds", held_out)])
+    assert files(data, "train") == [RowFile(name, "tfds", "train")] and files(data, "test") == []

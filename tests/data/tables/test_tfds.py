@@ -1,10 +1,12 @@
 import importlib.resources
 import importlib.resources.abc
+import shutil
 import sys
 
 import pytest
 
 from jaxpt.data.tables import read
+from jaxpt.data.tables.tfds import revision, splits_of
 from jaxpt.errors import UserError
 
 pytestmark = pytest.mark.slow  # TensorFlow Datasets takes seconds to import
@@ -68,6 +70,13 @@ def test_classes_come_as_their_names(directory):
         },
     )
     assert second.number == 2 and second.values["label"] is None and second.values["tags"] == []
+
+
+def test_what_identifies_a_split(directory, tmp_path):
+    moved = shutil.copytree(directory, tmp_path / "moved")
+    known = revision(str(moved), "train")
+    assert (known["name"], known["rows"]) == ("films/1.0.0", 2) and known["bytes"] > 0
+    assert known == revision(directory, "train") and splits_of(directory) == ("train",)
 
 
 def test_bad_names(directory):
