@@ -117,7 +117,7 @@ LATER = {"order": 1, "comments": False, "metric_options": {}}
 def changes(was: Any, now: Any) -> dict[str, tuple[Any, Any]]:
     """{dotted key: (value there, value now)} of what differs in two fingerprints; a field that one of them does not
     have has the value of `LATER` there, or None."""
-    old, new = leaves(was), leaves(now)
+    old, new = map(leaves, _without_places(was, now))
     for records in [key for key in old if key.startswith("records.")]:
         # Checksums are compared where both are known, else what determines the records.
         stores = records.replace("records", "stores", 1)
@@ -135,6 +135,30 @@ def changes(was: Any, now: Any) -> dict[str, tuple[Any, Any]]:
         del new[key]  # older runs know a Task by its name and code alone, without the files that it reads
     pairs = {key: tuple(each.get(key, LATER.get(key.rpartition(".")[2])) for each in (old, new)) for key in old | new}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _without_places(was: Any, now: Any) -> tuple[Any, Any]:
+    """Both fingerprints; where both say what is in the splits of a data set of the hub or of TFDS, without its name,
+    which may be a directory that was moved."""
+    if not isinstance(was, dict) or not isinstance(now, dict):
+        return was, now
+    for kind in ("hf", "tfds"):
+        if "files" in was and "files" in now and kind in was and kind in now:
+            was, now = ({**known, "files": None, kind: _by_split(known[kind])} for known in (was, now))
+    if "files" in was and "tfds" in now and "tfds" not in was:  # older runs know one by its name alone
+        now = {key: value for key, value in now.items() if key != "tfds"}
+    pairs = {key: _without_places(was[key], now[key]) for key in was if key in now}
+    return was | {key: old for key, (old, _) in pairs.items()}, now | {key: new for key, (_, new) in pairs.items()}
+
+
+def _by_split(contents: dict[str, Any]) -> dict[str, Any]:
+    """What is in the splits of a data set, by their names.
+
+    Example:
+      >>> _by_split({"data/films (train)": 1}), _by_split({"train": 1})
+      ({'train': 1}, {'train': 1})
+    """
+    return {name.rpartition(" ")[2].strip("()"): content for name, content in contents.items()}
 
 
 def leaves(value: Any, key: str = "") -> dict[str, Any]:

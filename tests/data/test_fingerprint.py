@@ -53,6 +53,32 @@ def test_runs_from_before_the_order_had_a_version_have_the_first():
     assert (fingerprint.order_of(old), fingerprint.order_of(new), fingerprint.order_of(None)) == (1, 2, 4)
 
 
+def of_data_set(kind, name, *splits, content="x"):
+    files = {split: [{"name": f"{name} ({split})"}] for split in splits}
+    return {"files": files, kind: {f"{name} ({split})": {"content": content} for split in splits}}
+
+
+@pytest.mark.parametrize("kind", ["hf", "tfds"])
+def test_a_data_set_that_was_moved_is_known_by_its_content(kind):
+    here = of_data_set(kind, "a/films", "train", "dev")
+    for source in (lambda known: {"source": known}, lambda known: {"source": {"task": known}}):
+        moved = of_data_set(kind, "/b.c/my films", "train", "dev")
+        assert not fingerprint.changes(source(here), source(moved))
+        other = fingerprint.changes(source(here), source(of_data_set(kind, "a/films", "train", "dev", content="y")))
+        assert {key.rpartition(f".{kind}.")[2] for key in other} == {"train.content", "dev.content"}
+        for splits in (("train",), ("train", "test")):
+            assert fingerprint.changes(source(here), source(of_data_set(kind, "a/films", *splits)))
+
+
+def test_runs_from_before_tfds_told_its_version_know_a_data_set_by_its_name():
+    now = of_data_set("tfds", "a/films", "train")
+    was = {"files": now["files"]}
+    assert not fingerprint.changes({"source": was}, {"source": now})
+    assert not fingerprint.changes({"source": {"task": was}}, {"source": {"task": now}})
+    assert fingerprint.changes({"source": was}, {"source": of_data_set("tfds", "b/films", "train")})
+    assert fingerprint.changes({"source": now}, {"source": was}), "not the other way"
+
+
 def test_what_determines_records_stands_for_a_checksum_that_is_not_known():
     def data(checksum, store):
         return {"order": 2, "records": {"train": checksum, "validation": "v"}, "stores": {"train": store}}

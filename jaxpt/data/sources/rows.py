@@ -21,7 +21,7 @@ from jaxpt.data.labelled.examples import divided
 from jaxpt.data.labelled.files import RowFile, files
 from jaxpt.data.records.store import MOST_SHARDS
 from jaxpt.data.sources.base import Piece, Pieces, Source
-from jaxpt.data.tables import Offset, Row, built_in, hf_datasets
+from jaxpt.data.tables import Offset, Row, built_in, hf_datasets, tfds
 from jaxpt.data.tables.files import size
 from jaxpt.data.tasks.base import LocatedRow, Task
 
@@ -61,9 +61,10 @@ class Rows(Source):
         if not held or data.train_rows is not None or data.test_fraction is not None:
             self._chosen = divided(data, task).chosen
             self._identity["split"] = repr(self._chosen)
-        if data.source == "hf":
-            self._identity["hf"] = {
-                file.name: hf_datasets.revision(file.path, file.split) for file in self._by_name.values()
+        if data.source in ("hf", "tfds"):
+            revision = {"hf": hf_datasets, "tfds": tfds}[data.source].revision
+            self._identity[data.source] = {
+                file.name: revision(file.path, file.split) for file in self._by_name.values()
             }
         if data.source == "builtin":
             self._identity["builtin"] = {"python": platform.python_version(), "code": built_in.VERSION}

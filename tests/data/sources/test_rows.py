@@ -1,17 +1,20 @@
 """Rows of labelled files in shards: each row once, whichever shards are read, in whatever order."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from jaxpt import config as configs
 from jaxpt.data import datasets, run_tokenizer, seqio_tasks, tokenizers
+from jaxpt.data.fingerprint import changes
 from jaxpt.data.parts import Part
 from jaxpt.data.records import cache
 from jaxpt.data.sources import rows as labelled_rows
 from jaxpt.data.sources.base import interleaved_texts
 from jaxpt.data.sources.rows import Rows
+from jaxpt.data.tables import tfds
 from jaxpt.data.tasks.classification import ClassificationTask
 from jaxpt.errors import UserError
 from jaxpt.runtime.progress import Progress
@@ -125,6 +128,24 @@ def test_older_runs_have_the_same_batches(config, tmp_path):
     for expected, batch in itertools.islice(zip(old.train.batches(), new.train.batches()), 8):
         for name, values in batch.items():
             np.testing.assert_array_equal(values, expected[name], name)
+
+
+def test_a_tfds_data_set_is_known_by_its_version_and_size(config, monkeypatch):
+    def fingerprint_of(path, name, num_bytes=30):
+        split = SimpleNamespace(num_examples=3, num_bytes=num_bytes)
+        info = SimpleNamespace(full_name=name, splits={"train": split, "validation": split})
+        monkeypatch.setattr(tfds, "prepared_builder", lambda name: SimpleNamespace(info=info))
+        update = {"source": "tfds", "path": path, "validation_path": "validation"}
+        return source_of(SimpleNamespace(data=config.data.model_copy(update=update)), 4).fingerprint()
+
+    before = {"source": fingerprint_of("films", "films/1.0.0")}
+    assert not changes(before, {"source": fingerprint_of("moved/films", "films/1.0.0")})
+    assert changes(before, {"source": fingerprint_of("films", "films/1.0.1")})
+    assert changes(before, {"source": fingerprint_of("films", "films/1.0.0", 31)})
+    older = {"source": {key: value for key, value in before["source"].items() if key != "tfds"}}
+    assert not changes(older, before)
+    with pytest.raises(UserError, match="no split 'validatoin'; did you mean validation"):
+        tfds.revision("films", "validatoin")
 
 
 def test_a_mistake_in_a_later_shard_is_named(config, folder, tmp_path):

@@ -2,10 +2,12 @@
 
 import builtins
 import json
+import shutil
 
 import pytest
 
 from jaxpt.data import tables
+from jaxpt.data.fingerprint import changes
 from jaxpt.data.sources import opening
 from jaxpt.data.tables import Offset, hf_datasets
 from jaxpt.errors import UserError
@@ -90,6 +92,9 @@ def test_a_corpus(texts, tmp_path):
     assert len(list(source.documents("train"))) == 2100
     assert "by index" in source.tier
     assert source.fingerprint() == opening.open_source(data).fingerprint()
+    there = str(shutil.move(texts, tmp_path / "moved"))
+    moved = opening.open_source(data.model_copy(update={"path": there}))
+    assert not changes({"source": source.fingerprint()}, {"source": moved.fingerprint()}), "wherever it lies"
 
 
 @pytest.mark.parity
