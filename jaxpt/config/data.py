@@ -94,7 +94,8 @@ class SourceConfig(Frozen):
     For `tfds` the data set's name. `hf://OWNER/NAME`, `hf://OWNER/NAME/CONFIGURATION`, each also with @REVISION, is a
     data set of the Hugging Face hub."""
     validation_path: Annotated[str | tuple[str, ...] | None, unaffected("records")] = content(None)
-    """Files of the validation split; without them a fraction of the documents is held out, chosen by hash."""
+    """Files of the validation split; without them a fraction of the documents is held out, chosen by hash. For `tfds`
+    and `hf` the name of the split; of a task's rows from `tfds` it is `validation` where the data set has it."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.02
     """Fraction of documents held out when there is no `validation_path`; of a task's rows, of each label."""
     train_rows: PositiveInt | None = None
@@ -149,7 +150,9 @@ class MixtureTask(SourceConfig):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
     """How metrics and messages call it."""
     rate: Annotated[float, Field(gt=0)] | None = None
-    """Its share of the examples, in any unit; on all tasks, or on none: then shares go by size."""
+    """Its share of the rows, in any unit; on all tasks, or on none: then shares go by size. A row is an example, with
+    `packing` several: the shorter a task's examples, the more of them it then gives. Of `task.kind: mixture` it is the
+    share of the examples, packed or not."""
 
 
 class DataConfig(SourceConfig):
@@ -159,7 +162,8 @@ class DataConfig(SourceConfig):
     """Several tasks, instead of `path` or `task`: each with the keys of a source, a `name`, and possibly a `rate`. With
     `task.kind: mixture` the files of its tasks."""
     mixture_temperature: Annotated[float, Field(gt=0), unaffected("records")] = 1.0
-    """Without rates, a task of n examples has the share min(n, cap)^(1/temperature); mT5: 3.33, that is 1/0.3."""
+    """Without rates, a task of n examples has the share min(n, cap)^(1/temperature); mT5: 3.33, that is 1/0.3. With
+    `packing` n counts packed rows, but examples of `task.kind: mixture`."""
     mixture_cap: Annotated[PositiveInt | None, unaffected("records")] = None
     """Without rates, the most that counts of a task's size (T5: 2^19 … 2^21)."""
     # Records depend on the vocabulary's content, and on the length where an argument of a preprocessor has it.

@@ -290,7 +290,8 @@ def _streams(
 
 
 def _rates(config: Config, parts: Sequence[Part], tasks: Sequence[Task]) -> list[float]:
-    """The shares of the tasks, in rows: the recipe's are of records, of which a packed labelled row has several."""
+    """The shares of the tasks, in rows, as the recipe has them; of labelled tasks the recipe's are of records, of which
+    a packed row has several."""
     if len(parts) == 1:
         return [1.0]
     rates, sizes = [part.rate for part in parts], [len(task) for task in tasks]
