@@ -18,7 +18,7 @@ from jaxpt import errors
 from jaxpt.config.check import build, dump
 from jaxpt.config.explain import explain
 from jaxpt.config.kinds import strictly
-from jaxpt.config.layers import Dropped, check_phases, dropped_lines, switch, switch_advice
+from jaxpt.config.layers import Dropped, check_phases, drop_own_keys, dropped_lines, keep_saved, switch, switch_advice
 from jaxpt.config.phases import unreached
 from jaxpt.config.plain import get, leaves, merge, put
 from jaxpt.config.tree import Config
@@ -39,8 +39,10 @@ def load(
 
     Args:
       path: a YAML file, or the directory of a run. A recipe's `base:` (a path relative to it, or a list of them) is
-        merged under it: mappings key by key; where their `kind` differs, what all kinds share is kept.
-      overrides: such as `optimizer.learning_rate=3e-4`; the value is read as YAML.
+        merged under it: mappings key by key. Where their `kind` differs, a model and an objective keep what all their
+        kinds share, and other mappings start empty.
+      overrides: such as `optimizer.learning_rate=3e-4`; the value is read as YAML. `optimizer.kind=lion` alone drops
+        the other optimizer's own keys; the kind alone of another part keeps all keys.
       where: where the overrides stand, for messages.
       report: is given a line for values of a base with another `kind`, and for phases that the run does not reach.
       complete: is given the plain tree of a recipe with a task, with `data.tokenizer.add_tokens` or with
@@ -63,6 +65,9 @@ def load(
     tree["run_dir"] = str(path) if path.is_dir() else tree.get("run_dir") or f"runs/{path.stem}"
     for assignment in overrides:
         dropped += override(tree, origin, assignment, where)
+    saved = Path(str(tree["run_dir"])) / "config.yaml"
+    if any(drop.by_kind_alone for drop in dropped) and saved.is_file():
+        keep_saved(tree, dropped, read(saved)[0])
     try:
         wanted = (("task",), ("data", "tokenizer", "add_tokens"), ("init_from", "path"))
         if any(get(tree, keys) is not None for keys in wanted):
@@ -278,11 +283,12 @@ def override(tree: dict[str, Any], origin: dict[str, str], item: str, where: str
     value = _overriding_value(text, f"{where}: {item}")
     under = copy.deepcopy(tree)
     put(tree, key, value, where)
+    dropped = drop_own_keys(under, tree, key, origin, where)
     for leaf, _ in leaves({key: value}):
         for old in [old for old in origin if f"{old}.".startswith(f"{leaf}.")]:
             del origin[old]
         origin[leaf] = where
-    return switch(under, tree, where)
+    return [*dropped, *switch(under, tree, where)]
 
 
 def _overriding_value(text: str, where: str) -> Any:

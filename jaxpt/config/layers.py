@@ -1,7 +1,8 @@
 """A recipe in layers, a file over its `base:` and overrides over files: no value of a layer is lost without a word.
 
-A layer that names another `kind` keeps what all kinds share; the rest of the lower layer is dropped, and said. A key
-that a phase of a lower layer sets again would have no effect there, and is refused.
+A layer that names another `kind` of model or objective keeps what all kinds of it share; the rest of the lower layer's
+mapping is dropped, and said. An override of `optimizer.kind` alone drops the other optimizer's own keys. A key that a
+phase of a lower layer sets again would have no effect there, and is refused.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jaxpt.config.parts import ModelConfig, ObjectiveConfig
+from jaxpt.config.kinds import Kind
+from jaxpt.config.parts import AnyOptimizer, ModelConfig, ObjectiveConfig
 from jaxpt.config.plain import get, switches
 from jaxpt.errors import UserError
 
 _SHARED = {"model": tuple(ModelConfig.model_fields), "objective": tuple(ObjectiveConfig.model_fields)}
+_OPTIMIZER = next(note for note in AnyOptimizer.__metadata__ if isinstance(note, Kind))
 
 
 class Dropped(NamedTuple):
@@ -27,6 +30,8 @@ class Dropped(NamedTuple):
     value: Any
     kinds: tuple[str, str]
     """The old and the new one."""
+    by_kind_alone: bool = False
+    """`drop_own_keys` dropped it."""
 
 
 def switch(old: dict[str, Any], new: dict[str, Any], where: str) -> list[Dropped]:
@@ -50,6 +55,52 @@ def switch(old: dict[str, Any], new: dict[str, Any], where: str) -> list[Dropped
     return dropped
 
 
+def drop_own_keys(
+    old: dict[str, Any], new: dict[str, Any], key: str, origin: Mapping[str, str], where: str
+) -> list[Dropped]:
+    """Where `optimizer.kind` alone is set, removes the keys that the two optimizers do not share from both trees.
+
+    b1, b2 and eps of another optimizer have other meanings and defaults. A key that the same layer set stays, unless
+    that layer had set the kind as well.
+
+    Args:
+      old: the tree before an override.
+      new: the tree after it.
+      key: what the override set.
+      origin: for each dotted key who had set it before.
+      where: who sets the key.
+    """
+    before, after = (tree.get("optimizer") for tree in (old, new))
+    if key != "optimizer.kind" or not before or not switches({"kind": _OPTIMIZER.default, **before}, after):
+        return []
+    now, was = _OPTIMIZER.named(after), _OPTIMIZER.named(before)
+    shared = {name for cls in was.__mro__ if issubclass(now, cls) for name in getattr(cls, "model_fields", ())}
+    of_layer = set() if origin.get(key) == where else {known for known, setter in origin.items() if setter == where}
+    own = [name for name in before if name not in shared and f"optimizer.{name}" not in of_layer]
+    kinds = (before.get("kind", _OPTIMIZER.default), after["kind"])
+    dropped = [Dropped(where, f"optimizer.{name}", before[name], kinds, True) for name in own]
+    for name in own:
+        del before[name], after[name]
+    return dropped
+
+
+def keep_saved(tree: dict[str, Any], dropped: list[Dropped], saved: dict[str, Any]) -> None:
+    """Gives back what `drop_own_keys` dropped where a run that resumes has it: earlier versions kept it.
+
+    Args:
+      tree: the recipe with all overrides; changed in place.
+      dropped: by them.
+      saved: what the run's config.yaml says.
+    """
+    ours, theirs = tree.get("optimizer"), saved.get("optimizer")
+    if not isinstance(ours, dict) or not isinstance(theirs, dict) or switches(theirs, ours):
+        return
+    for drop in dropped:
+        name = drop.key.rpartition(".")[2]
+        if drop.by_kind_alone and theirs.get(name, ...) == drop.value:
+            ours.setdefault(name, drop.value)
+
+
 def dropped_lines(dropped: list[Dropped], tree: dict[str, Any]) -> list[str]:
     """A line for each switch of a kind by which a value was lost.
 
@@ -61,7 +112,7 @@ def dropped_lines(dropped: list[Dropped], tree: dict[str, Any]) -> list[str]:
       Lines such as "mine.yaml: optimizer.kind: lion drops adamw's b1: 0.8".
     """
     lines: dict[tuple[str, ...], list[str]] = {}
-    for where, key, value, kinds in dropped:
+    for where, key, value, kinds, _ in dropped:
         part, _, name = key.rpartition(".")
         if get(tree, key.split(".")) != value:
             lines.setdefault((where, part, *kinds), []).append(f"{name}: {json.dumps(value, ensure_ascii=False)}")

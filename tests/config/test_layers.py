@@ -55,6 +55,40 @@ def test_nothing_is_said_of_what_comes_back(tmp_path):
     assert notes(path, "optimizer.b1=0.7")[1] == [f"{path}: optimizer.kind: lion drops adamw's b1: 0.8"]
 
 
+OPTIMIZER = "optimizer: {kind: adamw, b1: 0.9, b2: 0.98, eps: 1e-6, learning_rate: 4e-4, weight_decay: 0.01}\n"
+
+
+def test_another_optimizer_of_the_command_line_has_its_own_defaults(tmp_path):
+    """b1, b2 and eps have other meanings there; what all optimizers share is the run's."""
+    path = write(tmp_path / "r.yaml", RECIPE + OPTIMIZER)
+    config, said = notes(path, "optimizer.kind=adafactor")
+    optimizer = config.optimizer
+    assert (optimizer.b1, optimizer.b2, optimizer.eps) == (None, 0.8, 1e-30)
+    assert (optimizer.learning_rate, optimizer.weight_decay) == (4e-4, 0.01)
+    assert said == ["command line: optimizer.kind: adafactor drops adamw's b1: 0.9, b2: 0.98, eps: 1e-06"]
+    for words in (["optimizer.b2=0.7", "optimizer.kind=adafactor"], ["optimizer.kind=adafactor", "optimizer.b2=0.7"]):
+        optimizer = load(path, words).optimizer
+        assert (optimizer.b1, optimizer.b2) == (None, 0.7), "one command line is one layer"
+    study = ["optimizer={kind: adamw, b1: 0.8, b2: 0.9}", "optimizer.kind=muon"]  # of all rows, and of one
+    assert (load(path, study).optimizer.b1, load(path, study).optimizer.b2) == (0.95, 0.999)
+    unnamed = write(tmp_path / "u.yaml", RECIPE + OPTIMIZER.replace("kind: adamw, ", ""))
+    assert notes(unnamed, "optimizer.kind=sgd")[0].optimizer.b1 == 0.0
+    assert notes(path, "optimizer.kind=adamw") == notes(path)
+    sparse = write(tmp_path / "s.yaml", RECIPE + "optimizer: {kind: sparse_sgd, updates: 4}")
+    assert notes(sparse, "optimizer.kind=sparse_adagrad")[0].optimizer.updates == 4, "both have it from one class"
+
+
+def test_a_run_whose_optimizer_kept_keys_of_another_goes_on(tmp_path):
+    """Earlier versions kept them, and the same command resumes the run."""
+    path = write(tmp_path / "r.yaml", RECIPE + OPTIMIZER + f"run_dir: {tmp_path / 'run'}\n")
+    explicit = ["optimizer.kind=adafactor", "optimizer.b1=0.9", "optimizer.b2=0.98", "optimizer.eps=1e-6"]
+    write(tmp_path / "run" / "config.yaml", to_yaml(load(path, explicit)))
+    config, said = notes(path, "optimizer.kind=adafactor")
+    assert config == load(path, explicit) == load(tmp_path / "run", ["optimizer.kind=adafactor"]) and not said
+    assert load(path, ["optimizer.kind=adafactor", "optimizer.b1=null"]).optimizer.b1 is None
+    assert load(path, ["optimizer.kind=muon"]).optimizer.b1 == 0.95
+
+
 def test_one_kind_by_two_names(tmp_path):
     write(tmp_path / "base.yaml", RECIPE.replace("{kind: masked_lm}", "{kind: masked_lm, mask_rate: 0.3}"))
     path = write(tmp_path / "r.yaml", "base: base.yaml\nobjective: {kind: jaxpt.objectives.masked_lm}")
