@@ -245,8 +245,8 @@ class ScheduleConfig(Frozen):
     warmup_steps: NonNegativeInt = 0
     """Steps of a linear ramp from 0 to the peak."""
     warmup_limit: PositiveInt | None = extensible(None)
-    """A longer warm-up takes a tenth of so many steps; by default of `train.steps`. A run that is extended sets it, and
-    keeps the warm-up that it began with."""
+    """A longer warm-up takes a tenth of so many steps; by default of `train.steps`. A run that is extended, or begins
+    with another's whole state, sets it, and keeps the warm-up that the state began with."""
 
     has_ramp: ClassVar[bool] = True
     """Whether the learning rate rises during `warmup_steps`, which then have to fit into the run."""

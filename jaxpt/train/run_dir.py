@@ -109,14 +109,15 @@ def with_own_warmup(config: Config) -> Config:
     """The configuration of a run, with the warm-up that it began with.
 
     A warm-up that was shortened would have its full length in a run of more steps: the learning rate would fall in the
-    middle. `optimizer.schedule.warmup_limit` keeps it.
+    middle. `optimizer.schedule.warmup_limit` keeps it. A branch that begins with the whole state of a run
+    (`init_from.state`) and has its warm-up keeps that run's.
 
     Args:
       config: what was asked for.
     """
     schedule, steps, copy = config.optimizer.schedule, config.train.steps, config.checkpoint.copy_to
     places = [Path(place) for place in (config.run_dir, copy) if place and has_checkpoint(Path(place))]
-    old = next((saved for saved in map(_saved, places) if saved), None)
+    old = next((saved for saved in map(_saved, places) if saved), None) or _source(config)
     if old is None or schedule.warmup_limit is not None:
         return config
     limit = old.optimizer.schedule.warmup_limit or old.train.steps
@@ -124,6 +125,20 @@ def with_own_warmup(config: Config) -> Config:
     if limited.within(steps).warmup_steps == schedule.within(steps).warmup_steps:
         return config
     return config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"schedule": limited})})
+
+
+def _source(config: Config) -> Config | None:
+    """The configuration of the run whose whole state a run begins with, if it has the same warm-up."""
+    if config.init_from is None or not config.init_from.state:
+        return None
+    source = _saved(of(Path(config.init_from.path)))
+    is_same = source and source.optimizer.schedule.warmup_steps == config.optimizer.schedule.warmup_steps
+    return source if is_same else None
+
+
+def of(path: Path) -> Path:
+    """The directory of a run, or of the run that a checkpoint is in."""
+    return path.parent.parent if path.parent.name == "checkpoints" else path
 
 
 def changes(config: Config) -> str:

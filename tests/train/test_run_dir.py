@@ -185,6 +185,30 @@ def test_a_run_that_is_extended_keeps_its_warm_up(config, tmp_path, place):
     assert limit(asked(240, warmup_steps=60)) is None, "it was not shortened"
 
 
+def test_a_branch_with_the_whole_state_warms_up_no_second_time(config, tmp_path):
+    def asked(steps, warmup=2000, run="a", **init_from):
+        source = {"path": str(tmp_path / "a"), **init_from} if init_from else None
+        schedule = {"kind": "constant", "warmup_steps": warmup}
+        paths = {"run_dir": str(tmp_path / run), "init_from": source}
+        return config(train={"steps": steps}, optimizer={"schedule": schedule}, **paths)
+
+    def limit(asked):
+        return with_own_warmup(asked).optimizer.schedule.warmup_limit
+
+    (tmp_path / "a").mkdir()
+    save_config(asked(1000))
+    branch = with_own_warmup(asked(4000, run="b", state=True))
+    assert branch.optimizer.schedule.within(4000).build(1.0, 4000)(1000) == 1.0
+    assert branch.optimizer.schedule.warmup_limit == 1000
+    checkpoint = str(tmp_path / "a" / "checkpoints" / "1000")
+    assert limit(asked(4000, run="b", state=True, path=checkpoint)) == 1000
+    assert limit(asked(4000, run="b", state=False)) is None, "weights alone begin at step 0"
+    assert limit(asked(4000, warmup=3000, run="b", state=True)) is None, "it was asked for"
+    (tmp_path / "b" / "checkpoints" / "4000").mkdir(parents=True)
+    save_config(asked(4000, run="b", state=True))
+    assert limit(asked(8000, run="b", state=True)) is None, "earlier versions warmed up: it goes on as it began"
+
+
 def test_the_same_files_elsewhere_are_the_same_run(config, saved, tmp_path):
     """Once a checkpoint has their digests; before, a path is all that says whose run it is."""
     (tmp_path / "renamed.txt").write_text(LINES)
