@@ -293,6 +293,23 @@ def test_muon_makes_matrices_orthogonal_and_leaves_tables_to_adam():
         np.testing.assert_allclose(np.abs(table), 0.001, rtol=1e-3)
 
 
+@pytest.mark.parametrize("rms", [None, 0.2])
+def test_muon_scales_matrices_as_optax_does(rms):
+    """By their shape (Keller Jordan), or to one root mean square (Moonlight)."""
+    config = _config(kind="muon", learning_rate=0.1, weight_decay=0.1, consistent_rms=rms)
+    theirs = optax.contrib.muon(0.1, weight_decay=0.1, consistent_rms=rms)
+    params, gradients = ({"wide": x["final"]["kernel"], "tall": x["final"]["kernel"].T} for x in map(_random, (0, 1)))
+
+    def updates(params, gradients):
+        axes = {"wide": ("embed", "mlp"), "tall": ("mlp", "embed")}
+        ours = optimizers.make(config, optax.constant_schedule(0.1), axes)
+        return [tx.update(gradients, tx.init(params), params)[0] for tx in (ours, theirs)]
+
+    found, wanted = _run(updates, params, gradients)
+    for name in params:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-7)
+
+
 def test_muon_leaves_biases_of_heads_and_tables_of_characters_to_adam():
     """They are decayed nevertheless."""
     elmo = ELMoConfig(vocab_size=200, layers=1, embed_dim=16, cells=16, char_dim=4, filters=((1, 8),), highways=1)

@@ -4,7 +4,8 @@ Each is a frozen class of its own hyperparameters whose `build` returns an optax
 
 Papers: adafactor https://arxiv.org/abs/1804.04235 · adagrad https://jmlr.org/papers/v12/duchi11a.html · adamax
 https://arxiv.org/abs/1412.6980 · adamw https://arxiv.org/abs/1711.05101 · lamb https://arxiv.org/abs/1904.00962 · lion
-https://arxiv.org/abs/2302.06675 · muon https://arxiv.org/abs/2502.16982
+https://arxiv.org/abs/2302.06675 · muon https://kellerjordan.github.io/posts/muon, with `consistent_rms`
+https://arxiv.org/abs/2502.16982
 """
 
 from __future__ import annotations
@@ -306,7 +307,8 @@ class Adafactor(OptimizerConfig):
 
 class Muon(OptimizerConfig):
     """Muon: −η·(√max(1, out/in)·orthogonal(b1·m̂ + (1 − b1)·ĝ) + λ·p) for matrices inside the network; AdamW (with its
-    own b1 of 0.9) on the same schedule for everything else."""
+    own b1 of 0.9) on the same schedule for everything else. With `consistent_rms` c (Moonlight) the factor is
+    c·√max(in, out)."""
 
     kind: Literal["muon"] = "muon"
     b1: Fraction = 0.95
@@ -317,6 +319,9 @@ class Muon(OptimizerConfig):
     """AdamW's ε."""
     adam_learning_rate: PositiveFloat | None = None
     """Peak learning rate of the AdamW that takes embeddings, norms and biases; `learning_rate` by default."""
+    consistent_rms: PositiveFloat | None = None
+    """Root mean square of the orthogonal matrices, whatever their shape; 0.2 is about that of AdamW's updates
+    (Moonlight). By default it depends on the shape."""
 
     def rate_factor(self, axes: Axes) -> float:
         return 1.0 if takes_muon(axes) else self._adam_factor()
@@ -337,6 +342,13 @@ class Muon(OptimizerConfig):
         labels = _map(lambda axes: "muon" if takes_muon(axes) else "adam", logical_axes)
         return optax.partition({"muon": self._matrices(schedule, logical_axes), "adam": adam}, labels)
 
+    def _scale(self, shape: tuple[int, ...]) -> float:
+        """The factor of an orthogonal matrix of this shape."""
+        fan_in, fan_out = shape[-2:]
+        if self.consistent_rms is not None:
+            return self.consistent_rms * max(fan_in, fan_out) ** 0.5
+        return max(1.0, fan_out / fan_in) ** 0.5
+
     def _matrices(self, schedule: optax.Schedule, logical_axes: Any) -> optax.GradientTransformation:
         def dimensions(axes: Axes) -> Any:  # the stacks' axes are a batch of matrices to Muon
             first = len(axes) - 2
@@ -344,7 +356,7 @@ class Muon(OptimizerConfig):
 
         return optax.chain(
             optax.contrib.scale_by_muon(beta=self.b1, weight_dimension_numbers=_map(dimensions, logical_axes)),
-            optax.stateless_with_tree_map(lambda u, p: u * max(1.0, p.shape[-1] / p.shape[-2]) ** 0.5),
+            optax.stateless_with_tree_map(lambda u, p: u * self._scale(p.shape)),
             optax.add_decayed_weights(self.weight_decay),
             optax.scale_by_learning_rate(schedule),
         )
