@@ -13,7 +13,8 @@ import numpy as np
 from jaxpt import config as configs
 from jaxpt.config import Config
 from jaxpt.data.parts import chosen_task
-from jaxpt.data.tasks.base import Answer, LocatedRow, Task
+from jaxpt.data.tasks.base import Answer, LocatedRow, Task, names_of
+from jaxpt.data.tasks.multi_label import PredictedLabels
 from jaxpt.errors import UserError, listed
 from jaxpt.inference import prediction_files
 from jaxpt.inference.predictor import RunPredictor, check_task
@@ -85,9 +86,9 @@ def predict(
     report = _to_stderr if to is None else say
     if average:
         answers = _predict_together(predictor, path, average, rows, overrides, report)
-    elif task.kind == "classification":
+    elif task.kind in ("classification", "multi_label"):
         answers = list(answers)
-        _report_metrics(path, task, rows, answers, report)
+        report_metrics(path, task, rows, answers, report)
     records = prediction_files.to_records(task, rows, answers, top_k or TOP_K, prediction_files.is_table(to))
     if not checkpoint.is_primary():
         collections.deque(records, maxlen=0)
@@ -155,7 +156,7 @@ def _predict_together(
     answers_by_run = [list(predictor(rows)) for predictor in predictors]
     means = [_mean(answers) for answers in zip(*answers_by_run, strict=True)]
     for name, answers in zip([*paths, f"mean of {len(paths)}"], [*answers_by_run, means], strict=True):
-        _report_metrics(name, first.config.task, rows, answers, report)
+        report_metrics(name, first.config.task, rows, answers, report)
     return means
 
 
@@ -213,29 +214,47 @@ def _mean(answers: Sequence[dict[str, Any]]) -> Answer:
     return {"label": labels[int(means.argmax())], "probabilities": dict(zip(labels, means.tolist()))}
 
 
-def _report_metrics(
+def report_metrics(
     name: str, task: Task, rows: Sequence[LocatedRow], answers: Sequence[Answer], report: Report
 ) -> None:
-    """Says the task's metrics of answers; nothing where a row has no label, or several rows are scored together.
+    """Says the task's metrics of answers; nothing where rows have no labels, or several rows are scored together.
 
     Args:
       name: of what answered.
-      task: of classification.
+      task: of classification, or of multi_label.
       rows: the rows.
       answers: to each of them.
       report: is given a line.
     """
-    if not rows or task.group is not None or any(row.row.values.get(task.label) in (None, "") for row in rows):
+    if not _are_labelled(task, rows) or getattr(task, "group", None) is not None:
         return
     try:
         targets = [task.target(row.row, row.where) for row in rows]
     except UserError as error:
         report(f"{name}: no metrics: {error}")
         return
-    places = {label: index for index, label in enumerate(task.shown)}
-    predictions = [places.get(answer["label"], -1) for answer in answers]
+    predictions = [_prediction(task, answer) for answer in answers]
     scores = {name: x for metric in task.scored for name, x in task.score(predictions, targets, metric).items()}
     report(f"{name}: {'  '.join(f'{metric} {score:.4f}' for metric, score in scores.items())}")
+
+
+def _are_labelled(task: Task, rows: Sequence[LocatedRow]) -> bool:
+    """True if there are rows and each has a label. Some of multi_label have none: there one has, and all have the
+    columns."""
+    columns = names_of(task.label)
+    has_label = [any(row.row.values.get(name) not in (None, "", []) for name in columns) for row in rows]
+    if task.kind == "multi_label":
+        return any(has_label) and all(row.row.values.keys() >= set(columns) for row in rows)
+    return bool(rows) and all(has_label)
+
+
+def _prediction(task: Task, answer: Answer) -> Any:
+    """What `Task.score` takes, from an answer."""
+    if task.kind == "multi_label":
+        labels = PredictedLabels(int(label in answer["labels"]) for label in task.shown)
+        labels.probabilities = np.array([answer["probabilities"][label] for label in task.shown])
+        return labels
+    return task.shown.index(answer["label"]) if answer["label"] in task.shown else -1  # a text may be no label
 
 
 def _submit(config: Config, run_dir: Path, step: int, file: str, out: str) -> None:

@@ -10,9 +10,11 @@ import pytest
 import jaxpt
 from jaxpt.cli import main
 from jaxpt.data import tables
+from jaxpt.data.tasks.base import LocatedRow
+from jaxpt.data.tasks.multi_label import MultiLabelTask
 from jaxpt.errors import UserError
 from jaxpt.hf import convert
-from jaxpt.inference.predict import check_top_k, predict
+from jaxpt.inference.predict import check_top_k, predict, report_metrics
 from jaxpt.train import checkpoint
 from jaxpt.train.loop import train
 from tests import fine_tuning
@@ -212,6 +214,26 @@ def test_a_new_head_for_other_labels(run, tmp_path, capsys):
         assert train(config.model_copy(update={"train": config.train.model_copy(update={"steps": 1})})) == 0
         said = capsys.readouterr().out
         assert ("new: heads/classes" in said) == is_new
+
+
+def test_the_metrics_of_several_labels_are_said_where_rows_have_them():
+    """A row may have none, but not all rows."""
+    task = MultiLabelTask(labels=("a", "b"), metrics=("micro_f1", "exact_match", "average_precision"))
+    answers = [
+        {"labels": ["a"], "probabilities": {"a": 0.9, "b": 0.3}},
+        {"labels": [], "probabilities": {"a": 0.1, "b": 0.2}},
+    ]
+
+    def said(*values):
+        lines = []
+        rows = [LocatedRow(tables.Row(n, value), f"line {n}", (0, n)) for n, value in enumerate(values)]
+        report_metrics("run", task, rows, answers, lines.append)
+        return lines
+
+    wanted = "run: micro_f1 0.6667  exact_match 0.5000  average_precision 1.0000"
+    assert said({"label": "a|b"}, {"label": ""}) == [wanted]
+    assert said({"label": "a|c"}, {"label": ""})[0].startswith("run: no metrics: line 0")
+    assert said({"label": ""}, {"label": None}) == said({}, {}) == said({"label": "a"}, {}) == []
 
 
 def test_top_k_is_refused_where_it_has_no_effect():
