@@ -98,17 +98,17 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
     epoch = time.time() - (time.monotonic() - begun)  # that clock may be set while the run is under way
     timings.mark("Python, the recipe, imports of JAX and Orbax")
     say(f"jaxpt train: {config.model.kind} · {config.objective.kind} · {config.train.steps} steps → {config.run_dir}")
-    steps, starts = config.train.steps, configs.phase_starts(config)
+    steps, starts, run_dir = config.train.steps, configs.phase_starts(config), Path(config.run_dir)
     say("\n".join(configs.phase_lines(config)))
     compiler.enable_compilation_cache()
     teachers.find_all(config)
     preflight.check(config)
     config = run_dirs.with_own_warmup(config)
-    run_dir = Path(config.run_dir)
     for key, was, now in moved(config):
         say(f"{key} was {was}, is {now}: the run resumes if the files there are the same")
     setup = teachers.attach(state.setup(config, asked=asked), say)
     corruption.check(setup)
+    preflight.refuse_to_begin(config, trainable.idle_multipliers(config.optimizer, setup.layout))
     for line in trainable.lines(config, setup.layout):
         say(line)
     phases = [setup.for_phase(phase, index) for index, phase in enumerate(configs.phase_configs(config))]

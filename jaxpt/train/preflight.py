@@ -61,7 +61,7 @@ def check_recipe(config: Config) -> None:
         phase.model.check_length(phase.data.length)
         checks.check(phase)
         checks.check_held_out(phase)
-        _refuse_to_begin(phase, phase.objective.missing_positions(phase.model, phase.data.length))
+        check_positions(phase)
         check_repeated_files(phase)
     _check_evaluators(config)
     _note_unranked_checkpoints(config)
@@ -73,6 +73,16 @@ def check_recipe(config: Config) -> None:
         _check_origin(config, Path(config.init_from.path))
 
 
+def check_positions(phase: Config) -> None:
+    """Raises UserError where a position table is too short for the targets, or a generator's for the text; notes it of
+    a run with a checkpoint.
+
+    Args:
+      phase: the run's configuration in one phase.
+    """
+    refuse_to_begin(phase, phase.objective.missing_positions(phase.model, phase.data.length))
+
+
 def check_repeated_files(phase: Config) -> None:
     """Raises UserError where two paths of a list name one file; notes it of a run with a checkpoint.
 
@@ -80,7 +90,7 @@ def check_repeated_files(phase: Config) -> None:
       phase: the run's configuration in one phase.
     """
     if line := checks.repeated_file(phase):
-        _refuse_to_begin(phase, [line])
+        refuse_to_begin(phase, [line])
 
 
 def _check_evaluators(config: Config) -> None:
@@ -141,8 +151,13 @@ def _check_effects(config: Config) -> None:
             f"optimizer.layer_decay_offset: {optimizer.layer_decay_offset} changes no rate, since "
             "optimizer.layer_decay is null; set optimizer.layer_decay, or optimizer.layer_decay_offset=0"
         )
+    if optimizer.decay_multipliers and not optimizer.weight_decay:
+        idle.append(
+            "optimizer.decay_multipliers: changes no decay, since optimizer.weight_decay is 0; set "
+            "optimizer.weight_decay, or optimizer.decay_multipliers={}"
+        )
     of_model = _idle_settings_of_model(config)
-    _refuse_to_begin(config, idle if config.init_from else [*idle, *of_model])
+    refuse_to_begin(config, idle if config.init_from else [*idle, *of_model])
     for line in dict.fromkeys(of_model) if config.init_from else ():
         errors.note(line)
 
@@ -153,9 +168,14 @@ def _idle_settings_of_model(config: Config) -> list[str]:
     return [line for line in first if all(line in lines for lines in later)]
 
 
-def _refuse_to_begin(config: Config, problems: Iterable[str]) -> None:
+def refuse_to_begin(config: Config, problems: Iterable[str]) -> None:
     """Raises UserError with the first problem; notes all of them of a run with a checkpoint, which an earlier version
-    let begin."""
+    let begin.
+
+    Args:
+      config: the run's configuration.
+      problems: a line for each.
+    """
     for line in dict.fromkeys(problems):
         if not run_dir.has_checkpoint(Path(config.run_dir)):
             raise UserError(line)
@@ -164,7 +184,7 @@ def _refuse_to_begin(config: Config, problems: Iterable[str]) -> None:
 
 def _check_origin(config: Config, path: Path) -> None:
     """Raises UserError where the weights to start from are not there, of another family, or read text the other way."""
-    origin = path.parent.parent if path.parent.name == "checkpoints" else path
+    origin = run_dir.of(path)
     hub.local(path, key="init_from.path")
     if (origin / "config.yaml").is_file():
         theirs = configs.load(origin)

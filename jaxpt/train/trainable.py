@@ -55,7 +55,7 @@ class Layout:
         return {path: np.any([masks[path] for masks in self.masks], axis=0) for path in self.tree}
 
     def groups(self, stage: int) -> list[optimizers.Group]:
-        """The groups of the optimizer: a parameter's state begins where it is first trained; none where all is alike.
+        """The groups of the optimizer: a parameter's state begins anew where it is opened; none where all is alike.
 
         Their names do not depend on the stage, so that states are found again in the next one.
         """
@@ -245,6 +245,17 @@ def _rates(config: OptimizerConfig, tree: Mapping[str, Leaf]) -> Vectors | None:
             above = above + config.layer_decay_offset
         factors[path] = factors[path] * (config.layer_decay or 1.0) ** above
     return factors
+
+
+def idle_multipliers(config: OptimizerConfig, layout: Layout) -> list[str]:
+    """A line for each pattern of `rate_multipliers` and `decay_multipliers` that holds for frozen parameters alone."""
+    ever, problems = layout.ever_trained(), []
+    for name in ("rate_multipliers", "decay_multipliers"):
+        for pattern, _ in getattr(config, name):
+            held = patterns.select(pattern, layout.tree, f"optimizer.{name}")
+            if not any((held[path] & mask).any() for path, mask in ever.items()):
+                problems.append(f"optimizer.{name}: {pattern!r} matches no trained parameter; remove it")
+    return problems
 
 
 # ---- report ---------------------------------------------------------------------------------------------------------

@@ -134,6 +134,10 @@ CASES = {
     "offset without decay": (
         ["optimizer.layer_decay_offset=2"], "optimizer.layer_decay_offset: 2 changes no rate, since optimizer.layer_d"
     ),
+    "multipliers without decay": (
+        ["optimizer.weight_decay=0", "optimizer.decay_multipliers={'*/kernel': 0}"],
+        "optimizer.decay_multipliers: changes no decay, since optimizer.weight_decay is 0; set optimizer.weight_decay",
+    ),
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from jaxpt import config as configs
 from jaxpt.cli import evaluate
 from jaxpt.errors import UserError
 from jaxpt.models import parts
-from jaxpt.train import flops, initial, optimizers, state, step, trainable, weights
+from jaxpt.train import flops, initial, loop, optimizers, state, step, trainable, weights
 from tests import families, grids
 from tests.runs import assert_bit_equal, final
 
@@ -321,6 +321,36 @@ def test_patterns_of_an_optimizer_may_be_of_a_later_phase(optimizer):
 def test_wrong_patterns_are_named(sections, said):
     with pytest.raises(UserError, match=said):
         state.setup(config(**sections))
+
+
+def test_multipliers_of_frozen_parameters_alone_are_found():
+    """Of what no stage trains; low-rank adapters have paths of their own."""
+
+    def problems(rates, decays=(), **train):
+        optimizer = {"rate_multipliers": dict.fromkeys(rates, 0.1), "decay_multipliers": dict.fromkeys(decays, 0.0)}
+        given = config(optimizer=optimizer, train=train)
+        network = given.objective.network(given.model)
+        layout = trainable.layout(given, network.shapes(), network.logical_axes())
+        return trainable.idle_multipliers(given.optimizer, layout)
+
+    def line(key, pattern):
+        return f"optimizer.{key}: {pattern!r} matches no trained parameter; remove it"
+
+    phases = [{"steps": 5, "set": {"train.trainable": ["model/decoder[1:]"]}}, {"set": {"train.trainable": ["*embed"]}}]
+    assert problems(
+        ["model/decoder[0]", "model/decoder[:2]", "*/bias", "*/table"], ["model/final_norm", "model"], phases=phases
+    ) == [line("rate_multipliers", "model/decoder[0]"), line("decay_multipliers", "model/final_norm")]
+    assert problems(["model/decoder[0]", "adapter/model/decoder[0]"], lora={}) == [
+        line("rate_multipliers", "model/decoder[0]")
+    ]
+
+
+def test_a_run_with_multipliers_of_frozen_parameters_alone_does_not_begin(tmp_path):
+    optimizer = {"rate_multipliers": {"model/decoder[0]": 0.1}}
+    given = config(trainable=["model/final_norm"], optimizer=optimizer, run_dir=str(tmp_path / "run"))
+    with pytest.raises(UserError, match=r"optimizer\.rate_multipliers: 'model/decoder\[0\]' matches no trained param"):
+        loop.train(given)
+    assert not (tmp_path / "run").exists()
 
 
 def test_wrong_factors_are_named():
