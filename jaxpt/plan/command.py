@@ -16,6 +16,7 @@ from jaxpt.plan.decode import DecodeResult, Shape
 from jaxpt.plan.program import PlanResult, Target
 from jaxpt.plan.topologies import Topology
 from jaxpt.runtime.progress import display, track
+from jaxpt.train import preflight
 
 
 def plan(
@@ -49,6 +50,8 @@ def plan(
     where, chips = _where(config, topology, slices, searching > 0)
     if save is not None and chips is not None and chips.machine is not None:
         raise UserError("--save: kernels for GPUs are tuned on one; save the step there, with plan.topology=null")
+    for phase_config in configs.phase_configs(config):
+        preflight.check_positions(phase_config)
     if searching:
         _search(config, where, chips, searching, as_json)
         return

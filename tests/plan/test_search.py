@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from jaxpt import config as configs
 from jaxpt.config import AXES
 from jaxpt.errors import UserError
 from jaxpt.parallel import mesh as meshes
@@ -219,6 +220,18 @@ def test_search_prints_what_differs_from_the_recipe(compiler, capsys):
     out = capsys.readouterr().out
     assert "mesh.data=16 mesh.fsdp=1" in out  # not hidden: the recipe has others
     assert "rows a device" in out and "bounds it" in out
+
+
+def test_targets_beyond_a_position_table_are_refused(compiler, tmp_path):
+    """As by a run: they would be clipped to its last row."""
+    seen = compiler(state=2, temporaries=16)
+    sizes = {"vocab_size": 200, "layers": 1, "embed_dim": 32, "heads": 4, "mlp_dim": 64, "max_positions": 32}
+    objective = {"kind": "salient_spans", "targets_length": 64}
+    tree = families.tree("t5", run_dir=str(tmp_path / "run"))
+    recipe = configs.build(tree | {"model": {"kind": "bart", **sizes}, "objective": objective})
+    with pytest.raises(UserError, match="targets of 64 tokens are beyond the position table"):
+        command.plan(recipe, "v5e:4x4")
+    assert not seen
 
 
 def test_search_wants_a_topology():
