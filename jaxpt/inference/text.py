@@ -8,11 +8,10 @@ from __future__ import annotations
 import codecs
 import collections
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.data.tokenizers.base import Tokenizer, cached_method
 from jaxpt.decode.engine import Engine, Generated, Prompt
 from jaxpt.decode.options import Options, StopStrings
 
@@ -283,7 +282,7 @@ def unfinished(run: bytes) -> int:
     return 0
 
 
-@functools.cache
+@cached_method
 def _word(tokenizer: Tokenizer) -> list[int]:
     """An id whose text is letters; none where the vocabulary has no such id."""
     ids = range(tokenizer.vocabulary.size)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -34,6 +34,23 @@ SPECIALS = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
+
+
+_CACHED = "_cached"
+"""Attribute of a tokenizer with the results of its cached methods."""
+
+
+def cached_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`functools.cache` of a tokenizer's method, or of a function of a tokenizer: its results are freed with it."""
+
+    @functools.wraps(method)
+    def cached(self: Any, *args: Any) -> Any:
+        results, key = vars(self).setdefault(_CACHED, {}), (method.__qualname__, *args)
+        if key not in results:
+            results[key] = method(self, *args)
+        return results[key]
+
+    return cached
 
 
 class Encoded(NamedTuple):
@@ -80,6 +97,9 @@ class Tokenizer(abc.ABC):
     specials: Mapping[str, AddedToken | None] = MappingProxyType({})
     carried: Mapping[str, Any] = MappingProxyType({})
     of_config: Mapping[str, Any] = MappingProxyType({})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != _CACHED}
 
     @classmethod
     def planned(cls, config: TokenizerConfig, vocab_size: int) -> Vocabulary:
@@ -280,7 +300,7 @@ class Tokenizer(abc.ABC):
         """The piece of each id as the vocabulary has it, such as ["Ġthe", "▁the"]; each id has another one."""
         return self.tokens(ids)
 
-    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    @cached_method
     def spelled(self, i: int) -> bytes | None:
         """The bytes that an id stands for; b"" if `decode` leaves it out, None if it stands for text."""
         return self._spelled(i) if self._shown([i]) else b""
@@ -288,7 +308,7 @@ class Tokenizer(abc.ABC):
     def _spelled(self, i: int) -> bytes | None:
         return None
 
-    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    @cached_method
     def word_starts(self) -> np.ndarray:
         """Whether an id starts a word, or stands for no part of one: bool [ids].
 

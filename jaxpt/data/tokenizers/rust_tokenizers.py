@@ -15,7 +15,15 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from jaxpt.data.tokenizers import added_tokens, scripts, vocabulary_files
 from jaxpt.data.tokenizers.added_tokens import AddedToken
-from jaxpt.data.tokenizers.base import BART_TOKENS, BERT_TOKENS, END_OF_TEXT, SPECIALS, Encoded, Tokenizer
+from jaxpt.data.tokenizers.base import (
+    BART_TOKENS,
+    BERT_TOKENS,
+    END_OF_TEXT,
+    SPECIALS,
+    Encoded,
+    Tokenizer,
+    cached_method,
+)
 from jaxpt.data.tokenizers.declared import WITHOUT_CLASS, class_name
 from jaxpt.errors import UserError
 
@@ -167,7 +175,7 @@ class RustTokenizer(Tokenizer):
     def tokens(self, ids: Iterable[int]) -> list[str]:
         return [self._piece(int(i)) for i in ids]
 
-    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    @cached_method
     def _piece(self, i: int) -> str:
         piece = self._tokenizer.id_to_token(i)
         if piece is None or self.kind == "wordpiece":

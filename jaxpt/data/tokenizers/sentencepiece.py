@@ -20,7 +20,7 @@ from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import added_tokens, declared, scripts, vocabulary_files
 from jaxpt.data.tokenizers import sentencepiece_models as models
 from jaxpt.data.tokenizers.added_tokens import AddedToken, Finder
-from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Encoded, Tokenizer
+from jaxpt.data.tokenizers.base import DEFAULT_EXTRA_IDS, SPECIALS, Encoded, Tokenizer, cached_method
 from jaxpt.data.tokenizers.sentencepiece_styles import PLAIN, STYLES, XLM_R_STARTS, Style, style_of
 from jaxpt.errors import UserError
 
@@ -183,7 +183,7 @@ class SentencePieceTokenizer(Tokenizer):
             encodings.append((ids, np.concatenate(spans)))
         return encodings
 
-    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    @cached_method
     def _finder(self, special: bool) -> Finder | None:
         """Finds added tokens in a text, `special` ones also or not; None where there are none."""
         tokens = {token.content: token for token in self._read}
@@ -219,7 +219,7 @@ class SentencePieceTokenizer(Tokenizer):
                 at = match.end
         return parts
 
-    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    @cached_method
     def _gaps(self, prefix: bool) -> re.Pattern[str]:
         """Matches where a text lacks the space before a sentinel: the model's pieces start with it."""
         spec = self._proto.normalizer_spec
@@ -276,7 +276,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _spelled(self, i: int) -> bytes | None:
         return scripts.fallback_byte(self._sp.id_to_piece(i)) if self._sp.is_byte(i) else None
 
-    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    @cached_method
     def _written(self) -> dict[str, int]:
         control = [*filter(self._sp.is_control, range(self.vocabulary.size)), self._sp.unk_id()]
         added_ids = dict(self.vocabulary.added)

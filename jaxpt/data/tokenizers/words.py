@@ -13,7 +13,6 @@ of ELMo's published code.
 from __future__ import annotations
 
 import collections
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from tokenizers import models, trainers
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.tokenizers import vocabulary_files
-from jaxpt.data.tokenizers.base import Tokenizer
+from jaxpt.data.tokenizers.base import Tokenizer, cached_method
 from jaxpt.data.tokenizers.rust_tokenizers import bert_steps
 from jaxpt.errors import UserError
 
@@ -164,7 +163,7 @@ class Words(Tokenizer):
     def tokens(self, ids: Iterable[int]) -> list[str]:
         return [self.words[i] if 0 <= i < len(self.words) else f"<{i}>" for i in map(int, ids)]
 
-    @functools.cache  # noqa: B019 (a tokenizer lives as long as the program)
+    @cached_method
     def word_starts(self) -> np.ndarray:
         return np.ones(self.vocabulary.size, bool)
 

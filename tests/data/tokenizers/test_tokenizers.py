@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import io
 import json
 import os
@@ -6,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+import weakref
 from pydoc_data.topics import topics
 
 import pytest
@@ -85,6 +87,19 @@ def test_other_processes_are_given_it(trained):
         other = pickle.loads(pickle.dumps(one))
         assert other.digest() == one.digest() and other.vocabulary == one.vocabulary
         assert other.encode_batch([*SAMPLES, "a<tool>b"]) == one.encode_batch([*SAMPLES, "a<tool>b"])
+
+
+def test_a_tokenizer_is_freed(trained):
+    """With all that was asked of it once; what it remembers is no part of it elsewhere."""
+    _, out = trained
+    tokenizer = tokenizers.load(out)
+    assert tokenizer.word_starts() is tokenizer.word_starts() and tokenizer.tokens([5])
+    assert tokenizer.spelled(5) == tokenizer.spelled(5) and tokenizer.encode("a <extra_id_0> b", special=True)
+    assert vars(pickle.loads(pickle.dumps(tokenizer))).keys() == vars(tokenizer).keys() - {"_cached"}
+    freed = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert freed() is None
 
 
 def test_batch_equals_one_by_one(trained):
