@@ -20,9 +20,10 @@ from jaxpt.runtime import packages
 SECONDS = 10.0
 """Until the hub counts as not reachable."""
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
-_VOCABULARY = ("*.json", "*.jsonl", "*.txt", "*.model", "*.jinja", "*.vocab", "*.bpe")
-"""Configuration, vocabulary and chat templates. Weights come on top."""
-_NESTED = ("*/*",)
+_VOCABULARY = ("*.json", "*.jsonl", "*.txt", "*.model", "*.vocab", "*.bpe")
+"""Configuration and vocabulary. Chat templates and weights come on top."""
+_TEMPLATE, _NAMED_TEMPLATES = "chat_template.jinja", "additional_chat_templates/*.jinja"
+_NESTED = tuple(f"*/{pattern}" for pattern in (*_VOCABULARY, "*.safetensors", "*.bin"))
 """Folders of other formats (onnx, coreml, original) stay where they are."""
 
 
@@ -86,8 +87,8 @@ def _snapshot(name: str, revision: str | None, weights: bool) -> Path:
     wanted: dict[str, Any] = {"revision": revision, "ignore_patterns": list(_NESTED)}
     try:
         info = huggingface_hub.HfApi().model_info(name, revision=revision, timeout=SECONDS)
-        files = [file.rfilename for file in info.siblings or ()]
-        patterns = [*_VOCABULARY, *(_weights(files) if weights else ())]
+        files = [file.rfilename for file in info.siblings or () if "/" not in file.rfilename]
+        patterns = [*_VOCABULARY, _TEMPLATE, _NAMED_TEMPLATES, *(_weights(files) if weights else ())]
         directory = Path(huggingface_hub.snapshot_download(name, **wanted, allow_patterns=patterns))
         if revision != directory.name:
             errors.note(f"{title}: revision {directory.name}; to stay with it: {name}@{directory.name}")
@@ -105,9 +106,9 @@ def _snapshot(name: str, revision: str | None, weights: bool) -> Path:
 
 
 def _cached(library: Any, name: str, title: str, wanted: dict[str, Any], error: Exception, weights: bool) -> Path:
-    """What an earlier download has left, where the hub does not answer."""
+    """What an earlier download has left, where the hub does not answer; named templates, if it has them."""
     for tensors in ("*.safetensors", "*.bin") if weights else ("",):
-        patterns = [*_VOCABULARY, *filter(None, [tensors])]
+        patterns = [*_VOCABULARY, _TEMPLATE, *filter(None, [tensors])]
         try:
             directory = library.snapshot_download(name, local_files_only=True, allow_patterns=patterns, **wanted)
         except OSError:  # the cache has none, or not all of it

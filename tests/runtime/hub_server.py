@@ -38,13 +38,14 @@ def serve(models):
                 return self.reply(404, {"X-Error-Code": "RevisionNotFound"}, b"")
             directory, sha = Path(models[name][revision]), COMMITS[revision]
             if is_api:
-                files = sorted(directory.iterdir())
+                files = {str(file.relative_to(directory)): file for file in sorted(directory.rglob("*.*"))}
                 if parts[4:5] == ["tree"]:
                     answer = [
-                        {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": "0"} for file in files
+                        {"type": "file", "path": path, "size": file.stat().st_size, "oid": "0"}
+                        for path, file in files.items()
                     ]
                 else:
-                    answer = {"id": name, "sha": sha, "siblings": [{"rfilename": file.name} for file in files]}
+                    answer = {"id": name, "sha": sha, "siblings": [{"rfilename": path} for path in files]}
                 return self.reply(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
             content = (directory / "/".join(parts[4:])).read_bytes()
             etag = f'"{hashlib.sha256(content).hexdigest()}"'

@@ -61,6 +61,25 @@ def test_a_vocabulary_needs_no_weights(server):
     ]  # fmt: skip
 
 
+def test_of_the_folders_that_of_named_chat_templates_alone(server, monkeypatch, tmp_path):
+    """A hub that is read without a network does not miss those that an earlier download left out."""
+    served = tmp_path / "files"
+    for name in ("additional_chat_templates/tool_use.jinja", "onnx/config.json", "onnx/chat_template.jinja"):
+        (served / name).parent.mkdir(exist_ok=True)
+        (served / name).write_text(name)
+    (served / "chat_template.jinja").write_text("plain")
+    (served / "model.safetensors").rename(served / "onnx" / "model.safetensors")
+    directory = hub.local("lab/tiny")
+    wanted = [
+        "additional_chat_templates/tool_use.jinja", "chat_template.jinja", "config.json", "pytorch_model.bin",
+        "tokenizer.json",
+    ]  # fmt: skip
+    assert sorted(str(file.relative_to(directory)) for file in directory.rglob("*.*")) == wanted
+    (directory / wanted[0]).unlink()
+    use(monkeypatch, "http://127.0.0.1:9", tmp_path / "cache")
+    assert hub.local("lab/tiny") == directory
+
+
 def test_the_cache_serves_where_the_hub_cannot_be_reached(server, monkeypatch, tmp_path):
     directory = hub.local("lab/tiny")
     use(monkeypatch, "http://127.0.0.1:9", tmp_path / "cache")
