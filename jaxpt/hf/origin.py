@@ -41,16 +41,25 @@ def keep(source: Path, run_dir: Path) -> None:
     files.write_checksums(run_dir / FOLDER)
 
 
+def run_dir_of(path: str | Path) -> Path | None:
+    """The run of RUN_DIR or RUN_DIR/checkpoints/STEP; None of a directory in Hugging Face's form, wherever it is."""
+    path = Path(path)
+    has_checkpoints = (path / "checkpoints").is_dir()
+    if (path / CONFIG).is_file() and not has_checkpoints:
+        return None
+    if path.parent.name == "checkpoints" and path.name.isdigit():  # as `checkpoint.named_step`
+        return path.parents[1]
+    return path if has_checkpoints or (path / "config.yaml").is_file() else None
+
+
 def folder_of(path: str | Path) -> Path:
     """Where the files of a model are: the directory itself, or the folder of the run.
 
     Args:
       path: RUN_DIR, RUN_DIR/checkpoints/STEP, or a directory in Hugging Face's form.
     """
-    path = Path(path)
-    run_dir = path.parents[1] if path.parent.name == "checkpoints" else path
-    is_run = run_dir != path or (path / "checkpoints").is_dir() or (path / "config.yaml").is_file()
-    return run_dir / FOLDER if is_run else path
+    run_dir = run_dir_of(path)
+    return Path(path) if run_dir is None else run_dir / FOLDER
 
 
 def read(folder: Path, name: str) -> dict[str, Any] | None:

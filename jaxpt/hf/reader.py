@@ -107,8 +107,8 @@ def carry(config: Config, vocabulary: Vocabulary) -> None:
     source, path = hub.local(config.init_from.path).absolute(), config.data.tokenizer.path
     if not (origin.folder_of(source) / origin.CONFIG).is_file():
         return
-    run_dir = source.parents[1] if source.parent.name == "checkpoints" else source
-    is_theirs = path is not None and hub.local(path).absolute().is_relative_to(run_dir)
+    place = origin.run_dir_of(source) or source
+    is_theirs = path is not None and hub.local(path).absolute().is_relative_to(place)
     is_theirs = is_theirs or config.init_from.vocabulary == "mean"  # which extends theirs: their ids stay
     eos = None if config.model.family == "encoder" else vocabulary.eos
     begins = decoder_start(config, vocabulary)

@@ -37,6 +37,17 @@ def test_where_the_files_are(source, tmp_path):
     assert "config.json: is missing or was changed" in files.damage(run / origin.FOLDER)
 
 
+@pytest.mark.parametrize("name", ["xlm-roberta-base", "1000"])
+def test_a_folder_of_models_may_be_called_checkpoints(name, source, tmp_path):
+    model = tmp_path / "checkpoints" / name
+    model.parent.mkdir()
+    source.rename(model)
+    assert origin.run_dir_of(model) is None and origin.folder_of(model) == model
+    assert carried(model, tmp_path / "a") == (CONFIG, SETTINGS)
+    assert origin.folder_of(model.parent / "t5x") == model.parent / "t5x"
+    assert origin.run_dir_of(model.parent / "7") == tmp_path
+
+
 def test_training_takes_the_files_over(source, tmp_path):
     assert carried(source, tmp_path / "a") == (CONFIG, SETTINGS)
     # From a run that started so, too; what a run has is not written again.
