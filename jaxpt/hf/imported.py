@@ -86,13 +86,16 @@ def task_of(source: hf.Source) -> dict[str, Any] | None:
     Returns:
       Plain values; None for a class that is not fine-tuned.
 
+    Raises:
+      UserError: a regression of several numbers, which no task here has.
+
     Example:
       >>> task_of(open_directory("downloads/finbert"))
       {'kind': 'classification', 'labels': ['positive', 'negative', 'neutral']}
     """
     heads = source.network.heads
-    name = classes.name_of(heads)
-    labels = list(source.labels or (f"LABEL_{i}" for i in range(classes.outputs_of(heads))))
+    name, outputs = classes.name_of(heads), classes.outputs_of(heads)
+    labels = list(source.labels or (f"LABEL_{i}" for i in range(outputs)))
     match name:
         case None:
             return None
@@ -103,6 +106,11 @@ def task_of(source: hf.Source) -> dict[str, Any] | None:
         case "tags":
             return {"kind": "tagging", "labels": labels}
     kind = next(kind for kind, problem in PROBLEMS.items() if problem == source.problem)
+    if kind == "regression" and outputs != 1:
+        raise UserError(
+            f"{source.directory}: config.json: num_labels: {outputs} with problem_type regression is not supported, "
+            "only 1: a task has one number per row"
+        )
     return {"kind": kind} if kind == "regression" else {"kind": kind, "labels": labels}
 
 

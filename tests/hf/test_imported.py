@@ -67,6 +67,14 @@ def test_a_problem_that_transformers_has_not(tmp_path):
         imported.task_of(directory.open_directory(tmp_path))
 
 
+def test_a_regression_of_several_numbers_is_refused(tmp_path, capsys):
+    saved(tmp_path / "hf", "classes", 3, problem="regression")
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 2
+    message = capsys.readouterr().err
+    assert "hf: config.json: num_labels: 3 with problem_type regression is not supported, only 1" in message
+    assert len(message.splitlines()) == 1 and [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
 def test_two_labels_of_one_name_are_told(tmp_path, capsys):
     edit(saved(tmp_path / "hf", "classes", 2), id2label={"0": "same", "1": "same"})
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 2
