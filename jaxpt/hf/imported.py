@@ -133,7 +133,7 @@ def recipe(
       overrides: `key=value`.
 
     Raises:
-      UserError: an override names no key, has a wrong value, or changes the parameters.
+      UserError: an override names no key, has a wrong value, or changes the parameters; no run has these parameters.
     """
     model = network.config
     tree: dict[str, Any] = {
@@ -147,8 +147,9 @@ def recipe(
     for item in overrides:
         override(tree, origin, item)
     config = configs.build(tree, lambda key: origin_of(key, origin, run_dir))
-    if overrides and config.objective.network(config.model).shapes() != network.shapes():
-        raise UserError(f"command line: {' '.join(overrides)}: the model has other parameters than the imported one")
+    if config.objective.network(config.model).shapes() != network.shapes():
+        of_run = f"command line: {' '.join(overrides)}: the" if overrides else f"weights: a {config.objective.kind}"
+        raise UserError(f"{of_run} model has other parameters than the imported one")
     return config
 
 

@@ -75,6 +75,15 @@ def test_a_regression_of_several_numbers_is_refused(tmp_path, capsys):
     assert len(message.splitlines()) == 1 and [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
+def test_a_class_that_no_run_has_is_refused(tmp_path, capsys):
+    """A span has a first and a last token."""
+    saved(tmp_path / "hf", "span", 3)
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 2
+    message = capsys.readouterr().err
+    assert "weights: a question_answering model has other parameters than the imported one" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
 def test_two_labels_of_one_name_are_told(tmp_path, capsys):
     edit(saved(tmp_path / "hf", "classes", 2), id2label={"0": "same", "1": "same"})
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 2
