@@ -235,13 +235,16 @@ def differences(
     return out
 
 
-def verify(directory: str | Path, network: Network | None = None, params: Any = None) -> dict[str, Difference]:
+def verify(
+    directory: str | Path, network: Network | None = None, params: Any = None, ignore: Sequence[str] = ()
+) -> dict[str, Difference]:
     """Loads a directory with `transformers` and jaxpt, and compares the outputs on random tokens in float32.
 
     Args:
       directory: a Hugging Face directory.
       network: the jaxpt network; by default loaded from the directory.
       params: its parameters.
+      ignore: keys of config.json to ignore where the network is loaded.
 
     Returns:
       {output: difference}.
@@ -256,7 +259,7 @@ def verify(directory: str | Path, network: Network | None = None, params: Any = 
     except ModuleNotFoundError as error:
         raise UserError(f"--verify requires {error.name}: {packages.install_command('parity')}") from None
     if network is None:
-        network, params = load(directory)
+        network, params = load(directory, ignore=ignore)
     family = family_of(network.config, read_config(Path(directory))[0]["model_type"])
     network = family.network(network.config.model_copy(update={"dtype": "float32"}), network.heads)
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)

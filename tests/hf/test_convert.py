@@ -245,6 +245,19 @@ def test_a_failed_comparison_is_an_error_and_leaves_nothing(source, tmp_path, ca
         assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.parity
+def test_a_key_that_an_import_ignored_is_ignored_by_the_comparison_of_its_export(source, tmp_path, capsys):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    shutil.copytree(source("bert")[0], tmp_path / "hf")
+    file = tmp_path / "hf" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"of_a_fork": 3}))
+    assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--ignore", "of_a_fork"]) == 0
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--verify"]) == 0, capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["of_a_fork"] == 3
+    assert "outputs equal Hugging Face's within rounding" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_an_imported_directory_evaluates(source, texts, tmp_path, capsys):
     convert.import_weights(source("gpt2")[0], tmp_path / "run")
