@@ -30,10 +30,13 @@ MOST_CHOICES = 4
 
 
 def base_of(adapter: Path, base: str | Path | None) -> Path:
-    """Directory of the model that an adapter is for."""
-    named = base or peft.settings_of(adapter).get("base_model_name_or_path")
+    """Directory of the model that an adapter is for: `base`, or the one that it names, in that revision."""
+    settings = {} if base else peft.settings_of(adapter)
+    named, revision = base or settings.get("base_model_name_or_path"), settings.get("revision")
     if named is None:
         raise UserError(f"{adapter}: does not say its base model; name it with --base DIR")
+    if revision not in (None, "", "main") and (of_hub := hub.parse(named)) is not None and of_hub[1] is None:
+        named = f"{named}@{revision}"
     try:
         directory = hub.local(named)
     except UserError as error:

@@ -29,7 +29,7 @@ from jaxpt.hf.table import Table
 from jaxpt.models import stored
 from jaxpt.models.heads import classes
 from jaxpt.models.network import Network
-from jaxpt.runtime import linear_regex
+from jaxpt.runtime import hub, linear_regex
 from jaxpt.train.lora import Factors
 
 PREFIX = "base_model.model."
@@ -45,12 +45,12 @@ _HEADS = {"SEQ_CLS": "classes", "TOKEN_CLS": "tags", "QUESTION_ANS": "span"}
 _WRAPPED = ("classifier", "score", "qa_outputs")
 """Modules of heads that peft saves as a whole, whatever `modules_to_save` says."""
 _READ = frozenset((
-    "peft_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern",
-    "alpha_pattern", "modules_to_save", "bias", "init_lora_weights", "ensure_weight_tying",
+    "peft_type", "base_model_name_or_path", "revision", "r", "lora_alpha", "lora_dropout", "use_rslora",
+    "rank_pattern", "alpha_pattern", "modules_to_save", "bias", "init_lora_weights", "ensure_weight_tying",
 ))  # fmt: skip
 """Keys of adapter_config.json that are read."""
 _HARMLESS = frozenset((
-    "task_type", "auto_mapping", "peft_version", "revision", "inference_mode", "target_modules", "exclude_modules",
+    "task_type", "auto_mapping", "peft_version", "inference_mode", "target_modules", "exclude_modules",
     "fan_in_fan_out", "layers_to_transform", "layers_pattern", "megatron_core", "qalora_group_size", "loftq_config",
     "eva_config", "corda_config", "lora_ga_config", "runtime_config",
 ))  # fmt: skip
@@ -94,7 +94,7 @@ def write(
       factors: {path of a matrix: its adapter}.
       trained: {path of another parameter: which of its layers were trained, bool [L] or []}; their modules are saved.
       params: {path: parameter} of the model with its adapter merged, read when asked for.
-      base: directory or name of the base model.
+      base: directory or name of the base model, as `init_from.path` has it.
       model_type: of the directory that the model came from.
 
     Raises:
@@ -132,10 +132,12 @@ def write(
         raise UserError(f"train.trainable: {both[0]} has a low-rank adapter, and is trained besides; peft has no such")
     whole = dict(mapping.tensors(params, table, network, saved))
     tensors |= {f"{PREFIX}{name}": x for name, x in whole.items()}
+    name, revision = (base and hub.parse(base)) or (base, None)
     settings = _sizes(config, parts) | {
         "peft_type": "LORA",
         "task_type": next((task for end, task in TASKS.items() if class_name.endswith(end)), None),
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": name,
+        "revision": revision,
         "lora_dropout": config.dropout,
         "target_modules": sorted(parts),
         "modules_to_save": sorted({_saved_as(name) for name in saved}) or None,
@@ -253,9 +255,10 @@ def _check_numbers(file: Path, settings: Mapping[str, Any]) -> None:
     def is_numbers(x: Any) -> bool:
         return x is None or (isinstance(x, dict) and all(map(is_number, x.values())))
 
-    base, modules = settings.get("base_model_name_or_path"), settings.get("modules_to_save")
+    modules = settings.get("modules_to_save")
     for key, expected, is_right in (
-        ("base_model_name_or_path", "a string", base is None or isinstance(base, str)),
+        ("base_model_name_or_path", "a string", isinstance(settings.get("base_model_name_or_path"), str | None)),
+        ("revision", "a string", isinstance(settings.get("revision"), str | None)),
         ("r", "a number", is_number(settings.get("r", 8))),
         ("lora_alpha", "a number", is_number(settings.get("lora_alpha", 8))),
         ("lora_dropout", "a number from 0 to 1", is_number(x := settings.get("lora_dropout") or 0.0) and 0 <= x <= 1),

@@ -135,6 +135,27 @@ def test_an_adapter_says_its_base_or_is_told_it(tmp_path):
     assert imported.base_of(tmp_path, tmp_path / "base") == tmp_path / "base"
 
 
+@pytest.mark.parametrize(
+    ("named", "revision", "wanted"),
+    [
+        ("lab/tiny", "step3000", "lab/tiny@step3000"),
+        ("lab/tiny", "main", "lab/tiny"),
+        ("lab/tiny", None, "lab/tiny"),
+        ("lab/tiny@b1", "step3000", "lab/tiny@b1"),  # as jaxpt wrote it before
+        ("downloads", "step3000", "downloads"),
+    ],
+)
+def test_an_adapter_says_the_revision_of_its_base(named, revision, wanted, tmp_path, monkeypatch):
+    settings = {"peft_type": "LORA", "base_model_name_or_path": named, "revision": revision}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    asked = []
+    monkeypatch.setattr(imported.hub, "local", lambda path: asked.append(path) or tmp_path)
+    monkeypatch.chdir(tmp_path)
+    imported.base_of(tmp_path, None)
+    imported.base_of(tmp_path, "other")
+    assert asked == [wanted, "other"]
+
+
 def test_there_and_back(tmp_path):
     labels = ("no", "maybe", "yes")
     saved(tmp_path / "hf", "classes", 3, labels=labels)

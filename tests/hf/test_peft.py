@@ -352,6 +352,19 @@ def test_what_peft_has_not_is_refused(family, path, said, tmp_path):
         written(tmp_path / "out", network, LoraConfig(), {path: peft.Factors(np.array(True), np.ones((200, 3)), 0)})
 
 
+def test_the_revision_of_a_base_has_a_key_of_its_own(tmp_path):
+    network, _, adapter = made("bert", tmp_path)
+    for base, wanted in (
+        ("google-t5/t5-small@df1b051", ["google-t5/t5-small", "df1b051"]),
+        ("google-t5/t5-small", ["google-t5/t5-small", None]),
+        ("runs/t5@home", ["runs/t5@home", None]),
+        (None, [None, None]),
+    ):
+        written(tmp_path / str(base).replace("/", "-"), network, LoraConfig(**SETTINGS), adapter, base)
+        keys = json.loads((tmp_path / str(base).replace("/", "-") / peft.CONFIG).read_text())
+        assert [keys["base_model_name_or_path"], keys["revision"]] == wanted
+
+
 def test_no_adapter_at_all_is_none_to_write(tmp_path):
     network, _, _ = made("bert", tmp_path)
     with pytest.raises(UserError, match=r"^train\.lora\.targets: none of them is in Hugging Face's class$"):
@@ -388,6 +401,7 @@ def test_what_peft_cannot_save_is_refused(tmp_path):
         ({"rank_pattern": {"query": 2}}, "query: lora_A has rank 3, but adapter_config.json says 2"),
         ({"rank_pattern": {"(": 2}}, "rank_pattern: '\\(': .*wants a regular expression of RE2"),
         ({"modules_to_save": "wte"}, "modules_to_save: wants a list of names, got 'wte'"),
+        ({"revision": 3}, "revision: wants a string, got 3"),
     ],
 )
 def test_other_kinds_of_adapters_are_refused(keys, said, tmp_path):
