@@ -39,7 +39,7 @@ TASKS = {
     "ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS",
     "ForQuestionAnswering": "QUESTION_ANS",
 }  # fmt: skip
-"""peft's name of a task, by the end of the class's name."""
+"""peft's name of a task, by the end of the class's name; of others (multiple choice) `auto_mapping` names the class."""
 _HEADS = {"SEQ_CLS": "classes", "TOKEN_CLS": "tags", "QUESTION_ANS": "span"}
 """Our head of each of peft's tasks that has one."""
 _WRAPPED = ("classifier", "score", "qa_outputs")
@@ -133,9 +133,12 @@ def write(
     whole = dict(mapping.tensors(params, table, network, saved))
     tensors |= {f"{PREFIX}{name}": x for name, x in whole.items()}
     name, revision = (base and hub.parse(base)) or (base, None)
+    task_type = next((task for end, task in TASKS.items() if class_name.endswith(end)), None)
+    of_class = {"base_model_class": class_name, "parent_library": "transformers"} if task_type is None else None
     settings = _sizes(config, parts) | {
         "peft_type": "LORA",
-        "task_type": next((task for end, task in TASKS.items() if class_name.endswith(end)), None),
+        "task_type": task_type,
+        "auto_mapping": of_class,
         "base_model_name_or_path": name,
         "revision": revision,
         "lora_dropout": config.dropout,
@@ -328,7 +331,11 @@ def saved_head(source: Path, family: Family) -> tuple[str, dict[str, tuple[int, 
     Returns:
       (name of our head, {their name: shape} of all tensors of the adapter); None: it saves no such head.
     """
-    head = _HEADS.get(str(settings_of(source).get("task_type")))
+    settings = settings_of(source)
+    head, of_class = _HEADS.get(str(settings.get("task_type"))), settings.get("auto_mapping")
+    if head is None and isinstance(of_class, dict):
+        heads = {task.name: name for name, task in family.tasks.items()}
+        head = heads.get(str(of_class.get("base_model_class")))
     if head not in family.tasks:
         return None
     tensors = files.Tensors(source, (WEIGHTS, "adapter_model.bin"))

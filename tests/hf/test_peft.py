@@ -186,11 +186,14 @@ def beside_a_backbone(directory, head):
     return flat(params)
 
 
-@pytest.mark.parametrize(("head", "kind"), [("classes", "classification"), ("tags", "tagging")])
+@pytest.mark.parametrize(
+    ("head", "kind"), [("classes", "classification"), ("tags", "tagging"), ("choice", "multiple_choice")]
+)
 def test_a_base_without_the_head_gets_that_of_the_adapter(head, kind, tmp_path):
     params = beside_a_backbone(tmp_path, head)
     opened = imported.open_source(tmp_path / "base", False, (), tmp_path / "adapter")
-    assert imported.task_of(opened) == {"kind": kind, "labels": ["LABEL_0", "LABEL_1", "LABEL_2"]}
+    outputs = {"most_choices": 4} if head == "choice" else {"labels": ["LABEL_0", "LABEL_1", "LABEL_2"]}
+    assert imported.task_of(opened) == {"kind": kind, **outputs}
     found = peft.read(tmp_path / "adapter", opened.network)
     assert {path for path, _, _ in (*opened.pieces(), *found.saved)} == set(params)
     if head == "classes":
@@ -354,14 +357,10 @@ def test_what_peft_has_not_is_refused(family, path, said, tmp_path):
 
 def test_the_revision_of_a_base_has_a_key_of_its_own(tmp_path):
     network, _, adapter = made("bert", tmp_path)
-    for base, wanted in (
-        ("google-t5/t5-small@df1b051", ["google-t5/t5-small", "df1b051"]),
-        ("google-t5/t5-small", ["google-t5/t5-small", None]),
-        ("runs/t5@home", ["runs/t5@home", None]),
-        (None, [None, None]),
-    ):
-        written(tmp_path / str(base).replace("/", "-"), network, LoraConfig(**SETTINGS), adapter, base)
-        keys = json.loads((tmp_path / str(base).replace("/", "-") / peft.CONFIG).read_text())
+    of_hub = "google-t5/t5-small"
+    for base, *wanted in ((f"{of_hub}@df1b051", of_hub, "df1b051"), (of_hub, of_hub, None), (None, None, None)):
+        written(out := tmp_path / f"of {wanted}".replace("/", "-"), network, LoraConfig(**SETTINGS), adapter, base)
+        keys = json.loads((out / peft.CONFIG).read_text())
         assert [keys["base_model_name_or_path"], keys["revision"]] == wanted
 
 
