@@ -58,7 +58,7 @@ def import_weights(
       check: compare the outputs with those of Hugging Face's class.
       partial: load matching tensors, initialise missing ones at random, and skip the rest.
       ignore: unknown keys of config.json to ignore.
-      tokenizer: vocabulary file or directory; by default that of `source`.
+      tokenizer: vocabulary file or directory; by default that of `source`; of an adapter without one, its base's.
       base: directory of the base model of an adapter; by default the one that adapter_config.json names.
       overrides: `key=value` of the run's configuration, such as `task.text=review`.
       report: called with lines for the user.
@@ -85,9 +85,10 @@ def import_weights(
     with _created(out) as temporary:
         model = opened.network.config
         limits = {"extra_ids": hf.family_of(model).extra_ids, "max_size": model.vocab_size}
-        tokens = vocabularies.take(
-            hub.local(tokenizer or source, weights=False), temporary / "tokenizer", limits, report
-        )
+        place = hub.local(tokenizer or source, weights=False)
+        if tokenizer is None and low_rank is not None:
+            place, limits["model_dir"] = vocabularies.of_adapter(low_rank, source, report), source
+        tokens = vocabularies.take(place, temporary / "tokenizer", limits, report)
         low_rank_config = None if adapter is None else adapter.config
         task = None if source.is_file() else imported.task_of(opened)
         config = imported.recipe(opened.network, tokens, str(out), low_rank_config, task, overrides)

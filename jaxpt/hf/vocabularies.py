@@ -22,6 +22,15 @@ FILES = (
 )  # fmt: skip
 
 
+def of_adapter(adapter: Path, base: Path, report: Callable[[str], None]) -> Path:
+    """Where the vocabulary of a low-rank adapter is: beside it, as peft's trainings leave it, or beside its base."""
+    names = set(_files(adapter))
+    is_beside = vocabulary_files.SETTINGS in names and any(names.issuperset(x) for _, x in vocabulary_files.KNOWN)
+    report(f"vocabulary: the adapter's, in {adapter}; that of its base: --tokenizer {base}" if is_beside
+           else f"vocabulary: that of the adapter's base, in {base}")  # fmt: skip
+    return adapter if is_beside else base
+
+
 def take(source: Path, out: Path, limits: dict[str, Any], report: Callable[[str], None]) -> dict[str, Any]:
     """Copies the vocabulary of a directory to a run.
 

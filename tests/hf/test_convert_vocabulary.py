@@ -13,6 +13,7 @@ from jaxpt.hf import convert, origin
 from tests.data.tokenizers.test_tokenizers import roberta
 from tests.hf.test_convert import source, texts  # noqa: F401 (fixtures)
 from tests.hf.test_directory import fresh
+from tests.hf.test_peft import made
 from tests.models.helpers import EVERY
 
 SPECIAL = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
@@ -88,6 +89,30 @@ def test_what_stands_beside_a_vocabulary_is_carried(bert, tmp_path, capsys):
     assert main(["import", str(bert), str(tmp_path / "other")]) == 0
     words = "copied, but not usable for training in jaxpt: "
     assert f"{words}{bert}: the added token '<ent>' has id 20 in its file" in capsys.readouterr().out
+
+
+def test_an_adapter_brings_its_vocabulary_and_chat_template(tmp_path, capsys):
+    """What the base's config.json says of it counts; without a vocabulary beside it, it is the base's."""
+    made("bert", tmp_path)
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    for folder, words in ((base, "the\ncat\n"), (adapter, "a\ndog\n")):
+        (folder / "vocab.txt").write_text(SPECIAL + words)
+    model = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(model | {"eos_token_id": 3}))
+    assert main(["import", str(adapter), str(tmp_path / "of_base")]) == 0
+    assert f"vocabulary: that of the adapter's base, in {base}\n" in capsys.readouterr().out
+    (adapter / "tokenizer_config.json").write_text('{"do_lower_case": true, "sep_token": "[SEP]"}')
+    (adapter / "chat_template.jinja").write_text("{{ messages }}")
+    assert main(["import", str(adapter), str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert f"vocabulary: the adapter's, in {adapter}; that of its base: --tokenizer {base}\n" in out
+    assert main(["import", str(adapter), str(tmp_path / "named"), "--tokenizer", str(base)]) == 0
+    runs = {name: tokenizers.load(tmp_path / name / "tokenizer") for name in ("of_base", "run", "named")}
+    assert {name: tokenizer.tokens([5, 6]) for name, tokenizer in runs.items()} == {
+        "of_base": ["the", "cat"], "run": ["a", "dog"], "named": ["the", "cat"],
+    }  # fmt: skip
+    assert runs["run"].chat_templates == {"default": "{{ messages }}"} and not runs["named"].chat_templates
+    assert runs["run"].vocabulary.eos == runs["run"].token_id("[SEP]") == 3
 
 
 def test_a_directory_of_others_names_no_code_to_run(bert, tmp_path, capsys, monkeypatch):

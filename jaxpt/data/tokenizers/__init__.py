@@ -41,6 +41,7 @@ def load(
     max_size: int | None = None,
     languages: Sequence[str] = (),
     add_tokens: Sequence[str] = (),
+    model_dir: Path | None = None,
 ) -> Tokenizer:
     """Reads a vocabulary.
 
@@ -54,6 +55,7 @@ def load(
       max_size: more ids than this are an error (`model.vocab_size`).
       languages: tokens that it must hold.
       add_tokens: tokens to read besides; those that were saved with it are read in any case.
+      model_dir: the model's directory, whose config.json counts where there is none beside the vocabulary.
 
     Returns:
       The tokenizer.
@@ -67,7 +69,7 @@ def load(
     if empty := next((file for file in files if not file.stat().st_size), None):
         raise UserError(f"{empty}: is empty; wants a {file_kind or 'tokenizer'} file")
     try:
-        declaration = declared.read(folder)
+        declaration = declared.read(folder, model_dir)
         settings, is_ours = declaration.settings, file_kind in (None, "sentencepiece", "wordpiece", "bpe")
         tokenizer = _read(file_kind, files, declaration.effective if is_ours else settings, lowercase, extra_ids)
         added = [*settings.get(vocabulary_files.ADDED, ()), *add_tokens]

@@ -135,17 +135,19 @@ class Declared:
         return value
 
 
-def read(folder: Path) -> Declared:
+def read(folder: Path, model_dir: Path | None = None) -> Declared:
     """Reads what the files of a directory say.
 
     Args:
       folder: a directory, with or without these files.
+      model_dir: the model's directory, whose config.json counts where `folder` has none.
 
     Raises:
       UserError: one of them is damaged, or says what no such file says.
     """
     settings = vocabulary_files.read_settings(folder)
-    model = vocabulary_files.read_settings(folder, "config.json")
+    is_beside = model_dir is None or (folder / "config.json").is_file()
+    model = vocabulary_files.read_settings(folder if is_beside else model_dir, "config.json")
     name = settings.get("tokenizer_class") or model.get("tokenizer_class") or ""
     model_type = model.get("model_type") or settings.get(MODEL_TYPE) or ""
     if not isinstance(name, str) or not isinstance(model_type, str):
