@@ -34,7 +34,7 @@ from jaxpt.config.fields import (
     plugin_modules,
     unaffected,
 )
-from jaxpt.config.files import is_changed, load, to_yaml, with_checksum
+from jaxpt.config.files import is_changed, load, run_dir_of, to_yaml, with_checksum
 from jaxpt.config.kinds import kinds, resolve
 from jaxpt.config.parts import (
     HEAD_NAMES,

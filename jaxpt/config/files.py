@@ -86,6 +86,17 @@ def load(
     return config
 
 
+def run_dir_of(path: str | Path) -> Path:
+    """The directory of a run, where a path is one of its `checkpoints/STEP`; else the path.
+
+    Example:
+      >>> str(run_dir_of("runs/t5/checkpoints/500")), str(run_dir_of("checkpoints/t5-small"))
+      ('runs/t5', 'checkpoints/t5-small')
+    """
+    path = Path(path)
+    return path.parent.parent if path.parent.name == "checkpoints" and path.name.isdigit() else path
+
+
 def recipe_file(path: Path) -> Path:
     """A recipe, or the `config.yaml` of a run."""
     if not path.is_dir():

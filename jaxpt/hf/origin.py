@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxpt import config as configs
 from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError
 from jaxpt.hf import files, options, tasks
@@ -47,8 +48,8 @@ def run_dir_of(path: str | Path) -> Path | None:
     has_checkpoints = (path / "checkpoints").is_dir()
     if (path / CONFIG).is_file() and not has_checkpoints:
         return None
-    if path.parent.name == "checkpoints" and path.name.isdigit():  # as `checkpoint.named_step`
-        return path.parents[1]
+    if (run_dir := configs.run_dir_of(path)) != path:
+        return run_dir
     return path if has_checkpoints or (path / "config.yaml").is_file() else None
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from pydantic import Field
 
-from jaxpt.config import AnyObjective, ModelConfig, PositiveFloat, SourceConfig, execution
+from jaxpt.config import AnyObjective, ModelConfig, PositiveFloat, SourceConfig, execution, run_dir_of
 from jaxpt.data.calls import Vocabulary
 from jaxpt.data.spec import DataSpec
 from jaxpt.errors import UserError
@@ -164,6 +164,5 @@ class Distillation(Objective):
 
     def vocabulary_path(self) -> Path:
         """The teacher's vocabulary."""
-        path = Path(self.teacher)
-        run_dir = path.parent.parent if path.parent.name == "checkpoints" else path
-        return run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else path
+        run_dir = run_dir_of(self.teacher)
+        return run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else Path(self.teacher)

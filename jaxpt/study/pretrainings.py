@@ -208,7 +208,7 @@ def _as_if_trained(plan: Study, recipe: str, overrides: Sequence[str], where: st
     rows = {Path(plan.run_dir) / row.name: row for row in plan.rows if row.is_trained}
 
     def origin(path: Path, vocabulary: Any) -> tuple[recipes.Tree, recipes.Tree]:
-        if (row := rows.get(recipes.run_dir_of(path))) is None:
+        if (row := rows.get(configs.run_dir_of(path))) is None:
             return recipes.origin_of(path, vocabulary)
         config = _as_if_trained(plan, row.recipe, plan.overrides(row), where)
         return configs.dump(config)["model"], config.data.tokenizer.model_dump(mode="json", exclude_none=True)
@@ -219,7 +219,7 @@ def _as_if_trained(plan: Study, recipe: str, overrides: Sequence[str], where: st
     if Path(plan.run_dir) in Path(str(get(tree, ("data", "tokenizer", "path")))).parents:
         overrides = [*overrides, "data.tokenizer.path=null"]
     config = recipes.load(recipe, overrides, where, origin=origin)
-    is_of_row = config.init_from is not None and recipes.run_dir_of(Path(config.init_from.path)) in rows
+    is_of_row = config.init_from is not None and configs.run_dir_of(config.init_from.path) in rows
     return config.model_copy(update={"init_from": None}) if is_of_row else config
 
 

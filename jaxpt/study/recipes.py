@@ -139,11 +139,6 @@ def _check_mappings(tree: Tree) -> None:
             raise UserError(f"{key}: wants a mapping of keys to values, got {shown(section)}")
 
 
-def run_dir_of(path: Path) -> Path:
-    """The directory of a run, or of one of its checkpoints."""
-    return path.parent.parent if path.parent.name == "checkpoints" else path
-
-
 def origin_of(path: Path, vocabulary: Any = None) -> tuple[Tree, Tree]:
     """`model` and `data.tokenizer` of a run or a directory that can be imported.
 
@@ -154,7 +149,7 @@ def origin_of(path: Path, vocabulary: Any = None) -> tuple[Tree, Tree]:
     Returns:
       (model, data.tokenizer).
     """
-    run_dir = run_dir_of(path)
+    run_dir = configs.run_dir_of(path)
     if (run_dir / "config.yaml").is_file():
         tree, _, _ = read(run_dir / "config.yaml")
         if (tree.get("train") or {}).get("phases"):  # the last one may have other positions

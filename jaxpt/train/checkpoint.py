@@ -27,7 +27,7 @@ import orbax.checkpoint as ocp
 from flax import traverse_util
 from orbax.checkpoint import checkpoint_managers as policies
 
-from jaxpt.config import CheckpointConfig
+from jaxpt.config import CheckpointConfig, run_dir_of
 from jaxpt.errors import RetryableError, UserError, listed
 from jaxpt.models import parts
 from jaxpt.parallel import distributed, processes
@@ -383,10 +383,8 @@ def _id_in(file: Path) -> str:
 
 def named_step(path: str | Path) -> tuple[Path, int] | None:
     """(run_dir, step) where a path is `RUN_DIR/checkpoints/STEP`, else None."""
-    path = Path(path)
-    if path.parent.name == "checkpoints" and path.name.isdigit():
-        return path.parent.parent, int(path.name)
-    return None
+    run_dir, path = run_dir_of(path), Path(path)
+    return None if run_dir == path else (run_dir, int(path.name))
 
 
 def find(path: str | Path, step: int | None = None) -> tuple[Path, int]:

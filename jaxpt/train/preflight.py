@@ -184,7 +184,7 @@ def refuse_to_begin(config: Config, problems: Iterable[str]) -> None:
 
 def _check_origin(config: Config, path: Path) -> None:
     """Raises UserError where the weights to start from are not there, of another family, or read text the other way."""
-    origin = run_dir.of(path)
+    origin = configs.run_dir_of(path)
     hub.local(path, key="init_from.path")
     if (origin / "config.yaml").is_file():
         theirs = configs.load(origin)

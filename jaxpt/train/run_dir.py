@@ -131,14 +131,9 @@ def _source(config: Config) -> Config | None:
     """The configuration of the run whose whole state a run begins with, if it has the same warm-up."""
     if config.init_from is None or not config.init_from.state:
         return None
-    source = _saved(of(Path(config.init_from.path)))
+    source = _saved(configs.run_dir_of(config.init_from.path))
     is_same = source and source.optimizer.schedule.warmup_steps == config.optimizer.schedule.warmup_steps
     return source if is_same else None
-
-
-def of(path: Path) -> Path:
-    """The directory of a run, or of the run that a checkpoint is in."""
-    return path.parent.parent if path.parent.name == "checkpoints" else path
 
 
 def changes(config: Config) -> str:

@@ -189,7 +189,7 @@ def _difference(mine: Tokenizer, theirs: Tokenizer) -> str:
 def _find(name: str, path: str) -> dict[str, Any]:
     if foreign.reader(path):
         return {"path": path, "step": None}
-    if (checkpoint.named_step(path) or (Path(path),))[0].is_dir():
+    if configs.run_dir_of(path).is_dir():
         run_dir, step = checkpoint.find(path)
         return {"path": str(run_dir), "step": processes.from_first(f"the step of {name}", step)}
     recipes = [file for file in Path("configs").glob(f"*/{Path(path).name}.yaml") if file.parent.name != "models"]

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from flax import traverse_util
 
-from jaxpt.config import Config, InitConfig
+from jaxpt.config import Config, InitConfig, run_dir_of
 from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import extension
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
 from jaxpt.objectives.rows import RowObjective, Tables
 from jaxpt.runtime import hub
-from jaxpt.train import checkpoint, weights
+from jaxpt.train import weights
 from jaxpt.train.state import Setup, State
 
 
@@ -115,5 +115,5 @@ def _both(config: Config, source: InitConfig, needs: str) -> tuple[Tokenizer, To
 def directory_of(path: str) -> Path:
     """The directory of a model's vocabulary. In a run it is `tokenizer`."""
     place = hub.local(path)
-    run_dir = (checkpoint.named_step(place) or (place,))[0]
+    run_dir = run_dir_of(place)
     return run_dir / "tokenizer" if (run_dir / "tokenizer").is_dir() else run_dir
