@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 Batch = dict[str, np.ndarray]
 COUNTED, COUNTED_BATCHES = 500_000, 500
 """Targets of the training split that are counted for a unigram baseline: those of its first batches, up to these."""
+COUNTED_TEXT = 50_000_000
+"""Tokens of text that are counted for a bigram or trigram baseline: those of the first training batches. A training
+split that has no more is counted whole, each row once."""
 
 
 class Baseline(Evaluator):
@@ -37,27 +41,40 @@ class Baseline(Evaluator):
     def prepare(self, setup: Setup, data: Data) -> Evaluate:
         config, expected = setup.config, setup.config.objective.baseline
 
-        def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result:
+        def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
             if not any(batch["eval_mask"].any() for batch in batches(config, data)):
                 return Result({}, (f"{expected.name} baseline: the validation split has no {expected.target_name}",))
-            trivial = baseline(config, data) if jax.process_index() == 0 else float("nan")
+            # Only process 0 counts: among several it cannot ask to stop, which all of them do at the same batch.
+            should_stop = stop if jax.process_count() == 1 else lambda: False
+            try:
+                trivial = baseline(config, data, should_stop) if jax.process_index() == 0 else float("nan")
+            except _StoppedError:
+                return None
             prefix = f"{self.of}/"
             means = {name.removeprefix(prefix): x for name, x in earlier.items() if name.startswith(prefix)}
+            steps = counted_steps(config, data)
+            note = f"; counted in {steps:,} training batches, about {COUNTED_TEXT:,} tokens of text" if steps else ""
             if "target_loss" not in means:
                 lacking = f"no {prefix}target_loss to compare: the loss returns this metric where a batch has eval_mask"
-                line = f"{expected.name} baseline {trivial:.3f} {expected.unit}; {lacking}"
+                line = f"{expected.name} baseline {trivial:.3f} {expected.unit}{note}; {lacking}"
                 return Result(trivial, (line,) if means else ())
-            return Result(trivial, (verdict(expected, means["target_loss"], trivial), *expected.report_lines(means)))
+            line = verdict(expected, means["target_loss"], trivial) + note
+            return Result(trivial, (line, *expected.report_lines(means)))
 
         return evaluate
 
 
-def baseline(config: Config, data: Data) -> float:
+class _StoppedError(Exception):
+    """`stop` returned True."""
+
+
+def baseline(config: Config, data: Data, stop: Callable[[], bool] = lambda: False) -> float:
     """Loss per target of the objective's trivial baseline on the validation split.
 
     Args:
       config: the run's configuration in its current phase.
       data: training examples, for counts, and validation examples.
+      stop: asked before each batch of a bigram or trigram; True ends it by `_StoppedError`.
 
     Returns:
       The baseline's loss at the positions that `Baseline.target_name` names.
@@ -76,10 +93,33 @@ def baseline(config: Config, data: Data) -> float:
             first = itertools.islice(train, COUNTED_BATCHES)
             counted = (batch[name][expected.eval_mask(batch, data.vocabulary) > 0] for batch in first)
             return unigram(size, counted, held_out)
-    train = data.train.epoch(config.data.batch_size)
-    if expected.name == "bigram":
-        return bigram(size, train, batches(config, data))
-    return trigram(size, train, batches(config, data), config.objective.carries)
+
+    def until_stop(read: Iterable[Batch]) -> Iterator[Batch]:
+        for batch in read:
+            if stop():
+                raise _StoppedError
+            yield batch
+
+    steps = counted_steps(config, data)
+    with contextlib.closing(data.train.batches() if steps else data.train.epoch(config.data.batch_size)) as train:
+        counted, held_out = until_stop(itertools.islice(train, steps)), until_stop(batches(config, data))
+        if expected.name == "bigram":
+            return bigram(size, counted, held_out)
+        return trigram(size, counted, held_out, config.objective.carries)
+
+
+def counted_steps(config: Config, data: Data) -> int | None:
+    """Training batches that a bigram or trigram baseline is counted in; None if it is counted in the whole split.
+
+    Args:
+      config: the run's configuration in its current phase.
+      data: training examples.
+    """
+    expected = config.objective.baseline
+    if expected.loss is not None or data.baseline_loss is not None or expected.name == "unigram":
+        return None
+    rows = COUNTED_TEXT / max(data.text_per_row, 1)
+    return math.ceil(rows / config.data.batch_size) if rows < len(data.train) else None
 
 
 def verdict(expected: base.Baseline, target_loss: float, trivial: float) -> str:

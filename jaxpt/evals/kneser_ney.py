@@ -11,22 +11,35 @@ Paper: https://dash.harvard.edu/handle/1/25104739 (Chen and Goodman, 1998)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import numpy as np
 
 FALLBACK = (0.5, 1.0, 1.5)
 """Discounts of counts too small to be estimated from (KenLM's)."""
+Counts = tuple[np.ndarray, np.ndarray]
+"""(different numbers, sorted; how often each occurs), int64."""
 
 
-def count_codes(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """(the different numbers of all chunks, sorted; how often each occurs), int64."""
-    codes, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+def count_codes(chunks: Iterable[np.ndarray]) -> Counts:
+    """(the different numbers of all chunks, sorted; how often each occurs), int64.
+
+    Counts of about the same size are merged: not all known numbers are sorted again for each chunk.
+    """
+    parts: list[Counts] = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
     for chunk in chunks:
-        new, n = np.unique(chunk, return_counts=True)
-        codes, inverse = np.unique(np.concatenate([codes, new]), return_inverse=True)
-        counts = np.bincount(inverse, np.concatenate([counts, n]), len(codes)).astype(np.int64)
-    return codes, counts
+        parts.append(np.unique(chunk, return_counts=True))
+        while len(parts) > 1 and len(parts[-2][0]) < 2 * len(parts[-1][0]):
+            parts.append(_merged(parts.pop(), parts.pop()))
+    return functools.reduce(_merged, reversed(parts))
+
+
+def _merged(left: Counts, right: Counts) -> Counts:
+    """The counts of both."""
+    codes, inverse = np.unique(np.concatenate([left[0], right[0]]), return_inverse=True)
+    counts = np.bincount(inverse, np.concatenate([left[1], right[1]]), len(codes))
+    return codes, counts.astype(np.int64)
 
 
 class KneserNey:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxpt.evals import baseline
-from jaxpt.objectives.base import Baseline
+from jaxpt.objectives.base import Baseline, batch_feature
 
 
 def test_unigram_of_a_uniform_choice_is_log_of_their_number():
@@ -119,3 +119,53 @@ def test_without_held_out_targets_nothing_is_compared(monkeypatch):
     evaluate = baseline.Baseline(kind="baseline").prepare(setup, None)
     result = evaluate(None, {"validation/target_loss": 0.0}, lambda: False)
     assert result.metrics == {} and result.lines == ("unigram baseline: the validation split has no target tokens",)
+
+
+class Train:
+    """Three rows of four tokens; batches of one row without end."""
+
+    def __init__(self):
+        self.all = [batch(np.arange(n, n + 5) % 7) for n in range(3)]
+
+    def __len__(self):
+        return len(self.all)
+
+    def epoch(self, size):
+        yield from self.all
+
+    def batches(self):
+        yield from itertools.cycle(self.all)
+
+
+def bigram_run():
+    """(setup, data) of a decoder whose baseline is a bigram."""
+    trivial = Baseline("bigram", "all target tokens", batch_feature("decoder_loss_weights"))
+    config = types.SimpleNamespace(
+        objective=types.SimpleNamespace(baseline=trivial, carries=False),
+        data=types.SimpleNamespace(batch_size=1),
+        train=types.SimpleNamespace(eval_examples=None),
+    )
+    held_out = types.SimpleNamespace(epoch=lambda *args, **kwargs: iter([batch([1, 2, 3, 4, 5])]))
+    data = types.SimpleNamespace(
+        train=Train(), validation=types.SimpleNamespace(each=lambda: {"one": held_out}), baseline_loss=None,
+        vocabulary=types.SimpleNamespace(size=7), text_per_row=4.0,
+    )  # fmt: skip
+    return types.SimpleNamespace(config=config), data
+
+
+@pytest.mark.parametrize(("most", "rows"), [(5, 2), (8, 2), (12, 3)])
+def test_a_bigram_is_counted_in_the_first_batches_of_a_large_split(monkeypatch, most, rows):
+    """In a smaller one each row is counted once."""
+    monkeypatch.setattr(baseline, "COUNTED_TEXT", most)
+    setup, data = bigram_run()
+    result = baseline.Baseline(kind="baseline").prepare(setup, data)(None, {"validation/target_loss": 0}, lambda: False)
+    assert result.metrics == baseline.bigram(7, data.train.all[:rows], [batch([1, 2, 3, 4, 5])])
+    note = f"; counted in {rows} training batches, about {most} tokens of text"
+    assert (note in result.lines[0]) == (rows < 3) and "counted" not in result.lines[0].replace(note, "")
+
+
+def test_counting_of_a_bigram_can_be_stopped():
+    setup, data = bigram_run()
+    answers = iter([False, True])
+    evaluate = baseline.Baseline(kind="baseline").prepare(setup, data)
+    assert evaluate(None, {"validation/target_loss": 0.0}, lambda: next(answers)) is None

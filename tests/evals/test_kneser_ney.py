@@ -101,3 +101,12 @@ def test_it_is_below_the_bigram_where_two_words_tell_more_than_one():
 
     trigram = baseline.trigram(V, [batch(train)], [batch(held_out)], continues=True)
     assert trigram < 0.9 * baseline.bigram(V, [batch(train)], [batch(held_out)])
+
+
+def test_counts_of_many_chunks_are_not_all_sorted_again_for_each(monkeypatch):
+    chunks, sizes, unique = np.random.default_rng(0).integers(0, 4000, (64, 50)), [], np.unique
+    monkeypatch.setattr(kneser_ney.np, "unique", lambda x, **kwargs: [sizes.append(x.size), unique(x, **kwargs)][1])
+    codes, counts = kneser_ney.count_codes(chunks)
+    assert dict(zip(codes.tolist(), counts.tolist())) == collections.Counter(chunks.ravel().tolist())
+    assert codes.dtype == counts.dtype == np.int64 and codes.tolist() == sorted(codes.tolist())
+    assert sum(sizes) < 10 * chunks.size
