@@ -184,13 +184,19 @@ class QuestionAnsweringTask(ComparedTexts):
         return self.texts(row, where)[0]
 
     def score(self, predictions: Sequence[Found], targets: Sequence[list[str]], metric: str) -> dict[str, float]:
-        """SQuAD's metrics; of squad_v2 also the best that any threshold gives, and that threshold."""
+        """SQuAD's metrics; of squad_v2 also the best that any threshold gives, and that threshold.
+
+        Written answers have no scores that a threshold could part: their best values are those that they have.
+        """
         texts = [prediction.text for prediction in predictions]
         if metric != "squad_v2":
             return metrics.score(metric, texts, targets, **self.options(metric))
         no_answer = [-prediction.score for prediction in predictions]
         threshold = self.null_threshold or 0.0
         options = {"no_answer": no_answer, "threshold": threshold, "best": True, **self.options(metric)}
+        if all(map(math.isinf, no_answer)):
+            values = metrics.score(metric, texts, targets, **options | {"best": False})
+            return values | {f"best_{name}": values[name] for name in ("exact", "f1")}
         values = metrics.score(metric, texts, targets, **options)
         for name in ("best_exact_thresh", "best_f1_thresh"):
             # The official script says 0 where it is best to answer nothing, as if these were probabilities.

@@ -157,6 +157,16 @@ def test_a_threshold_under_which_nothing_is_answered():
     assert chosen.score(predictions, targets, "squad_v2")["exact"] == values["best_exact"] == 100.0
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
+def test_written_answers_have_no_threshold(order):
+    """Their scores are infinite: with a threshold between equal ones the best values depended on the order of rows."""
+    pairs = [(TWO.parse(text, row([]), ""), target) for text, target in (("a", ["a"]), ("b", []), ("", []))]
+    predictions, targets = zip(*(pairs[n] for n in order))
+    values = TWO.score(predictions, targets, "squad_v2")
+    assert values["best_exact"] == values["best_f1"] == values["exact"] == values["f1"] == pytest.approx(200 / 3)
+    assert TWO.with_measured({f"task/{name}": value for name, value in values.items()}) is TWO
+
+
 def test_squad_counts_any_answer():
     found = [Found("the Charles", 8, 1.0), Found("London", 19, 1.0)]
     assert ONE.score(found, [["Ada", "Charles"], ["Paris"]], "squad") == {"exact_match": 50.0, "f1": 50.0}
