@@ -110,7 +110,7 @@ def _implied(tree: dict[str, Any]) -> dict[str, Any]:
 
 def _first_metric(task: dict[str, Any], task_class: type[TaskConfig]) -> str:
     """The metric that chooses the best checkpoint; its module is imported where it is a dotted path."""
-    name = (task.get("metrics") or task_class.default_metrics)[0]
+    name = (task.get("metrics") or task_class.metrics_of(task.get("name")))[0]
     try:
         metric_paths.register([name])
     except UserError as error:

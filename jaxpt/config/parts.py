@@ -209,6 +209,11 @@ class TaskConfig(Frozen):
     default_evals: ClassVar[tuple[dict[str, Any], ...]] = ({"kind": "heldout"}, {"kind": "task"})
     """Evaluators of a recipe that names none."""
 
+    @classmethod
+    def metrics_of(cls, name: Any) -> tuple[str, ...]:
+        """Metrics of a recipe that names none, where the task's name is this."""
+        return cls.default_metrics
+
 
 class EvaluatorConfig(Frozen):
     """What every evaluator's settings share; `jaxpt.train.evaluators.Evaluator` adds its function."""

@@ -71,7 +71,7 @@ class Task(TaskConfig):
     @property
     def scored(self) -> tuple[str, ...]:
         """The names of the metrics."""
-        return self.metrics or self.default_metrics
+        return self.metrics or self.metrics_of(self.name)
 
     def check_metrics(self) -> None:
         """Raises UserError for a metric that this kind has not or cannot import, or two that give one value."""

@@ -7,11 +7,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
+from jaxpt import metrics
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import ComparedTexts, LocatedRow, with_lists
 from jaxpt.errors import UserError
 from jaxpt.metrics import Targets
-from jaxpt.metrics.text_tasks import TextTask, text_task
+from jaxpt.metrics.text_tasks import TASKS, TextTask, text_task
+
+_OF_LABELS, _OF_NUMBERS = ("accuracy",), ("pearson", "spearman")
 
 
 class TextFormatTask(ComparedTexts):
@@ -36,7 +39,7 @@ class TextFormatTask(ComparedTexts):
     objective: ClassVar[str] = "text_to_text"
     default_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)
     metric_targets: ClassVar[Targets | None] = "text"
-    more_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    more_metrics: ClassVar[tuple[str, ...]] = (*_OF_LABELS, *_OF_NUMBERS)
 
     @field_validator("name")
     @classmethod
@@ -46,6 +49,22 @@ class TextFormatTask(ComparedTexts):
         except UserError as error:
             raise ValueError(str(error)) from None
         return name
+
+    @classmethod
+    def metrics_of(cls, name: Any) -> tuple[str, ...]:
+        """Of a format whose predictions are class ids the accuracy, of numbers correlations."""
+        format = TASKS.get(str(name))  # None of translations
+        is_label = format is not None and bool(format.labels or format.names)
+        return _OF_LABELS if is_label else _OF_NUMBERS if name == "stsb" else cls.default_metrics
+
+    def check_metrics(self) -> None:
+        super().check_metrics()
+        default = self.metrics_of(self.name)
+        known = metrics.of_targets("text") if default == self.default_metrics else default
+        if wrong := next((metric for metric in self.metrics or () if "." not in metric and metric not in known), None):
+            kind = {_OF_LABELS: "class ids", _OF_NUMBERS: "numbers"}.get(default, "texts")
+            reason = f"predictions of task.name: {self.name} are {kind}; one of: {', '.join(known)}"
+            raise UserError(f"task.metrics: {wrong}: {reason}")
 
     def reference_language(self) -> str | None:
         """Of a translation that of its name."""
@@ -90,7 +109,7 @@ class TextFormatTask(ComparedTexts):
         self, metric: str, trained: Sequence[LocatedRow], rows: Sequence[LocatedRow], targets: Sequence[Any]
     ) -> dict[str, float] | None:
         """Of labels alone."""
-        return super().majority(metric, trained, rows, targets) if metric == "accuracy" else None
+        return super().majority(metric, trained, rows, targets) if metric in _OF_LABELS else None
 
     def _located(self, row: Row, where: str, convert: Callable[[TextTask, dict[str, Any]], Any]) -> Any:
         """What `convert` makes of the format and a row; raises UserError, with the row's place, where it cannot."""

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from jaxpt.config.check import _first_metric
 from jaxpt.data.labelled.text_pairs import TextPairsEncoder
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks import text_format
@@ -109,3 +110,31 @@ def test_names_and_rows_that_do_not_fit():
         RECORD.input_text(Row(3, {"text": "a"}), "f: line 3")
     with pytest.raises(UserError, match=r"task.metrics: f1: a task of kind text_format has no such metric"):
         RECORD.model_copy(update={"metrics": ("f1",)}).check_metrics()
+
+
+@pytest.mark.parametrize(
+    ("name", "fits", "others"),
+    [
+        ("wsc_simple", ("accuracy",), ("exact_match", "pearson")),
+        ("cola", ("accuracy",), ("bleu",)),
+        ("stsb", ("pearson", "spearman"), ("accuracy", "exact_match")),
+        ("squad", ("exact_match",), ("accuracy", "spearman")),
+        ("translate_en_de", ("exact_match",), ("accuracy",)),
+    ],
+)
+def test_metrics_fit_the_format(name, fits, others):
+    task = TextFormatTask(name=name)
+    task.check_metrics()
+    assert task.scored == fits == task.model_copy(update={"metrics": fits}).scored
+    for metric in others:
+        message = rf"^task.metrics: {metric}: predictions of task.name: {name} are [\w ]+; one of: .*\b{fits[0]}\b"
+        with pytest.raises(UserError, match=message):
+            task.model_copy(update={"metrics": (metric,)}).check_metrics()
+
+
+def test_a_recipe_without_metrics_chooses_the_checkpoint_by_one_that_fits():
+    best = {name: _first_metric({"name": name}, TextFormatTask) for name in ("wsc_simple", "stsb", "squad", 7)}
+    assert best == {"wsc_simple": "accuracy", "stsb": "pearson", "squad": "exact_match", 7: "exact_match"}
+    stsb = TextFormatTask(name="stsb")
+    parsed = [stsb.parse(text, Row(1, {}), "") for text in ("1.0", "2.4")]
+    assert stsb.score(parsed, [1.0, 3.0], "pearson") == pytest.approx({"pearson": 1})
