@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxpt.metrics.base import find
@@ -64,14 +65,14 @@ def majority(
     elif is_matrix(train_targets):
         if any(isinstance(target, str) for target in train_targets[0]):  # several right texts
             return None
-        constant = _best(metric, _rows(train_targets), train_targets, options)
+        constant = _best_row(metric, train_targets, options)
     else:
         frequent = [label for label, _ in collections.Counter(train_targets).most_common()]
         constant = _best("f1", frequent, train_targets, options) if kind == "positive" else frequent[0]
     return score(metric, [constant] * len(targets), targets, **options)
 
 
-def _best(metric: str, candidates: list, targets: Sequence, options: dict[str, Any]) -> Any:
+def _best(metric: str, candidates: Iterable, targets: Sequence, options: dict[str, Any]) -> Any:
     """The constant with the highest score; the first of equal ones."""
     options = {name: value for name, value in options.items() if name in ("labels", "positive")}
 
@@ -81,12 +82,44 @@ def _best(metric: str, candidates: list, targets: Sequence, options: dict[str, A
     return max(candidates, key=value)  # the first of equal ones
 
 
-def _rows(targets: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Candidates: the most frequent row, then 1 in the k most frequent columns."""
-    frequent = list(collections.Counter(tuple(map(int, row)) for row in targets).most_common(1)[0][0])
-    means_C = _means(targets)
-    order = sorted(range(len(means_C)), key=lambda column: -means_C[column])
-    return [frequent] + [[int(c in order[:k]) for c in range(len(order))] for k in range(1, len(order) + 1)]
+def _best_row(metric: str, targets: Sequence[Sequence[int]], options: dict[str, Any]) -> list[int]:
+    """The most frequent row, or 1 in the k most frequent columns: the one with the highest score, the first of equals.
+
+    Scores that follow from the counts of columns or rows are computed from these, not from all rows for each k.
+    """
+    import numpy as np
+
+    target_NxC = np.asarray(targets).astype(np.int64)
+    frequent = list(collections.Counter(map(tuple, target_NxC.tolist())).most_common(1)[0][0])
+    if metric == "exact_match":
+        return frequent
+    size, count_C = len(target_NxC), target_NxC.sum(axis=0)
+    rank_C = np.argsort(np.argsort(-count_C, kind="stable"))
+    prefixes = ((rank_C < k).astype(int).tolist() for k in range(1, len(count_C) + 1))
+    candidates = itertools.chain([frequent], prefixes)
+    if metric not in ("micro_f1", "macro_f1", "weighted_f1"):
+        return _best(metric, candidates, targets, options)
+    return max(candidates, key=lambda row: _constant_f1(metric, np.asarray(row), count_C, size))
+
+
+def _constant_f1(metric: str, row_C: np.ndarray, count_C: np.ndarray, size: int) -> float:
+    """A mean F1 of the same row for all examples.
+
+    Args:
+      metric: micro_f1, macro_f1 or weighted_f1.
+      row_C: 0/1 of each label.
+      count_C: examples that have each label.
+      size: number of examples.
+    """
+    import numpy as np
+
+    right_C, all_C = row_C * count_C, row_C * size + count_C
+    if metric == "micro_f1":
+        right_C, all_C = right_C.sum(keepdims=True), all_C.sum(keepdims=True)
+    f1_C = 2 * right_C / np.maximum(all_C, 1)
+    if metric != "weighted_f1":
+        return float(f1_C.mean())
+    return float((f1_C * count_C).sum() / max(count_C.sum(), 1))
 
 
 def _means(targets: Sequence) -> np.ndarray:

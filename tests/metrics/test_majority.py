@@ -1,3 +1,8 @@
+import collections
+import dataclasses
+import functools
+
+import numpy as np
 import pytest
 
 from jaxpt.metrics import METRICS, majority, score
@@ -45,6 +50,34 @@ def test_several_labels_for_each_example():
     assert majority("micro_f1", train, targets) == score("micro_f1", [[1, 1, 0]] * 2, targets)
     assert majority("macro_f1", train, targets) == score("macro_f1", [[1, 1, 0]] * 2, targets)
     assert majority("average_precision", train, targets) == pytest.approx({"average_precision": 1 / 2})
+
+
+F1S = ("micro_f1", "macro_f1", "weighted_f1")
+
+
+@pytest.mark.parametrize("metric", (*F1S, "exact_match"))
+@pytest.mark.parametrize("columns", [1, 4])
+def test_the_best_row_is_that_of_all_scores(metric, columns):
+    """Of the most frequent row and of 1 in the k most frequent columns, the first with the highest score."""
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        train, targets = (rng.random((8, columns)) < rng.random(columns) for _ in range(2))
+        train, targets = train.astype(int).tolist(), targets.astype(int).tolist()
+        counts = np.sum(train, axis=0)
+        order = sorted(range(columns), key=lambda column: -counts[column])
+        rows = [list(collections.Counter(map(tuple, train)).most_common(1)[0][0])]
+        rows += [[int(c in order[:k]) for c in range(columns)] for k in range(1, columns + 1)]
+        best = max(rows, key=lambda row: score(metric, [row] * len(train), train)[metric])
+        assert majority(metric, train, targets) == score(metric, [best] * len(targets), targets)
+
+
+@pytest.mark.parametrize("metric", (*F1S, "exact_match"))
+def test_the_best_row_takes_no_pass_over_all_rows_for_each_label(monkeypatch, metric):
+    calls, described = [], METRICS[metric]
+    counted = functools.wraps(described.function)(lambda *args, **kwargs: calls.append(1) or {metric: 0.0})
+    monkeypatch.setitem(METRICS, metric, dataclasses.replace(described, function=counted))
+    majority(metric, np.eye(50, dtype=int).tolist(), [[0] * 50])
+    assert len(calls) == 1
 
 
 def test_tags():
