@@ -1,5 +1,6 @@
 """Words and their tags: what a row has to be, and what is said of one that is not."""
 
+import collections
 import json
 
 import numpy as np
@@ -169,6 +170,31 @@ def test_entities_as_text():
     assert NER.target_text(row(["a"], ["O"]), "") == "" and NER.parse("", given, "") == ["O"] * 6
     with pytest.raises(UserError, match="text_to_text wants tags of entities: 'NOUN' is neither O, B-X nor I-X"):
         TaggingTask(tags="ner", labels=("NOUN", "VERB")).target_text(row(["a"], ["NOUN"]), "")
+
+
+def test_a_written_entity_goes_to_the_words_that_it_is_meant_for():
+    given = row(["in", "May", ",", "May", "spoke"], ["O", "O", "O", "B-PER", "O"])
+    tags = NER.target(given, "")
+    assert NER.parse(NER.target_text(given, ""), given, "") == tags
+    assert NER.parse("LOC: May $$ PER: May", given, "") == ["O", "B-LOC", "O", "B-PER", "O"]
+    assert NER.parse("PER: May $$ PER: May $$ PER: May", given, "")[1:] == ["B-PER", "O", "B-PER", "O", "B-PER"]
+    # An answer, and a row without tags, or with ones of no entities, know no targets.
+    assert NER.answer_text("PER: May", given, "")["tags"] == ["O", "B-PER", "O", "O", "O"]
+    for other in (Row(3, {"tokens": given.values["tokens"]}), row(given.values["tokens"], ["NOUN"] * 5)):
+        assert NER.parse("PER: May", other, "") == ["O", "B-PER", "O", "O", "O"]
+
+
+def test_span_f1_of_written_entities_is_mt5s():
+    """It compares types and texts, as often as they occur."""
+    rng, words = np.random.default_rng(0), ["a", "b", "a", "a", "b", "c"]
+    for _ in range(30):
+        drawn = rng.choice(["O", "B-LOC", "B-PER", "I-PER"], len(words)).tolist()
+        given = row(words, repaired(drawn))
+        written = [f"{rng.choice(['LOC', 'PER'])}: {rng.choice(['a', 'b', 'a b', 'b c', 'd'])}" for _ in range(3)]
+        gold = [entity for entity in NER.target_text(given, "").split(" $$ ") if entity]
+        common = (collections.Counter(written) & collections.Counter(gold)).total()
+        score = NER.score([NER.parse(" $$ ".join(written), given, "")], [NER.target(given, "")], "span_f1")
+        assert score["f1"] == pytest.approx(2 * common / (len(written) + len(gold)))
 
 
 def test_words_and_tags_as_cells_of_a_table():
