@@ -13,9 +13,10 @@ import os
 import tempfile
 from pathlib import Path
 
+import command_line
 from bench_data_peers import BATCH, measured
 
-from jaxpt.config import build
+from jaxpt.config import Config, build
 from jaxpt.data import datasets
 
 _NO_PAIRS = {"kind": "masked_lm", "next_sentence": False}
@@ -31,7 +32,7 @@ ROWS = {
         "masked_lm, next sentence": {"kind": "masked_lm"},
         "masked_lm, sentence order": _NO_PAIRS | {"sentence_order": True},
         "span_boundary": {"kind": "span_boundary"},
-        "replaced_token": {"kind": "replaced_token"},
+        "replaced_token": {"kind": "replaced_token", "generator": {"layers": 1}},
         "unilm": {"kind": "unilm"},
     },
     "gpt2": {
@@ -61,7 +62,7 @@ ROWS = {
 SIZE = 8192
 MODELS = {
     "xlnet": {"mlp_dim": 8},
-    "bert": {"mlp_dim": 8, "max_positions": 4096, "span_boundary": 20, "token_types": 6},
+    "bert": {"mlp_dim": 8, "max_positions": 4096, "token_types": 6},
     "gpt2": {},
     "t5": {"mlp_dim": 8, "head_dim": 8},
 }
@@ -73,6 +74,7 @@ TOKENIZERS = {
 }
 
 
+@command_line.one_line()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text")
@@ -102,21 +104,22 @@ def main() -> None:
 
 def stream(family: str, name: str, text: Path, length: int):
     """The training batches of a row."""
+    config = configuration(family, name, text, length)
+    return datasets.prepare(config, save=False, workers=1).train.batches()
+
+
+def configuration(family: str, name: str, text: Path, length: int) -> Config:
+    """The recipe of a row."""
     objective = ROWS[family][name]
-    model = {"kind": family, "vocab_size": SIZE, "layers": 1, "embed_dim": 8, "heads": 1, **MODELS[family]}
-    if objective["kind"] == "replaced_token":
-        model = {k: v for k, v in model.items() if k != "span_boundary"} | {"kind": "electra", "generator": 1.0}
-    if objective["kind"] == "span_boundary" or objective.get("next_sentence") is False:
-        model |= {"next_sentence": objective.get("sentence_order", False)}
-    config = build(
+    kind = "electra" if objective["kind"] == "replaced_token" else family
+    return build(
         {
-            "model": model,
+            "model": {"kind": kind, "vocab_size": SIZE, "layers": 1, "embed_dim": 8, "heads": 1, **MODELS[family]},
             "objective": objective,
             "data": {"path": str(text), "cache_dir": str(text.parent), "tokenizer": TOKENIZERS[family],
                      "length": length, "batch_size": BATCH, "readers": 1},
         }
     )  # fmt: skip
-    return datasets.prepare(config, save=False, workers=1).train.batches()
 
 
 if __name__ == "__main__":

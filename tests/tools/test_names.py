@@ -91,3 +91,23 @@ def test_mistakes_are_a_line_and_exit_code_2(command, message, monkeypatch, caps
     with pytest.raises(SystemExit) as stop:
         runpy.run_path(str(TOOLS / tool), run_name="__main__")
     assert stop.value.code == 2 and message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    """`tool(name, *words)`: the module of a tool, with these words on its command line."""
+    monkeypatch.syspath_prepend(str(TOOLS))
+
+    def load(name, *words):
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
+        return importlib.import_module(name)
+
+    return load
+
+
+def test_the_recipe_of_each_row_of_objectives(tool):
+    bench = tool("bench_objectives")
+    for family, rows in bench.ROWS.items():
+        for name, settings in rows.items():
+            config = bench.configuration(family, name, Path("text.jsonl"), 64)
+            assert config.objective.network(config.model) and config.objective.kind == settings["kind"]
