@@ -35,11 +35,11 @@ def start(tree, recipe, overrides):
             "XDG_CACHE_HOME": f"{directory}/cache",
             "JAX_COMPILATION_CACHE_DIR": f"{directory}/programs",
         }
-        command = [sys.executable, "-m", "jaxpt", "train", str(recipe), "--timings", f"run_dir={directory}/run"]
+        # -P: PYTHONPATH selects the tree, wherever this is started; relative paths are the caller's.
+        command = [sys.executable, "-P", "-m", "jaxpt", "train", str(recipe), "--timings", f"run_dir={directory}/run"]
         process = psutil.Popen(
-            [*command, *overrides], cwd=tree, env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [*command, *overrides], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         lines = []
         for line in process.stdout:
             lines.append(line)
@@ -58,18 +58,28 @@ def start(tree, recipe, overrides):
     }
 
 
+def checkout(text):
+    """An argument's type: NAME=DIRECTORY, as (name, absolute path)."""
+    name, _, directory = text.partition("=")
+    if not name or not directory or not Path(directory, "jaxpt").is_dir():
+        raise argparse.ArgumentTypeError(f"wants NAME=DIRECTORY of a checkout, got {text!r}")
+    return name, Path(directory).resolve()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
-    parser.add_argument("--tree", action="append", required=True, help="NAME=DIRECTORY of a checkout")
+    parser.add_argument(
+        "--tree", type=checkout, action="append", required=True, metavar="NAME=DIRECTORY", help="a checkout"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("overrides", nargs="*", help="key=value, as `jaxpt train` takes them")
     arguments = parser.parse_intermixed_args()
-    trees = {name: Path(folder).resolve() for name, folder in (tree.split("=", 1) for tree in arguments.tree)}
+    trees = dict(arguments.tree)
     starts = {name: [] for name in trees}
     for _ in range(arguments.repeats):
-        for name, tree in trees.items():
-            starts[name].append(start(tree, arguments.recipe.resolve(), arguments.overrides))
+        for name, directory in trees.items():
+            starts[name].append(start(directory, arguments.recipe, arguments.overrides))
     parts = dict.fromkeys(part for of_tree in starts.values() for times in of_tree for part in times)
     print(f"{'seconds, medians of ' + str(arguments.repeats):56}" + "".join(f"{name:>10}" for name in trees))
     for part in parts:

@@ -61,7 +61,7 @@ def main() -> None:
     """Makes, imports, exports, compares, removes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", metavar="DIR", type=Path)
-    work = parser.parse_args().directory / "import_memory"
+    work = parser.parse_args().directory.resolve() / "import_memory"  # `measured` starts elsewhere
     from jaxpt.hf.files import Tensors
 
     shutil.rmtree(work, ignore_errors=True)

@@ -72,6 +72,7 @@ def test_help_starts_no_work(tool, monkeypatch, capsys):
         ("plan_scaling.py /nowhere.yaml 1 v5e-8", "plan_scaling.py: /nowhere.yaml"),
         ("bench_vectors.py /nowhere.yaml", "bench_vectors.py: /nowhere.yaml"),
         ("bench_objectives.py text --only nosuch", "argument --only: invalid choice: 'nosuch'"),
+        ("first_step.py r.yaml --tree .", "argument --tree: wants NAME=DIRECTORY of a checkout, got '.'"),
         ("compare_lm_eval.py run --data d --tasks nosuch", "argument --tasks: there is no 'nosuch'; there are lambada"),
         ("mistakes.py --only 9999", "--only: there is no mistake 9999"),
         ("mistakes.py --only x", "argument --only: expected numbers such as 0,5, got 'x'"),
@@ -111,3 +112,35 @@ def test_the_recipe_of_each_row_of_objectives(tool):
         for name, settings in rows.items():
             config = bench.configuration(family, name, Path("text.jsonl"), 64)
             assert config.objective.network(config.model) and config.objective.kind == settings["kind"]
+
+
+def test_relative_paths_are_the_callers_for_each_tree(tool, monkeypatch, tmp_path, capsys):
+    """Each start was in its tree: the second one found neither the recipe's text nor its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("text").touch()
+    for folder in ("new", "new/old"):
+        Path(folder, "jaxpt").mkdir(parents=True)
+        Path(folder, "jaxpt/__main__.py").write_text(
+            "import pathlib, sys, time\n"
+            "assert pathlib.Path(sys.argv[-1].removeprefix('data.path=')).exists()\n"
+            "print('end of the first step: 3.0 s')\n"
+            "print('2.0 s  of', pathlib.Path(__file__).parents[1].name)\n"
+            "print('beside the data:', flush=True)\n"
+            "time.sleep(60)\n"
+        )
+    monkeypatch.chdir(tmp_path / "new")
+    words = ("r.yaml", "data.path=../text", "--tree", "new=.", "--tree", "old=old", "--repeats", "1")
+    tool("first_step", *words).main()
+    rows = {line[:56].strip(): line[56:].split() for line in capsys.readouterr().out.splitlines()}
+    assert rows["of new"] == ["2.0", "0.0"] and rows["of old"] == ["0.0", "2.0"]
+
+
+def test_an_import_in_a_relative_directory(tool, monkeypatch, tmp_path):
+    """`jaxpt import` is started elsewhere."""
+    made = []
+    module = tool("import_memory", "here")
+    monkeypatch.setattr(module, "make", lambda directory: made.append(directory) or sys.exit())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        module.main()
+    assert made == [tmp_path / "here/import_memory/hf"]
