@@ -191,7 +191,7 @@ def report(
     figures["cost"] = dataclasses.asdict(cost) if all(measured.fits for measured in phases) else None
     figures["assumptions"] = {
         "dollars_per_chip_hour": price, "watts_per_chip": watts, "pue": PUE,
-        "kg_co2_per_kwh": carbon, "chip": dataclasses.asdict(chips.chip),
+        "kg_co2_per_kwh": carbon, "chip": {**dataclasses.asdict(chips.chip), "dcn": chips.dcn},
     }  # fmt: skip
     return figures
 

@@ -130,7 +130,7 @@ def measure(config: Config, where: Target, shape: Shape, axes: Mapping[str, int]
     Raises:
       UserError: for what is wrong with mesh or topology, or what the compiler refuses.
     """
-    job = {"config": configs.to_yaml(config), "topology": where.topology, "slices": where.slices}
+    job = {"config": configs.to_yaml(config), "topology": where.shape, "slices": where.slices}
     job |= {"shape": dataclasses.asdict(shape), "axes": dict(axes)}
     return DecodeResult(**isolated.ask(_COMPILING, job, str(where)))
 

@@ -26,6 +26,7 @@ class Target:
     """Devices to compile for: those of a topology, or those of this machine."""
 
     topology: str | None = None
+    """As `topologies.parse` reads it: of a cloud's machines their own name, which says what network they have."""
     slices: int = 1
 
     @classmethod
@@ -33,7 +34,14 @@ class Target:
         """The slices that are asked for, else those that a recipe is made for, else this machine."""
         if topology is None:
             topology, slices = config.plan.topology, slices or config.plan.slices
-        return cls(topology and vendor_names.to_topology(topology), slices or 1)
+        if topology and vendor_names.network(topology) is None:
+            topology = vendor_names.to_topology(topology)
+        return cls(topology and topology.lower(), slices or 1)
+
+    @property
+    def shape(self) -> str | None:
+        """The topology by kind and number of chips: what is compiled for."""
+        return self.topology and vendor_names.to_topology(self.topology)
 
     def __str__(self) -> str:
         if self.topology is None:
@@ -140,7 +148,7 @@ def save(config: Config, where: Target, phase: int, directory: str) -> str:
 
 
 def _in_a_process(config: Config, where: Target, phase: int, save_to: str | None = None) -> dict[str, Any]:
-    job = {"config": configs.to_yaml(config), "topology": where.topology, "slices": where.slices, "phase": phase}
+    job = {"config": configs.to_yaml(config), "topology": where.shape, "slices": where.slices, "phase": phase}
     return isolated.ask(__name__, {**job, "save": save_to}, str(where))
 
 

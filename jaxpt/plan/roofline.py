@@ -75,7 +75,7 @@ def bound(measured: PlanResult | DecodeResult, topology: Topology) -> Bound:
     chip = topology.chip
     share = chip.devices  # a device is 1/share of a chip
     peak, bandwidth = chip.flops / share, chip.memory_bandwidth / share
-    links = {"ICI": topology.ici / share, "DCN": chip.dcn / share}
+    links = {"ICI": topology.ici / share, "DCN": topology.dcn / share}
     sent = {"ICI": 0, "DCN": 0}
     for collective in measured.collectives:
         sent[collective["network"]] += collective["sent"]

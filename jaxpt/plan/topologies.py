@@ -32,6 +32,8 @@ class Topology:
     """In all slices."""
     machine: int | None = None
     """GPUs of a machine; None of TPUs."""
+    network: float | None = None
+    """Bytes/s that a GPU of a cloud's machines can send to other machines; None: as its kind of chip."""
 
     @property
     def memory(self) -> int:
@@ -61,6 +63,11 @@ class Topology:
         cubes = self.chip.dimensions == 3 and all(n % 4 == 0 for n in sizes)
         wraps = [cubes or (self.chip.dimensions == 2 and n == 16) for n in sizes]
         return self.chip.ici * sum(0.0 if n == 1 else 1.0 if w else 0.5 for n, w in zip(sizes, wraps)) / len(sizes)
+
+    @property
+    def dcn(self) -> float:
+        """Bytes/s that a chip can send to other slices or machines."""
+        return self.chip.dcn if self.network is None else self.network
 
     def check_compiler(self) -> None:
         """Raises UserError if the compiler of its chips is not installed; it is not imported."""
@@ -125,6 +132,7 @@ def parse(name: str, slices: int = 1) -> Topology:
       >>> parse("v5p-128").name
       'v5p:4x4x4'
     """
+    network = vendor_names.network(name)
     name = vendor_names.to_topology(name)
     kind, _, shape = name.partition(":")
     known = [*CHIPS, *gpus.TARGETS]
@@ -135,7 +143,7 @@ def parse(name: str, slices: int = 1) -> Topology:
         raise UserError(f"--topology {name}: {kind!r} is none of {', '.join(known)}{hint}")
     sizes = [int(n) for n in shape.split("x")] if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape) else []
     if kind in gpus.TARGETS:
-        return _gpus(name, kind, sizes, slices)
+        return dataclasses.replace(_gpus(name, kind, sizes, slices), network=network)
     chip = CHIPS[kind]
     if len(sizes) != chip.dimensions:
         example = "x".join(["4"] * chip.dimensions)

@@ -22,25 +22,29 @@ SHAPES_3D = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
 """{chips: shape} of less than a cube of 4x4x4."""
 ALIASES = {"v5litepod": "v5e"}
 MACHINES = {
-    "a2-highgpu-{}g": ("a100-40", (1, 2, 4, 8)),
-    "a2-megagpu-{}g": ("a100-40", (16,)),
-    "a2-ultragpu-{}g": ("a100-80", (1, 2, 4, 8)),
-    "a3-highgpu-{}g": ("h100", (1, 2, 4, 8)),
-    "a3-edgegpu-{}g": ("h100", (8,)),
-    "a3-megagpu-{}g": ("h100", (8,)),
-    "a3-ultragpu-{}g": ("h200", (8,)),
-    "a4-highgpu-{}g": ("b200", (8,)),
+    "a2-highgpu-{}g": ("a100-40", {1: 24, 2: 32, 4: 50, 8: 100}),
+    "a2-megagpu-{}g": ("a100-40", {16: 100}),
+    "a2-ultragpu-{}g": ("a100-80", {1: 24, 2: 32, 4: 50, 8: 100}),
+    "a3-highgpu-{}g": ("h100", {1: 25, 2: 50, 4: 100, 8: 1000}),
+    "a3-edgegpu-{}g": ("h100", {8: 600}),
+    "a3-megagpu-{}g": ("h100", {8: 1800}),
+    "a3-ultragpu-{}g": ("h200", {8: 3200}),
+    "a4-highgpu-{}g": ("b200", {8: 3200}),
 }
-"""{Google Cloud's machine type: (GPU, numbers of them)}; docs.cloud.google.com/compute/docs/gpus."""
-MACHINE_TYPES = {template.format(n): (gpu, n) for template, (gpu, counts) in MACHINES.items() for n in counts} | {
-    "p4d.24xlarge": ("a100-40", 8),
-    "p4de.24xlarge": ("a100-80", 8),
-    "p5.48xlarge": ("h100", 8),
-    "p5e.48xlarge": ("h200", 8),
-    "p5en.48xlarge": ("h200", 8),
-    "p6-b200.48xlarge": ("b200", 8),
+"""{Google Cloud's machine type: (GPU, {number of them: most Gbit/s of the machine's network})}; read in 2026 at
+docs.cloud.google.com/compute/docs/gpus. Of A3 Ultra and A4 without the cards that GPUs do not use; A3 Edge has 400
+Gbit/s in most regions."""
+MACHINE_TYPES = {
+    template.format(n): (gpu, n, gbits) for template, (gpu, sizes) in MACHINES.items() for n, gbits in sizes.items()
+} | {
+    "p4d.24xlarge": ("a100-40", 8, 400),
+    "p4de.24xlarge": ("a100-80", 8, 400),
+    "p5.48xlarge": ("h100", 8, 3200),
+    "p5e.48xlarge": ("h200", 8, 3200),
+    "p5en.48xlarge": ("h200", 8, 3200),
+    "p6-b200.48xlarge": ("b200", 8, 3200),
 }
-"""{machine type of Google Cloud or AWS: (GPU, how many of them)}."""
+"""{machine type of Google Cloud or AWS: (GPU, how many of them, most Gbit/s of the machine's network)}."""
 
 
 def to_topology(name: str) -> str:
@@ -62,7 +66,7 @@ def to_topology(name: str) -> str:
     name = name.lower()
     machine_type, _, machines = name.partition(":")
     if machine_type in MACHINE_TYPES:
-        gpu, count = MACHINE_TYPES[machine_type]
+        gpu, count, _ = MACHINE_TYPES[machine_type]
         if machines and not re.fullmatch(r"[1-9]\d*", machines):
             raise UserError(f"--topology {name}: wants the number of machines, such as {machine_type}:2")
         return f"{gpu}:{machines}x{count}" if machines else f"{gpu}:{count}"
@@ -74,6 +78,20 @@ def to_topology(name: str) -> str:
         several = f"{machine_type} --slices {machines if re.fullmatch(r'[1-9][0-9]*', machines) else 2}"
         raise UserError(f"--topology {name}: names one slice; several of them: --topology {several}")
     return f"{kind}:{_shape(name, kind, int(slice_name[2]))}"
+
+
+def network(name: str) -> float | None:
+    """Bytes/s that a GPU of a cloud's machines can send to other machines; None of a name that is no cloud's machine.
+
+    Example:
+      >>> network("a3-highgpu-8g:2") / 1e9, network("h100:2x8")
+      (15.625, None)
+    """
+    machine_type = name.lower().partition(":")[0]
+    if machine_type not in MACHINE_TYPES:
+        return None
+    _, count, gbits = MACHINE_TYPES[machine_type]
+    return gbits * 1e9 / 8 / count
 
 
 def _shape(name: str, kind: str, size: int) -> str:

@@ -1,9 +1,10 @@
 import pytest
 
 from jaxpt.errors import UserError
-from jaxpt.plan import command, topologies, vendor_names
+from jaxpt.plan import command, roofline, topologies, vendor_names
 from jaxpt.plan.program import Target
 from tests import families
+from tests.plan.test_roofline import MEASURED
 
 
 @pytest.mark.parametrize(
@@ -145,4 +146,16 @@ def test_wrong_names_of_clouds(name, answer):
 
 def test_a_recipe_may_have_a_clouds_name():
     """What is compiled, and what tells TPUs from GPUs, see the topology alone."""
-    assert Target.of(None, "a3-megagpu-8g") == Target("h100:8", 1)
+    assert Target.of(None, "A3-megagpu-8g:2").shape == "h100:2x8" and Target.of(None, "v6e-64") == Target("v6e:8x8")
+
+
+def test_a_clouds_machines_have_its_network():
+    """Those of A3 High had the 400 Gbit/s a GPU of a DGX."""
+    names = ("h100:2x8", "a3-highgpu-8g:2", "a3-megagpu-8g:2", "a2-highgpu-8g:2", "p4d.24xlarge:2", "p5.48xlarge:2")
+    gbits = {name: topologies.parse(name).dcn * 8 / 1e9 for name in names}
+    assert gbits == dict(zip(names, (400, 125, 225, 12.5, 50, 400)))
+    assert topologies.parse("v5e:4x4", 2).dcn == topologies.CHIPS["v5e"].dcn
+    where = Target.of(None, "a3-highgpu-8g:2")
+    assert str(where) == "a3-highgpu-8g:2" and command._chips(MEASURED, where).dcn == 125e9 / 8
+    sent = {name: roofline.bound(MEASURED, topologies.parse(name)).times["DCN"] for name in names[:2]}
+    assert sent["a3-highgpu-8g:2"] == pytest.approx(sent["h100:2x8"] * 400 / 125)
