@@ -72,7 +72,8 @@ class CompiledProgram:
     collectives: list[dict[str, Any]]
     """Of a step."""
     total: int
-    """What XLA counts, with the padding of layouts; on a CPU, what its products take besides."""
+    """What XLA counts, with the padding of layouts; on a CPU, what its products take besides. Of a training step also
+    the copy of the state that `train.recompute_every` keeps beside it."""
     limit: int
     """Memory of the device that a program may take."""
 
@@ -92,7 +93,7 @@ class PlanResult(CompiledProgram):
     """In a step, of all devices."""
     model_flops: int
     memory: dict[str, int]
-    """parameters, optimizer, average, batch, temporaries: `total` is their sum."""
+    """parameters, optimizer, average, second_state, batch, temporaries: `total` is their sum."""
     buffers: list[dict[str, Any]]
     placements: list[dict[str, Any]]
     """Of each parameter."""
@@ -163,7 +164,7 @@ def _answer(job: dict[str, Any], directory: Path) -> dict[str, Any]:
 def _setup(job: dict[str, Any], directory: Path) -> tuple[Config, Any]:
     """(the whole run's configuration, the setup of the job's phase)."""
     from jaxpt.plan import topologies
-    from jaxpt.train import state, step, teachers
+    from jaxpt.train import corruption, state, step, teachers
 
     topology = job["topology"] and topologies.parse(job["topology"], job["slices"])
     (directory / "config.yaml").write_text(job["config"], "utf-8")
@@ -171,6 +172,7 @@ def _setup(job: dict[str, Any], directory: Path) -> tuple[Config, Any]:
     config = configs.at_phase(whole, job["phase"])
     setup = state.setup(whole, topology.devices() if topology else None).for_phase(config, job["phase"])
     setup = teachers.attach(setup, lambda line: None, shapes_alone=True)
+    corruption.check(setup)
     step.check(config, setup)
     return whole, setup
 
@@ -247,12 +249,14 @@ def _read(texts: dict[str, str], setup: Any, batch: Any) -> dict[str, Any]:
         "parameters": state.bytes_on_device(shapes.params, places.params),
         "optimizer": state.bytes_on_device(shapes.opt_state, places.opt_state),
         "average": 0 if shapes.ema is None else state.bytes_on_device(shapes.ema, places.ema),
+        "second_state": state.per_device_size(setup) if setup.config.train.recompute_every else 0,
         "batch": state.bytes_on_device(batch, jax.tree.map(lambda x: x.sharding, batch)),
     }
     program = hlo.Program(texts["after_optimizations"])
     total = memory.total(texts["memory-usage-report"], texts["buffer-assignment"])
     if devices[0].platform == "cpu":
         total += memory.packed(program)
+    total += parts["second_state"]
     links = setup.mesh.shape, meshes.between(setup.mesh.shape, meshes.slices(devices)), meshes.machine(devices)
     experts = getattr(setup.config.model, "experts", None)
     largest = memory.largest(texts["live-range"], texts["buffer-assignment"], program)

@@ -17,6 +17,7 @@ PARTS = {
     "parameters": "parameters",
     "optimizer": "optimizer state",
     "average": "averaged parameters",
+    "second_state": "second state (train.recompute_every)",
     "batch": "batch",
     "temporaries": "activations, gradients, other temporaries",
 }

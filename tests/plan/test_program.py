@@ -5,10 +5,11 @@ from importlib import metadata
 
 import pytest
 
+from jaxpt import config as configs
 from jaxpt.errors import UserError
-from jaxpt.plan import donation, hlo, isolated, program
+from jaxpt.plan import collectives, donation, hlo, isolated, memory, operations, program
 from jaxpt.plan.memory import packed
-from jaxpt.train import state, step
+from jaxpt.train import corruption, state, step
 from tests import families, grids
 
 pytestmark = pytest.mark.slow
@@ -51,6 +52,36 @@ def test_figures_of_a_small_bert(measured):
     placed = {one["name"]: one for one in measured.placements}
     kernel = placed["model/encoder/segment_0/block_0/feed_forward/up/kernel"]
     assert kernel["placement"] == [None, ["fsdp"], None] and kernel["bytes"] == 2 * 32 * 64 * 4 // 4
+
+
+def test_a_step_that_is_run_twice_takes_a_second_state(monkeypatch):
+    """The run keeps a copy of the state while the step runs; no plan counted it."""
+    made_up = {
+        memory: {"total": 10**9, "packed": 0, "largest": []}, donation: {"faults": []},
+        collectives: {"find": []}, operations: {"regions": []}, hlo: {"Program": types.SimpleNamespace(traffic=int)},
+    }  # fmt: skip
+    for module, functions in made_up.items():
+        for name, answer in functions.items():
+            monkeypatch.setattr(module, name, lambda *_, answer=answer: answer)
+    texts = dict.fromkeys(isolated._NEEDED, "")
+    setups = [state.setup(families.config("bert", train={"recompute_every": every})) for every in (None, 5)]
+    once, twice = (program._read(texts, setup, {}) for setup in setups)
+    size = state.per_device_size(setups[1])
+    assert (once["memory"]["second_state"], twice["memory"]["second_state"]) == (0, size)
+    assert twice["total"] - once["total"] == size and twice["memory"]["temporaries"] == once["memory"]["temporaries"]
+    assert sum(twice["memory"].values()) == twice["total"]
+
+
+def test_a_plan_refuses_what_a_run_refuses_to_run_twice(monkeypatch, tmp_path):
+    """GPUs want train.deterministic=true."""
+
+    def refuse(setup):
+        raise UserError(f"refused: {setup.config.train.recompute_every}")
+
+    monkeypatch.setattr(corruption, "check", refuse)
+    yaml = configs.to_yaml(families.config("bert", train={"recompute_every": 5}))
+    with pytest.raises(UserError, match="refused: 5"):
+        program._setup({"config": yaml, "topology": None, "slices": 1, "phase": 0}, tmp_path)
 
 
 def test_a_compiler_that_ends_the_process_is_one_line(config, monkeypatch):

@@ -10,7 +10,7 @@ MEASURED = PlanResult(
     device_kind="TPU v5 lite",
     devices=32, mesh={"data": 8, "fsdp": 4, "context": 1, "tensor": 1}, seconds=1.0,
     model_flops=32 * 197 * 10**9, program_flops=32 * 394 * 10**9, traffic=819 * 10**6,
-    memory={"parameters": 2**30, "optimizer": 2**31, "average": 0, "batch": 0, "temporaries": 2**32},
+    memory={"parameters": 2**30, "optimizer": 2**31, "average": 0, "second_state": 0, "batch": 0, "temporaries": 2**32},
     total=7 * 2**30, limit=int(15.75 * 2**30), buffers=[], placements=[],
     large_replicated_params=[], copied_donated_buffers=[], compiler="libtpu 0.0.52",
     collectives=[

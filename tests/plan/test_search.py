@@ -36,7 +36,7 @@ def compiler(monkeypatch):
             meshes.between(mesh, where.slices)
             seen.append((mesh["data"], mesh["fsdp"], mesh["tensor"], config.model.remat, config.train.grad_accum_steps))
             rows = mesh["data"] * mesh["fsdp"] * config.train.grad_accum_steps
-            parts = {"parameters": int(state * GIB / known), "optimizer": 0, "average": 0, "batch": 0}
+            parts = dict.fromkeys(show.PARTS, 0) | {"parameters": int(state * GIB / known)}
             parts["temporaries"] = int(temporaries * GIB / rows / mesh["tensor"] * KEPT[config.model.remat])
             flops = int(1e15 * (1 + (1 - KEPT[config.model.remat]) / 3))
             return dataclasses.replace(
