@@ -88,7 +88,7 @@ COMMANDS: dict[str, Command] = {
         arg("--decode", "BATCHxLENGTH", "plan decoding; encoder-decoders: BATCHxENCODER/DECODER, as 32x512/128"),
         arg("--save", "DIR", "save the compiled steps for train.compiled=DIR"),
         flag("--shardings", "show the sharding of each parameter"),
-        arg("--search", "N", "search meshes, microbatch sizes and remat, with at most N compilations (12)",
+        arg("--search", "N", "search mesh, microbatch size, remat for the last phase, in at most N compilations (12)",
             type=count, nargs="?", const=12, dest="searching"),
         arg("--price", "DOLLARS", "price per chip-hour (on-demand list price)", type=nonnegative),
         arg("--watts", "W", "power of a chip, including its share of the host", type=nonnegative),

@@ -39,13 +39,13 @@ def plan(
       slices: number of such slices, 1 or the recipe's by default.
       as_json: print one JSON object instead of tables.
       shardings: print where each parameter lies as well.
-      searching: try so many other settings and rank them; 0 for none.
+      searching: try so many other settings on the last phase and rank them; 0 for none.
       save: directory to write the compiled steps to, for `train.compiled`.
       **assumptions: as `report`.
 
     Raises:
       UserError: for what is wrong with the recipe, or if it does not fit: by how much, which buffer is the largest, and
-        the nearest settings that fit.
+        the nearest settings that fit. Of a search: nothing fits, or the best settings do not fit all phases.
     """
     where, chips = _where(config, topology, slices, searching > 0)
     if save is not None and chips is not None and chips.machine is not None:
@@ -206,8 +206,9 @@ def _advice(config: Config, where: Target, measured: PlanResult) -> str:
     _note("it does not fit; looking for the nearest settings that do …")
     gib = 2**30
     largest = measured.buffers[0]
+    of_phase = f"phase {measured.phase + 1} " if len(configs.phase_starts(config)) > 1 else ""
     text = (
-        f"does not fit: {measured.total / gib:.2f} GiB a device, {measured.limit / gib:.2f} GiB there are, "
+        f"{of_phase}does not fit: {measured.total / gib:.2f} GiB a device, {measured.limit / gib:.2f} GiB there are, "
         f"{(measured.total - measured.limit) / gib:.2f} GiB too much; the largest buffer is {largest['name']} "
         f"{largest['shape']} of {largest['bytes'] / gib:.2f} GiB"
     )
@@ -218,7 +219,9 @@ def _advice(config: Config, where: Target, measured: PlanResult) -> str:
 
 
 def _search(config: Config, where: Target, chips: Topology, limit: int, as_json: bool) -> None:
-    with track(f"compiling at most {limit} programs for {where}", limit, "programs") as work:
+    phases = len(configs.phase_starts(config))
+    of_phase = f" of phase {phases}" if phases > 1 else ""
+    with track(f"compiling at most {limit} programs{of_phase} for {where}", limit, "programs") as work:
 
         def tell(trial: search.Trial) -> None:
             work.add()
@@ -232,5 +235,13 @@ def _search(config: Config, where: Target, chips: Topology, limit: int, as_json:
         )
     else:
         show.ranked(config, trials)
-    if not any(t.measured is not None and t.measured.fits for t in trials):
+    if not any(t.fits for t in trials):
         raise UserError(f"nothing fits {where}: {search.more_devices(trials)}")
+    if phases > 1:
+        with track(f"compiling the steps of other phases for {where}"):
+            found = search.in_other_phases(config, where, trials[0], phases - 1)
+        if not found.fits:
+            raise UserError(
+                f"{search.words(trials[0].settings)} fits phase {phases}, but not {found.reason}; "
+                "plan them without --search for the nearest settings that fit"
+            )

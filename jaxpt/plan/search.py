@@ -22,7 +22,7 @@ from jaxpt.plan.topologies import Topology
 REMAT = ("none", "dots", "names", "full")
 """Ordered from the most memory to the least."""
 NEAREST = 5
-"""So many programs are compiled at the most to find the nearest one that fits."""
+"""So many settings are tried at the most to find the nearest that fit."""
 
 Settings = dict[str, str | int]
 
@@ -36,6 +36,11 @@ class Trial:
     reason: str
     seconds: float = math.inf
     """Of a step, by the roofline; infinite where it does not fit."""
+
+    @property
+    def fits(self) -> bool:
+        """True if the step was compiled and fits."""
+        return self.measured is not None and self.measured.fits
 
 
 def apply(config: Config, settings: Settings) -> Config:
@@ -53,15 +58,15 @@ def nearest(config: Config, where: Target, measured: PlanResult) -> tuple[Trial 
     Args:
       config: the run's configuration.
       where: the devices.
-      measured: its program, which does not fit.
+      measured: the program of the phase that needs the most; it does not fit.
 
     Returns:
       (the settings, None if none was found among a few; all that was tried).
     """
     tried: list[Trial] = []
     for settings in itertools.islice(_steps_down(config, measured, where.slices), NEAREST):
-        tried.append(attempt(config, where, settings, measured.phase))
-        if tried[-1].measured is not None and tried[-1].measured.fits:
+        tried.append(in_other_phases(config, where, attempt(config, where, settings, measured.phase), measured.phase))
+        if tried[-1].fits:
             return tried[-1], tried
     return None, tried
 
@@ -84,8 +89,10 @@ def words(settings: Settings) -> str:
 
 def _steps_down(config: Config, measured: PlanResult, slices: int) -> Iterator[Settings]:
     fixed = measured.total - measured.memory["temporaries"]
-    rows = measured.rows // math.prod(measured.mesh[axis] for axis in rules.BATCH)
-    cuts = [n for n in range(config.train.grad_accum_steps + 1, rows + 1) if rows % n == 0]
+    ways = math.prod(measured.mesh[axis] for axis in rules.BATCH)
+    batches = {phase.data.batch_size for phase in configs.phase_configs(config)}  # each phase has to divide
+    cuts = range(config.train.grad_accum_steps + 1, measured.rows // ways + 1)
+    cuts = [n for n in cuts if all(rows % (ways * n) == 0 for rows in batches)]
     mesh: Settings = {}
     across = math.gcd(measured.mesh["data"], slices)  # fsdp stays inside one slice
     cut = measured.mesh["data"] // across
@@ -112,6 +119,7 @@ def search(
     """Compiles the last phase's step under several meshes, then keeps less under the best of them, and ranks what fits.
 
     The best mesh, or else the recipe's own, is tried with `mesh.preset=megatron` as well if its `tensor` is above 1.
+    Other phases are not compiled: `in_other_phases` does so for one result.
 
     Args:
       config: the run's configuration.
@@ -206,3 +214,22 @@ def attempt(config: Config, where: Target, settings: Settings, phase: int, topol
     bound = roofline.bound(measured, topology)
     reason = f"{bound.by} bounds it, MFU {bound.mfu:.1%} at the most, {gib:.2f} GiB to spare"
     return Trial(settings, measured, reason, bound.seconds)
+
+
+def in_other_phases(config: Config, where: Target, trial: Trial, phase: int) -> Trial:
+    """Compiles the steps of the other phases under the settings that fit one.
+
+    Args:
+      config: the run's configuration.
+      where: the devices.
+      trial: of one phase.
+      phase: that phase, from 0.
+
+    Returns:
+      The trial itself where it does not fit, or all phases do; else that of the first phase that does not, named.
+    """
+    for other in range(len(configs.phase_starts(config)) if trial.fits else 0):
+        found = trial if other == phase else attempt(config, where, trial.settings, other)
+        if not found.fits:
+            return dataclasses.replace(found, reason=f"phase {other + 1}: {found.reason}")
+    return trial

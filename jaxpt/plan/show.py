@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from jaxpt.config import Config, dump
+from jaxpt.config import Config, dump, phase_starts
 from jaxpt.config.plain import leaves
 from jaxpt.parallel import rules
 from jaxpt.plan.search import Trial, words
@@ -225,8 +225,10 @@ def _print_cost(report: dict[str, Any]) -> None:
 
 
 def ranked(config: Config, trials: Sequence[Trial]) -> None:
-    """Prints what a search found, the best first, with the settings that differ from the recipe's."""
-    print_table(("step", "memory", "rows a device", "settings", "why"), [_ranked(config, trial) for trial in trials])
+    """Prints what a search found for the last phase, the best first, with what differs from the recipe's settings."""
+    phases = len(phase_starts(config))
+    step = f"step of phase {phases}" if phases > 1 else "step"
+    print_table((step, "memory", "rows a device", "settings", "why"), [_ranked(config, trial) for trial in trials])
 
 
 def _ranked(config: Config, trial: Trial) -> tuple[str, ...]:

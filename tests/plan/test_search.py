@@ -27,7 +27,7 @@ def compiler(monkeypatch):
         seen = []
 
         def measure(config, where, phase=0):
-            mesh = {axis: getattr(config.mesh, axis) for axis in AXES}
+            mesh, of_phase = {axis: getattr(config.mesh, axis) for axis in AXES}, configs.at_phase(config, phase).data
             devices = topologies.parse(where.topology, where.slices).size
             known = mesh["fsdp"] * mesh["tensor"]
             mesh["data"] = devices // known if mesh["data"] == -1 else mesh["data"]
@@ -37,10 +37,11 @@ def compiler(monkeypatch):
             seen.append((mesh["data"], mesh["fsdp"], mesh["tensor"], config.model.remat, config.train.grad_accum_steps))
             rows = mesh["data"] * mesh["fsdp"] * config.train.grad_accum_steps
             parts = dict.fromkeys(show.PARTS, 0) | {"parameters": int(state * GIB / known)}
-            parts["temporaries"] = int(temporaries * GIB / rows / mesh["tensor"] * KEPT[config.model.remat])
+            share = of_phase.batch_size * of_phase.length / (config.data.batch_size * config.data.length)
+            parts["temporaries"] = int(temporaries * share * GIB / rows / mesh["tensor"] * KEPT[config.model.remat])
             flops = int(1e15 * (1 + (1 - KEPT[config.model.remat]) / 3))
             return dataclasses.replace(
-                MEASURED, phase=phase, rows=config.data.batch_size, mesh=mesh, devices=devices, memory=parts,
+                MEASURED, phase=phase, rows=of_phase.batch_size, mesh=mesh, devices=devices, memory=parts,
                 total=sum(parts.values()), model_flops=int(1e15), program_flops=flops, collectives=[],
                 buffers=[{"name": "forward: scores", "shape": "f32[64,64]", "bytes": 3 * GIB}],
             )  # fmt: skip
@@ -90,6 +91,16 @@ def test_one_row_at_a_time_is_tried_where_nothing_else_can_be_lowered(compiler):
     compiler(state=2, temporaries=16 * 2500)
     with pytest.raises(UserError, match=r"tried without help: train\.grad_accum_steps=32; the nearest miss is"):
         command.plan(config(model={"remat": "full"}), "v5e:4x4")
+
+
+def test_the_advice_holds_in_all_phases(compiler):
+    """Eight microbatches fit the 512 rows of phase 1; the 64 of phase 2 do not divide by 16 × 8."""
+    seen = compiler(state=2, temporaries=16 * 96)
+    recipe = config(train={"phases": [{"steps": 5}, {"set": {"data.batch_size": 64}}]})
+    answer = r"^phase 1 does not fit: .*; model\.remat=full train\.grad_accum_steps=4 fits, with 8\.95 GiB"
+    with pytest.raises(UserError, match=answer):
+        command.plan(recipe, "v5e:4x4")
+    assert {accumulation for *_, accumulation in seen} == {1, 4}
 
 
 def test_where_nothing_helps_it_says_so(compiler):
@@ -212,6 +223,17 @@ def test_search_goes_by_the_batch_of_the_last_phase(compiler):
     recipe = families.config("bert", data={"batch_size": 8}, train=phases)
     search.search(recipe, Target("v5e:4x4"), topologies.parse("v5e:4x4"), limit=30)
     assert any(data * fsdp == 16 for data, fsdp, *_ in seen)
+
+
+def test_what_a_search_finds_is_compiled_in_the_other_phases(compiler, capsys):
+    """It exited with 0 where phase 1, with longer rows, did not fit."""
+    recipe = config(train={"phases": [{"steps": 5}, {"set": {"data.length": 16}}]})
+    seen = compiler(state=2, temporaries=16 * 12)
+    command.plan(recipe, "v5e:4x4", searching=1)
+    assert "step of phase 2" in capsys.readouterr().out and len(seen) == 2
+    compiler(state=2, temporaries=16 * 24)
+    with pytest.raises(UserError, match=r"^mesh\.data=16 .* fits phase 2, but not phase 1: 10\.25 GiB too much; plan"):
+        command.plan(recipe, "v5e:4x4", searching=1)
 
 
 def test_search_prints_what_differs_from_the_recipe(compiler, capsys):
