@@ -13,6 +13,7 @@ from typing import Any
 
 from jaxpt import config as configs
 from jaxpt.config import Config
+from jaxpt.config.files import parse
 from jaxpt.errors import UserError
 from jaxpt.parallel import rules
 from jaxpt.plan import isolated
@@ -110,8 +111,12 @@ class DecodeResult(CompiledProgram):
 
 
 def axes_of(config: Config, overrides: Sequence[str]) -> dict[str, int]:
-    """The sizes of the mesh axes that command-line arguments such as mesh.tensor=8 set."""
-    named = [override.partition("=")[0] for override in overrides]
+    """The sizes of the mesh axes that command-line arguments such as mesh.tensor=8 or mesh={tensor: 8} set."""
+    named: set[str] = set()
+    for override in overrides:
+        key, _, text = override.partition("=")
+        # A whole mesh takes the place of what earlier arguments set in it.
+        named = {f"mesh.{name}" for name in parse(text, override)} if key == "mesh" else named | {key}
     return {axis: size for axis, size in config.mesh.sizes.items() if f"mesh.{axis}" in named}
 
 

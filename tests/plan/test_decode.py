@@ -88,6 +88,9 @@ def test_mesh_axes_of_the_command_line():
     config = families.config("gpt2", mesh={"tensor": 4, "fsdp": 2})
     assert decode.axes_of(config, ["mesh.tensor=4", "train.steps=1"]) == {"tensor": 4}
     assert decode.axes_of(config, []) == {}
+    whole = "mesh={tensor: 4, fsdp: 2, preset: megatron}"
+    assert decode.axes_of(config, ["data.path=*.txt", "mesh.data=1", whole]) == {"tensor": 4, "fsdp": 2}
+    assert decode.axes_of(config, [whole, "mesh.data=-1"]) == {"data": -1, "tensor": 4, "fsdp": 2}
     assert loop.mesh_config(config, 8, {}).tensor == 4 and loop.mesh_config(config, 6, {}).tensor == 2
     assert loop.mesh_config(config, 8, {"fsdp": 8}).data == -1 and loop.mesh_config(config, 8, {"tensor": -1}).data == 1
     grouped = families.config("llama", model={"kv_heads": 2})
