@@ -17,6 +17,9 @@ from jaxpt.errors import UserError
 NAMED = ("builtin", "tfds", "hf")
 """Sources whose `data.path` is the name of a data set, and whose `validation_path` and `test_path` are its splits. The
 validation split of `builtin` and `tfds` is `validation` by default, of a TFDS data set only if it has one."""
+_DELIMITED = ("header", "quoted", "delimiter", "encoding")
+_OPTIONS = {"tsv": _DELIMITED, "csv": _DELIMITED, "conll": ("header", "comments")}
+"""Keys of a task that are options of a format; files of other formats name their columns themselves."""
 
 
 class RowFile(NamedTuple):
@@ -36,8 +39,7 @@ class RowFile(NamedTuple):
         if self.split is not None:
             return tables.read(self.path, self.format, split=self.split)
         format = tables.file_format(self.path, self.format)
-        of_format = ("comments",) if format == "conll" else ("quoted", "delimiter", "encoding")
-        keys = () if self.format == "jsonl" else ("header", *of_format)
+        keys = _OPTIONS.get(format, ())
         options = {key: option for key in keys if (option := getattr(task, key)) is not None}
         return tables.read(self.path, format, **options)
 

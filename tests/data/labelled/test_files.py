@@ -27,6 +27,22 @@ def test_keys_of_formats(tmp_path):
     assert row.values["tokens"] == ["Ada"]
 
 
+def test_files_that_name_their_columns_need_no_key(tmp_path):
+    """A recipe of TSV files without a header line reads others, too."""
+    of_tsv = {"header": ("source", "label"), "quoted": True, "delimiter": ",", "encoding": "latin-1"}
+    texts = {"a.jsonl": '{"text": "fine", "label": "1"}\n', "a.json": '[{"text": "fine", "label": "1"}]'}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        (row,) = RowFile(str(tmp_path / name)).rows(ClassificationTask(**of_tsv))
+        assert row.values == {"text": "fine", "label": "1"}
+    (tmp_path / "a.conllu").write_text("1\tAda\tAda\tPROPN\tNNP\t_\t0\troot\t_\t_\n\n")
+    (row,) = RowFile(str(tmp_path / "a.conllu")).rows(TaggingTask(header=("tokens", "tags")))
+    assert row.values["tokens"] == ["Ada"]
+    (tmp_path / "a.conll").write_text("Ada B-PER\n")
+    (row,) = RowFile(str(tmp_path / "a.conll")).rows(TaggingTask(header=("words", "entities"), delimiter=","))
+    assert (row.values["words"], row.values["entities"]) == (["Ada"], ["B-PER"])
+
+
 @pytest.mark.parametrize(
     ("splits", "settings", "held_out"),
     [
