@@ -111,7 +111,8 @@ def charts(results: Sequence[Result]) -> list[Chart | Dots]:
     figures: dict[tuple[str, str], list[Group]] = {}
     for group in groups(results):
         if group.values(reached):
-            result = next(result for result in group.results if reached(result) is not None)
+            finished = (result for result in group.results if result.status == "finished")  # whose figures are drawn
+            result = next(result for result in finished if reached(result) is not None)
             figure = ("validation loss at the end", result.unit)
             if result.score is not None:
                 figure = ("score of the best checkpoint", result.metric or "")

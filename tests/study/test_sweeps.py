@@ -71,6 +71,16 @@ def test_fine_tunings_are_compared_by_their_metric(plan):
     )
 
 
+def test_what_is_not_finished_chooses_no_chart(plan):
+    """It has a validation loss, and no score yet."""
+    results = [dataclasses.replace(x, metric="task/f1", score=x.validation.get("loss")) for x in tables.write(plan)]
+    first = next(n for n, result in enumerate(results) if result.point[0][1] == "0.001")
+    results[first] = dataclasses.replace(results[first], status="under way", metric=None, score=None)
+    (chart,) = sweeps.charts(results)
+    assert chart.title == "score of the best checkpoint against learning_rate, task/f1"
+    assert chart.series[0].y == [4.0, 2.25, 5.0]
+
+
 def test_words_and_seeds_alone_are_dots(plan):
     results = tables.write(plan)
     words = [
