@@ -1,5 +1,6 @@
 """`import jaxpt`: what a notebook needs, and its errors, which are exceptions."""
 
+import doctest
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import jaxpt
 from jaxpt import config as configs
 from jaxpt import errors
 from jaxpt.errors import UserError
+from jaxpt.inference import run as python_runs
 from jaxpt.train import loop, preflight
 from tests import fine_tuning
 
@@ -23,6 +25,24 @@ def test_a_configuration_with_overrides():
     assert config.train.steps == 30 and config.optimizer.learning_rate == 1e-5 and config.run_dir == "runs/x"
     assert jaxpt.Config.load(RECIPE, train={"steps": np.int64(30)}, seed=3).train.steps == 30
     assert isinstance(config, jaxpt.Config)
+
+
+def test_a_mapping_with_another_kind_starts_afresh(capsys):
+    """As on the command line: what all kinds share is kept, the other kind's keys are dropped and said."""
+    model = {"kind": "gpt2", "layers": 1, "embed_dim": 8, "heads": 1}
+    config = jaxpt.Config.load(RECIPE, model=model, objective={"kind": "causal_lm"}, seed=3)
+    words = ["model={kind: gpt2, layers: 1, embed_dim: 8, heads: 1}", "objective={kind: causal_lm}", "seed=3"]
+    assert config == configs.load(RECIPE, words)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "overrides: objective.kind: causal_lm drops masked_lm's dupe_factor: 3" in said
+    same = {"kind": "muon", "schedule.warmup_steps": 7, "clip_norm": np.float32(2.0)}
+    config = jaxpt.Config.load(RECIPE, optimizer=same)
+    assert config == configs.load(RECIPE, ["optimizer.schedule.warmup_steps=7", "optimizer.clip_norm=2.0"])
+
+
+def test_examples_in_docstrings():
+    failed, tried = doctest.testmod(python_runs)
+    assert tried and not failed
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from jaxpt import config as configs
 from jaxpt import errors
 from jaxpt.config import CheckpointConfig, Config
 from jaxpt.config.kinds import nearest
-from jaxpt.config.plain import leaves
 from jaxpt.errors import UserError, listed
 from jaxpt.inference.loaded import Loaded, load
 from jaxpt.runtime import packages
@@ -31,7 +30,8 @@ def read_config(path: str | Path, overrides: Mapping[str, Any]) -> Config:
 
     Args:
       path: a YAML file, or the directory of a run.
-      overrides: values by dotted key, such as {"train.steps": 100}, or nested: {"train": {"steps": 100}}.
+      overrides: values by dotted key, such as {"train.steps": 100}, or nested: {"train": {"steps": 100}}. A mapping
+        with another `kind` than the recipe's drops that one's keys, as on a command line: {"model": {"kind": …}}.
 
     Returns:
       The frozen configuration.
@@ -39,8 +39,25 @@ def read_config(path: str | Path, overrides: Mapping[str, Any]) -> Config:
     Raises:
       UserError: names the file or the key, what was given and what is wanted.
     """
-    assignments = [f"{key}={_as_yaml(key, value)}" for key, value in leaves(dict(overrides))]
+    assignments = [f"{key}={_as_yaml(key, value)}" for key, value in _leaves(dict(overrides))]
     return recipes.load(path, assignments, where="overrides", report=errors.note)
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """As `plain.leaves`, but a mapping with a `kind` is one value, without its dotted keys, which follow.
+
+    Example:
+      >>> list(_leaves({"seed": 1, "model": {"kind": "t5", "layers": 2, "rope.theta": 3}}))
+      [('seed', 1), ('model', {'kind': 't5', 'layers': 2}), ('model.rope.theta', 3)]
+    """
+    for key, value in tree.items():
+        if not isinstance(value, dict) or not value:
+            yield f"{prefix}{key}", value
+            continue
+        whole = {name: part for name, part in value.items() if "." not in name} if "kind" in value else {}
+        if whole:
+            yield f"{prefix}{key}", whole
+        yield from _leaves({name: part for name, part in value.items() if name not in whole}, f"{prefix}{key}.")
 
 
 def _as_yaml(key: str, value: Any) -> str:
