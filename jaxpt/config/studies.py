@@ -250,23 +250,29 @@ class Study(Frozen):
         """The rows whose models are fine-tuned."""
         return tuple(row for row in self.rows if row.finetune is not None)
 
-    def ancestors(self, row: StudyRow) -> list[str]:
-        """Names of the rows whose training is in a row's weights: it begins from them, or they are its teachers.
+    def ancestors(self, row: StudyRow) -> dict[str, int | None]:
+        """{row whose training is in a row's weights: the step of the checkpoint that it takes, None for the last one}.
 
-        A row whose vocabulary alone it has (`{study}/ROW/tokenizer`) is none.
+        The row begins from them, or they are its teachers; one whose vocabulary alone it has
+        (`{study}/ROW/tokenizer`) is none.
 
         Example:
-          >>> rows = [StudyRow(name="a"), StudyRow(name="b", set={"init_from.path": "{study}/a"})]
+          >>> rows = [StudyRow(name="a"), StudyRow(name="b", set={"init_from.path": "{study}/a/checkpoints/9"})]
           >>> rows += [StudyRow(name="c", set={"init_from.path": "{study}/b", "data.path": "{study}/x/tokenizer"})]
           >>> Study(question="?", rows=rows).ancestors(rows[2])
-          ['b', 'a']
+          {'b': None, 'a': 9}
         """
-        rows, names = {row.name: row for row in self.rows}, []
-        matches = [re.findall(rf"{ORIGIN}(/tokenizer)?", text) for text in row.set]
-        for name in dict.fromkeys(name for match in matches for name, vocabulary in match if not vocabulary):
-            if name in rows and name != row.name:
-                names += [name, *self.ancestors(rows[name])]
-        return list(dict.fromkeys(names))
+        rows, steps = {row.name: row for row in self.rows}, {}
+        settings, step_of_all = dict(_leaves(row.set)), dict(_leaves(self.set)).get("init_from.step")
+        for key, value in settings.items():
+            given = settings.get("init_from.step", step_of_all) if key == "init_from.path" else None
+            for name, place, step in re.findall(rf"{ORIGIN}(/tokenizer|/checkpoints/(\d+))?", json.dumps(value)):
+                if name not in rows or name == row.name or place == "/tokenizer":
+                    continue
+                for origin, at in ({name: int(step) if step else given} | self.ancestors(rows[name])).items():
+                    known = steps.get(origin, at)
+                    steps[origin] = None if None in (known, at) else max(known, at)
+        return steps
 
     def minutes_of(self, row: StudyRow) -> float | None:
         """Minutes of training steps of a row; None if its steps come from tokens, or from its recipe."""

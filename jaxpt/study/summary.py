@@ -24,6 +24,7 @@ TITLE = "Cost and scores"
 NOTE = """\
 - **tokens**, **steps**, **FLOPs** and **in steps** are of pretraining, with the rows that a model begins from; **in
   steps** is the time of the steps alone. **wall time** has preparing data, compiling, evaluations and checkpoints too.
+  A row from whose earlier checkpoint a model begins counts up to there, with this share of its wall time.
   A simple model and one that was there already have none.{glove}
 - Scores: the mean of the test metric over the seeds ± its standard error over seeds and test examples, in percent."""
 _GLOVE = """ GloVe reads pairs of words, not text, and multiplies no
@@ -75,19 +76,37 @@ def _score(scores: Scores) -> str:
 
 def _cost(study: Study, row: StudyRow) -> tuple[str, ...]:
     """Parameters, tokens, steps, FLOPs, time of the steps and wall time."""
-    names = [row.name, *study.ancestors(row)] if row.is_trained else []
-    run_dirs = [run_dir for name in names if (run_dir := Path(study.run_dir) / name).is_dir()]
+    steps_taken = {row.name: None} | study.ancestors(row) if row.is_trained else {}
     run = receipt(Path(study.run_dir) / row.name) if row.is_trained else {}
     if not run:
         return ("",) * 6
-    lines = [records(run_dir)[0] for run_dir in run_dirs]
+    lines, wall = [], 0.0
+    for run_dir, step in ((Path(study.run_dir) / name, step) for name, step in steps_taken.items()):
+        of_run = records(run_dir)[0]
+        lines.append(_until(of_run, step))
+        seconds = curves.train_seconds(of_run)
+        share = curves.train_seconds(lines[-1]) / seconds if seconds else 1.0
+        wall += share * receipt(run_dir).get("wall_seconds", 0.0)
     last = [list(curves.cumulated(of_run))[-1] for of_run in lines if of_run]
     steps, tokens, flops = sum(map(_steps, lines)), sum(x[1] for x in last), sum(x[2] for x in last)
-    wall = sum(receipt(run_dir).get("wall_seconds", 0.0) for run_dir in run_dirs)
     return (
         f"{run['parameters']:,}", number(tokens) if tokens else "", f"{steps:,}", number(flops) if flops else "",
         duration(sum(map(curves.train_seconds, lines))), duration(wall),
     )  # fmt: skip
+
+
+def _until(records: Sequence[Mapping[str, Any]], step: int | None) -> list[Mapping[str, Any]]:
+    """The lines of metrics.jsonl up to the step of a checkpoint, the last one with the speed up to there.
+
+    Args:
+      records: the lines.
+      step: None for all lines.
+    """
+    before = [record for record in records if step is None or record["step"] <= step]
+    if step is None or not before:
+        return before
+    after = (record for record in records if record["step"] > step and "speed/steps_per_second" in record)
+    return [*before, {**next(after, {}), "step": step}]
 
 
 def _steps(records: Sequence[Mapping[str, Any]]) -> int:

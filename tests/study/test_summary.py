@@ -73,6 +73,19 @@ def test_what_is_not_there_yet_is_empty(plan):
     assert saved["tables"][0]["title"] == summary.TITLE
 
 
+@pytest.mark.parametrize(
+    "settings", [('init_from.path="{study}/bert/checkpoints/5"',), ('init_from={"path": "{study}/bert", "step": 5}',)]
+)
+def test_a_row_counts_up_to_the_checkpoint_that_is_taken(plan, settings):
+    first, second = plan.rows
+    third = second.model_copy(update={"name": "third", "set": ('init_from.path="{study}/second"',)})
+    plan = plan.model_copy(update={"rows": (first, second.model_copy(update={"set": settings}), third)})
+    assert summary.table(plan).rows[0] == ("second", "1,234", "900", "9", "9M", "1m30s", "5m00s", "")
+    assert plan.ancestors(plan.rows[2]) == {"second": None, "bert": 5}
+    teacher = third.model_copy(update={"set": (*third.set, 'objective.teacher="{study}/bert"')})
+    assert plan.ancestors(teacher) == {"second": None, "bert": None}, "of two checkpoints the later one"
+
+
 def test_steps_of_a_state_that_was_taken_are_counted_once(plan):
     """A row that goes on from another one's state has lines from its step on."""
     file = Path(plan.run_dir) / "second" / "metrics.jsonl"
