@@ -47,9 +47,9 @@ MOST = 60
 class Worker:
     """A process that trains one run after another; it is started when the first one is asked for."""
 
-    def __init__(self, notify: Callable[[int | None], None]) -> None:
-        """`notify` gets its pid, and None when it has ended."""
-        self._notify, self._process, self._done = notify, None, 0
+    def __init__(self, notify: Callable[[int | None], None], environment: Mapping[str, str] | None = None) -> None:
+        """`notify` gets its pid, and None when it has ended; without an environment it has that of this process."""
+        self._notify, self._environment, self._process, self._done = notify, environment, None, 0
 
     def run(self, words: list[str]) -> tuple[list[str], Failure]:
         """Runs a command line of jaxpt.
@@ -65,6 +65,7 @@ class Worker:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "jaxpt.cli.children", "train"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+                env=self._environment,
             )  # fmt: skip
             self._done = 0
             self._notify(self._process.pid)
@@ -95,7 +96,7 @@ class Worker:
 
 def run(
     study: Study, say: Callable[[str], None], notify: Callable[[int | None], None], write: Callable[[], None],
-    failed: Mapping[str, Failure], stop: bool = False,
+    failed: Mapping[str, Failure], stop: bool = False, environment: Mapping[str, str] | None = None,
 ) -> dict[str, Failure]:  # fmt: skip
     """Runs what is not finished.
 
@@ -106,12 +107,13 @@ def run(
       write: writes the tables; called after each cell.
       failed: {row: why}; their models are not fine-tuned.
       stop: end at the first failure.
+      environment: of the process that trains; by default that of this one.
 
     Returns:
       {name of a run: why it failed}.
     """
     failed_runs: dict[str, Failure] = {}
-    every, worker = cells(study), Worker(notify)
+    every, worker = cells(study), Worker(notify, environment)
     try:
         for place, cell in enumerate(every, 1):
             if cell.row.name in failed:

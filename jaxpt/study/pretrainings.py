@@ -55,7 +55,8 @@ def study(
       table: only write table and picture, from the existing run_dirs.
       stop: stop after the first row that fails.
       parallel: how many rows are trained at once.
-      devices: numbers of devices, such as "0,1,2,3": a row is trained on each of them at once, and sees no other.
+      devices: numbers of devices, such as "0,1,2,3": a row is trained on each of them at once, and sees no other;
+        fine-tunings run on the first.
 
     Returns:
       The exit code: 0 if all rows are finished, that of a failed row (`failures.exit_code`), 128 + signal number if
@@ -86,7 +87,7 @@ def study(
             failed = _rows(plan, path, child, stop, slots)
             if plan.evaluate.finetune is not None and not (failed and stop):
                 write = functools.partial(tables.write, plan, dict(failed))
-                failed |= finetunings.run(plan, say, child.set, write, failed, stop)
+                failed |= finetunings.run(plan, say, child.set, write, failed, stop, children.environment(slots[0]))
                 if signals.received() is not None:
                     raise Stopped
                 write()

@@ -279,6 +279,23 @@ def test_a_row_that_begins_from_another_one_is_not_kept_when_that_one_changed(tm
     )
 
 
+@pytest.mark.parametrize(("devices", "visible"), [("3,5", "3"), (None, "0,7")])
+def test_fine_tunings_see_a_listed_device_alone(tmp_path, monkeypatch, devices, visible):
+    path = write(tmp_path, grid={})
+    plan = load_study(path)
+    trained(plan)
+    config = configs.load(plan.rows[0].recipe, plan.overrides(plan.rows[0]))
+    (Path(config.run_dir) / "config.yaml").write_text(configs.to_yaml(config))
+
+    def started(command, env, **options):
+        raise ChildProcessError(env["CUDA_VISIBLE_DEVICES"])
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,7")
+    monkeypatch.setattr(finetunings.subprocess, "Popen", started)
+    with pytest.raises(ChildProcessError, match=f"^{visible}$"):
+        pretrainings.study(str(path), devices=devices)
+
+
 def test_a_fine_tuning_with_other_steps_does_not_go_on(tmp_path):
     """With 4 steps instead of 2 its schedule would have a kink, and those that begin now would not."""
     plan = load_study(write(tmp_path, grid={}))
