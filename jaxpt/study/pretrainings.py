@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpt import config as configs
-from jaxpt.config import Config
+from jaxpt.config import Config, sweeps
 from jaxpt.config.files import override
 from jaxpt.config.finetunings import SIMPLE, FineTuning, cells, fine_tuning, points
 from jaxpt.config.kinds import nearest
@@ -75,7 +75,7 @@ def study(
         return 0
     slots = children.slots(parallel, devices)
     for row in plan.rows:
-        _check(plan, row, f"{path}: row {row.name}")
+        _check(plan, row, f"{path}: row {row.name}", overrides)
     _check_copies(plan, path)
     if plan.evaluate.finetune is not None:
         check_finetunings(plan, path)
@@ -108,8 +108,8 @@ def _written(directory: Path) -> str:
     return f"written: {directory}/{', '.join(name for name in file_names if (directory / name).exists())}"
 
 
-def _check(plan: Study, row: StudyRow, where: str) -> None:
-    """Finds what is wrong with a row before the first one starts.
+def _check(plan: Study, row: StudyRow, where: str, overrides: Sequence[str] = ()) -> None:
+    """Finds what is wrong with a row before the first one starts, also with what the command line sets.
 
     Raises:
       UserError: names the row.
@@ -126,6 +126,7 @@ def _check(plan: Study, row: StudyRow, where: str) -> None:
     try:
         config = load(row.recipe, _overrides(plan, row), where)
         _check_phases(plan, config)
+        _check_steps(plan, row, config, overrides)
         if waits:
             preflight.check_recipe(config)
         elif finished(plan, config) is None:
@@ -153,6 +154,21 @@ def _check_phases(plan: Study, config: Config) -> None:
     """Raises UserError where a budget of tokens has no number of steps, as the phases' own steps are set."""
     if plan.tokens is not None and config.train.phases:
         raise UserError("train.phases: not supported in a study with tokens; set train.phases: []")
+
+
+def _check_steps(plan: Study, row: StudyRow, config: Config, overrides: Sequence[str]) -> None:
+    """Raises UserError where the command line or the grid sets the steps, and the budget of the row gives them.
+
+    What the study's file sets is left alone: rows with phases keep its proportions.
+    """
+    budget = "minutes" if plan.tokens is None else "tokens"
+    if plan.tokens is None and (plan.minutes_of(row) is None or len(config.train.phases) > 1):
+        return
+    for item in (*overrides, *(sweeps.overrides(row.point) if isinstance(row, SweptRow) else ())):
+        tree: recipes.Tree = {}
+        override(tree, {}, item)
+        if get(tree, ("train", "steps")) is not None:
+            raise UserError(f"{item}: has no effect: the study's {budget} give the steps; set {budget}=… instead")
 
 
 def check_finetunings(plan: Study, path: str) -> dict[str, Config]:

@@ -99,6 +99,26 @@ def test_a_row_with_phases_is_refused_before_the_first_row_starts(tmp_path, stan
     assert stand_in() == []
 
 
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        ({"tokens": 5000}, "train.steps=50"),
+        ({"tokens": 5000}, "grid={train: {steps: [50, 60]}}"),
+        ({"minutes": 2}, "train={steps: 50}"),
+    ],
+)
+def test_steps_that_a_budget_gives_are_not_set(tmp_path, stand_in, budget, words):
+    """They would have no effect, and the runs of a grid would be the same one."""
+    path, (key,) = write_study(tmp_path, ["gpt2"], set={"train.steps": 7}, **budget), budget
+    message = f"{'train.steps=50' if 'grid' in words else words}: has no effect: the study's {key} give the steps; set "
+    with pytest.raises(UserError, match=re.escape(f"{path}: row gpt2") + ".*: " + re.escape(message)):
+        pretrainings.study(str(path), [words])
+    assert stand_in() == []
+    for others in ({}, {"minutes": 2, "set": {"train.phases": [{"steps": 3}, {}]}}):  # which keep their proportions
+        plan = load_study(write_study(tmp_path, ["gpt2"], **others), [words])
+        pretrainings._check(plan, plan.rows[0], "here", [words])
+
+
 class Answers(list):
     """Takes what a process would send."""
 
