@@ -64,9 +64,15 @@ class DebertaConfig(BertConfig):
     def _check_layers(self) -> Self:
         if self.convolution and self.convolution % 2 == 0:
             raise ValueError(f"convolution: {self.convolution} is even; set an odd width")
+        if self.buckets == 1:
+            raise ValueError("buckets: 1 has no exact distances; set 2 or more, or null")
         if self.layers <= bool(self.convolution) + self.mask_decoder:
             raise ValueError(f"layers: {self.layers} are too few with convolution or mask_decoder")
         return self
+
+    def idle_settings(self) -> tuple[str, ...]:
+        idle = () if self.convolution else self._idle(("convolution_activation",), "without convolution")
+        return (*super().idle_settings(), *idle)
 
     @property
     def relative(self) -> bool:

@@ -64,9 +64,10 @@ class T5Config(MixtureConfig):
     init_scale: PositiveFloat = 1.0
     """Factor of the variance of all first weights but the embeddings' and the routers' (Switch: 0.1)."""
     buckets: Size = 32
-    """Number of buckets of the position bias."""
+    """Number of buckets of the position bias, 4 or more."""
     max_distance: Size = 128
-    """Distance in tokens; larger distances share the last bucket."""
+    """Distance in tokens, above the number of exact buckets (half of a decoder's); larger distances share the last
+    bucket."""
     dropout: Fraction = 0.0
     """Dropout rate on embeddings, attention weights, hidden activations of the feed-forward and block outputs."""
     pooling: Literal["last", "mean"] = "last"
@@ -79,7 +80,16 @@ class T5Config(MixtureConfig):
             raise ValueError("share_layers: requires bias_per_layer: false and decoder_layers equal to layers")
         if self.share_layers and self.experts is not None:
             raise ValueError("share_layers: goes with no experts")
+        if self.buckets < 4:
+            raise ValueError(f"buckets: {self.buckets} are too few; set 4 or more")
         return self
+
+    def idle_settings(self) -> tuple[str, ...]:
+        exact = self.buckets // (4 if self.family == "decoder" else 2)
+        if self.max_distance > exact:
+            return super().idle_settings()
+        line = f"model.max_distance: {self.max_distance} is not above {exact}, the number of exact buckets; raise it"
+        return (*super().idle_settings(), line)
 
     def numbers(self, stack: str) -> tuple[tuple[range, ...], ...]:
         """Layer numbers of each block of each segment of a stack."""

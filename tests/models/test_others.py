@@ -111,6 +111,14 @@ def test_a_convolution_has_a_centre():
         OTHERS["deberta_v2"](convolution=2)
 
 
+def test_deberta_names_what_it_does_not_use():
+    assert OTHERS["deberta_v2"](convolution_activation="gelu").idle_settings() == ()
+    said = "model.convolution_activation: has no effect without convolution; remove it"
+    assert OTHERS["deberta"](convolution_activation="gelu").idle_settings() == (said,)
+    with pytest.raises(ValueError, match="buckets: 1 has no exact distances; set 2 or more, or null"):
+        OTHERS["deberta"](buckets=1)
+
+
 @pytest.mark.gpu
 def test_a_window_ends():
     """Two layers of windows of 3 see 4 tokens back, and no further."""

@@ -43,6 +43,15 @@ def test_buckets_of_t5(bidirectional, want):
     assert got.tolist() == list(want.values())
 
 
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(4, 3), (8, 5), (32, 17)])
+def test_the_smallest_sizes_have_buckets_in_order(buckets, max_distance, bidirectional):
+    """What T5's configuration takes: a distance has no smaller bucket than a shorter one."""
+    sizes = {"buckets": buckets, "max_distance": max_distance}
+    got = relative_bucket(-np.arange(40), bidirectional=bidirectional, **sizes)
+    assert got[0] == 0 and (np.diff(got) >= 0).all() and got[-1] == buckets // (1 + bidirectional) - 1
+
+
 SIZES = [(1, 1), (6, 6), (4, 9), (9, 4), (1, 7), (150, 140)]
 
 

@@ -8,7 +8,7 @@ from flax import traverse_util
 from jaxpt.models.network import Network
 from jaxpt.models.t5 import T5Config
 from tests import grids
-from tests.models.helpers import apply, influence, made, packed, t5, tokens
+from tests.models.helpers import OTHERS, apply, influence, made, packed, t5, tokens
 
 pytestmark = pytest.mark.gpu
 
@@ -86,6 +86,15 @@ def test_config():
     assert t5().position_limit is None
     assert T5Config.family == "encoder_decoder"
     assert t5(dropout=0.1) == t5(dropout=0.1) and hash(t5()) == hash(t5())
+
+
+def test_sizes_that_give_no_buckets_are_refused():
+    with pytest.raises(ValueError, match="buckets: 3 are too few; set 4 or more"):
+        t5(buckets=3)
+    for make, exact in ((t5, 16), (OTHERS["t5_lm"], 8)):
+        said = f"model.max_distance: {exact} is not above {exact}, the number of exact buckets; raise it"
+        assert make(buckets=32, max_distance=exact).idle_settings() == (said,)
+        assert make(buckets=32, max_distance=exact + 1).idle_settings() == ()
 
 
 def test_first_weights_but_embeddings_and_routers_have_the_variance_of_init_scale():
