@@ -39,6 +39,8 @@ class GPT2Config(ModelConfig):
     """Standard deviation of fresh position embeddings."""
     final_norm: ClassVar[bool] = True
     """True if there is a norm after the last layer."""
+    drops_embeddings: ClassVar[bool] = True
+    """True if there is dropout on embeddings."""
 
     kind: Literal["gpt2"] = "gpt2"
     layers: Layers
@@ -53,7 +55,7 @@ class GPT2Config(ModelConfig):
     epsilon: PositiveFloat = 1e-5
     """ε of the norms."""
     dropout: Fraction = 0.0
-    """Dropout rate on embeddings, attention weights and block outputs (GPT-2: 0.1)."""
+    """Dropout rate on embeddings, attention weights and block outputs (GPT-2: 0.1); OPT has none on embeddings."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -109,7 +111,7 @@ class GPT2(Decoder):
         rows, init = c.first_position + c.max_positions, nn.initializers.normal(c.position_std)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype, c.tie_embeddings)
         self.position_embed = LearnedPositions(rows, c.embed_dim, init, dtype, c.first_position)
-        self.embed_dropout = Dropout(c.dropout)
+        self.embed_dropout = Dropout(c.dropout if c.drops_embeddings else 0.0)
         self.decoder = Stack(c.segments(), c.remat, c.unroll)
         self.final_norm = LayerNorm(c.epsilon, dtype) if c.final_norm else None
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)

@@ -1,4 +1,4 @@
-"""OPT: a GPT-2 with ReLU and a position table that starts at row 2. Paper: https://arxiv.org/abs/2205.01068
+"""OPT: a GPT-2 with ReLU, positions from row 2 and no dropout on embeddings. Paper: https://arxiv.org/abs/2205.01068
 
 OPT-350M (post-norm, narrow embeddings) is not supported. Parameters are initialised as in GPT-2.
 """
@@ -16,6 +16,7 @@ class OPTConfig(GPT2Config):
     """Configuration of OPT."""
 
     first_position: ClassVar[int] = 2
+    drops_embeddings: ClassVar[bool] = False
 
     kind: Literal["opt"] = "opt"
     max_positions: Size = 2048

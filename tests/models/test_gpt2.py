@@ -8,7 +8,7 @@ import pytest
 
 from jaxpt.models.gpt2 import GPT2Config
 from jaxpt.models.network import Network
-from tests.models.helpers import apply, gpt2, influence, made, packed, tokens
+from tests.models.helpers import OTHERS, apply, drawn, gpt2, influence, made, packed, tokens
 
 pytestmark = pytest.mark.gpu
 
@@ -55,14 +55,22 @@ def test_residual_projections_start_smaller():
     module = gpt2(layers=8, embed_dim=96, mlp_dim=384).build()
 
     @jax.jit
-    def drawn(key):  # the kernels alone: what is not returned is not compiled either
+    def kernels(key):  # the kernels alone: what is not returned is not compiled either
         block = Network(module).init(key)["model"]["decoder"]["segment_0"]["block_0"]
         return {(part, name): block[part][name]["kernel"] for part, name in wanted}
 
     wanted = {("attention", "query"): 0.02, ("attention", "output"): 0.02 / 4}
     wanted |= {("feed_forward", "up"): 0.02, ("feed_forward", "down"): 0.02 / 4}
-    for place, kernel in drawn(jax.random.key(0)).items():
+    for place, kernel in kernels(jax.random.key(0)).items():
         np.testing.assert_allclose(np.std(kernel), wanted[place], rtol=0.03)
+
+
+@pytest.mark.parametrize(("make", "drops"), [(gpt2, True), (OTHERS["opt"], False)], ids=["gpt2", "opt"])
+def test_opt_alone_keeps_all_embeddings(make, drops):
+    network = Network(make(dropout=0.5).build())
+    params = drawn(network)
+    embedded = jax.jit(lambda key: network.bind(params, {"dropout": key}).embed(tokens(1, 8), None))(jax.random.key(0))
+    assert (np.asarray(embedded) == 0).any() == drops
 
 
 def test_config():
