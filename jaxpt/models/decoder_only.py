@@ -137,7 +137,7 @@ class DecoderOnlyConfig(MixtureConfig):
     epsilon: PositiveFloat = 1e-5
     """ε of the norms."""
     dropout: Fraction = 0.0
-    """Dropout rate on attention weights and block outputs."""
+    """Dropout rate on attention weights and block outputs, and on embeddings with `positions: sinusoids` (XGLM)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -328,6 +328,7 @@ class DecoderOnly(Decoder):
         c, dtype = self.config, compute_dtype(self.config)
         self.token_embed = Embed(c.vocab_size, c.embed_dim, INIT, dtype, c.tie_embeddings)
         self.embed_norm = norm_of(c)() if c.embed_norm else None
+        self.embed_dropout = Dropout(c.dropout if c.positions == "sinusoids" else 0.0)
         self.decoder = Stack(c.segments(), c.remat, c.unroll)
         self.final_norm = norm_of(c)()
         self.head = None if c.tie_embeddings else UntiedHead(c.vocab_size, c.embed_dim, INIT, dtype)
@@ -339,7 +340,7 @@ class DecoderOnly(Decoder):
         if c.positions == "sinusoids":
             positions = positions_from(tokens_BxL.shape[1]) if positions is None else positions
             x_BxLxD += sinusoids_in_halves(positions + FIRST_SINUSOID, c.embed_dim).astype(x_BxLxD.dtype)
-        return x_BxLxD if self.embed_norm is None else self.embed_norm(x_BxLxD)
+        return self.embed_dropout(x_BxLxD if self.embed_norm is None else self.embed_norm(x_BxLxD))
 
     def shared(self, step: Step, prefix: jax.Array | None) -> Shared:
         """The mask, the rotary positions of each kind of layer, and ALiBi's bias."""

@@ -71,6 +71,14 @@ def test_branches_only_where_positions_say_all(case):
     assert network.config.counts_in_row == (network.config.positions == "alibi")
 
 
+@pytest.mark.parametrize("positions", ["rotary", "sinusoids"])
+def test_dropout_on_embeddings_with_sinusoids_alone(positions):
+    network = Network(DecoderOnlyConfig(**SIZES | {"embed_dim": 24}, positions=positions, dropout=0.5).build())
+    params = drawn(network)
+    embedded = jax.jit(lambda key: network.bind(params, {"dropout": key}).embed(ROW, None))(jax.random.key(0))
+    assert (np.asarray(embedded) == 0).any() == (positions == "sinusoids")
+
+
 def test_wrong_sizes_are_refused():
     with pytest.raises(ValueError, match="embed_dim: 11 is no even width"):
         DecoderOnlyConfig(**SIZES | {"embed_dim": 11, "heads": 1, "positions": "sinusoids"})
