@@ -182,6 +182,8 @@ class DecoderOnlyConfig(MixtureConfig):
         if self.positions != "rotary":
             rope = ("rope_theta", "rope_scaling", "rope_factor", *SCALED_BY, "rotary_share", *others[1:])
             idle = self._idle(rope, f"with positions: {self.positions}")
+        elif self.rope_scaling in ("linear", "llama3", "yarn") and self.rope_factor == 1 and not self.rope_amplitude:
+            idle += (f"model.{unscaled} has no effect with rope_factor: 1; set model.rope_factor",)
         if "other" not in self.pattern:
             idle += self._idle(others, "without an other layer in pattern")
         elif self.other_rope == "none":

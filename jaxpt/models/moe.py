@@ -113,6 +113,10 @@ class MixtureConfig(ModelConfig):
 
     def idle_settings(self) -> tuple[str, ...]:
         idle = super().idle_settings()
+        if not self.router_jitter:
+            idle += self._idle(("jitter_experts",), "without router_jitter")
+        if not self.balance_weight and not self.router_z_weight:
+            idle += self._idle(("balance",), "with balance_weight: 0 and router_z_weight: 0")
         if self.capacity is not None:
             return (*idle, *self._idle(("eval_capacity_factor", "min_capacity"), f"with capacity: {self.capacity}"))
         return idle if self.has_capacity else (*idle, *self._idle(("min_capacity",), "without capacity_factor"))

@@ -120,3 +120,13 @@ YARN = {"rope_factor": 2.0, "rope_original_positions": 64, "rope_amplitude": 2.0
 def test_settings_without_effect_are_named(options, idle, reason):
     lines = DecoderOnlyConfig(**SIZES | options).idle_settings()
     assert lines == tuple(f"model.{name}: has no effect {reason}; remove it" for name in idle)
+
+
+@pytest.mark.parametrize("scaling", ["linear", "llama3", "yarn"])
+def test_a_scaling_by_1_is_named(scaling):
+    def lines(**options):
+        return DecoderOnlyConfig(**SIZES | {"embed_dim": 24, "rope_scaling": scaling} | options).idle_settings()
+
+    assert lines() == (f"model.rope_scaling: {scaling} has no effect with rope_factor: 1; set model.rope_factor",)
+    assert lines(rope_factor=2.0) == ()
+    assert scaling != "yarn" or lines(rope_amplitude=2.0) == ()

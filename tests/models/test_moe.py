@@ -191,6 +191,22 @@ def test_settings_of_a_capacity_without_effect_are_named(options, idle):
     assert tuple(line.partition(": has no effect with")[0] for line in lines) == tuple(f"model.{x}" for x in idle)
 
 
+@pytest.mark.parametrize(
+    ("options", "idle"),
+    [
+        ({"jitter_experts": True}, ["model.jitter_experts: has no effect without router_jitter; remove it"]),
+        ({"jitter_experts": True, "router_jitter": 0.1}, []),
+        (
+            {"balance": "mixtral", "balance_weight": 0.0},
+            ["model.balance: has no effect with balance_weight: 0 and router_z_weight: 0; remove it"],
+        ),
+        ({"balance": "mixtral", "balance_weight": 0.0, "router_z_weight": 0.1}, []),
+    ],
+)
+def test_settings_of_a_router_without_effect_are_named(options, idle):
+    assert [*config(**options).idle_settings()] == idle
+
+
 def test_a_cache_gives_the_states_of_the_whole_text():
     """A prompt, then tokens one by one; with a capacity only these may not be dropped."""
     network = Network(config(layers=3, first_sparse=1).build())
