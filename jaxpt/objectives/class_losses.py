@@ -109,7 +109,8 @@ def r_drop(logits_1: jax.Array, logits_2: jax.Array) -> jax.Array:
 
         ½ · (KL(p ‖ q) + KL(q ‖ p)),   p = softmax(logits_1), q = softmax(logits_2)
 
-    Both sides have a gradient. The released loss of an example is CE(p) + CE(q) + α · r_drop.
+    Both sides have a gradient. The released loss of an example is CE(p) + CE(q) + α · r_drop. In
+    `jaxpt.objectives.classification` it is ½ · (CE(p) + CE(q)) + α · r_drop: half as large with half of that α.
 
     Args:
       logits_1: [..., K], unnormalised.

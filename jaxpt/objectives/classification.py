@@ -46,7 +46,8 @@ class Classification(TextHead):
     the weight of each label where a row has it (PyTorch's `pos_weight`); `balanced`: rows without it / rows with it."""
     r_drop: Annotated[float, Field(ge=0)] = 0.0
     """α of R-Drop: each text is read twice with other dropout; the loss is the mean of both, plus α · the symmetric KL
-    divergence of the two predictions. Paper: https://arxiv.org/abs/2106.14448"""
+    divergence of the two predictions. The released loss is the sum of both, plus α · the same: half of a published α is
+    right here. Paper: https://arxiv.org/abs/2106.14448"""
     stride: PositiveInt | None = None
     """With `task.windows`, tokens from one window of a long text to the next; half of a window by default."""
     head: ClassVar[HeadName] = "classes"

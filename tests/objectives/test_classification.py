@@ -172,12 +172,26 @@ def test_both_copies_of_a_text_count_in_r_drop(tmp_path):
     config = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.1})})
     network = config.objective.network(config.model)
     batch = {n: jnp.asarray(x) for n, x in config.objective.collate_fn(vocabulary)(records[:4], 32).items()}
-    loss = jax.jit(lambda params, rngs: config.objective.loss(network.bind(params, rngs), batch))
-    plain, _ = loss(params, {})
+    objective, twice = config.objective, {name: jnp.concatenate([x, x]) for name, x in batch.items()}
+
+    @jax.jit
+    def loss(params, rngs):
+        bound = network.bind(params, rngs)
+        both = objective.outputs(bound, objective.output(bound, twice).hidden, twice) if rngs else None
+        return *objective.loss(bound, batch), both
+
+    plain, *_ = loss(params, {})
     assert set(plain) == {"classification"}  # without dropout both readings are one
-    sums, metrics = loss(params, {"dropout": jax.random.key(1)})
+    sums, metrics, both = loss(params, {"dropout": jax.random.key(1)})
     assert 0 < float(sums["r_drop"]) < float(sums["classification"])
-    assert float(metrics["accuracy"][1]) == 8 and float(config.objective.weights(batch)["r_drop"]) == 4
+    weights = objective.weights(batch)
+    assert float(metrics["accuracy"][1]) == 8 and float(weights["r_drop"]) == 4
+    total = sum(objective.coefficients()[name] * sums[name] / weights[name] for name in sums)
+    log_p, log_q = np.split(np.asarray(jax.nn.log_softmax(both))[:, 0], 2)
+    truth = np.arange(4), np.asarray(batch["labels"])[:, 0]
+    kl = ((np.exp(log_p) - np.exp(log_q)) * (log_p - log_q)).sum(-1)  # both directions
+    expected = (-(log_p[truth] + log_q[truth]) / 2 + 2.0 * kl / 2).mean()  # ½ (CE₁ + CE₂) + α · ½ (KL₁₂ + KL₂₁)
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
 
 
 def test_r_drop_has_the_figures_of_routers(tmp_path):
