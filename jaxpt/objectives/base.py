@@ -212,6 +212,10 @@ class Objective(ObjectiveConfig):
     def check_teachers(self, model: ModelConfig, length: int, teachers: Mapping[str, Network]) -> None:
         """Raises UserError if a teacher is incompatible with the model that is trained."""
 
+    def missing_teacher_rows(self, teachers: Mapping[str, Network]) -> tuple[str, ...]:
+        """As `missing_rows`, of the teachers' tables of token types."""
+        return ()
+
     def without_teachers(self) -> Objective:
         """The objective without its teachers: evaluation uses it when they are not available."""
         return self
@@ -288,9 +292,15 @@ class Objective(ObjectiveConfig):
             return ()
         return (f"objective.z_loss: not used by {self.kind}; remove it",)
 
-    def missing_positions(self, model: ModelConfig, length: int) -> tuple[str, ...]:
-        """A line for each position table that is too short for what `data.length` does not limit, such as targets;
-        their last positions would be one. A new run is refused, one that has a checkpoint goes on."""
+    @property
+    def num_token_types(self) -> int:
+        """Token types of the encoder's features."""
+        return 1
+
+    def missing_rows(self, model: ModelConfig, length: int) -> tuple[str, ...]:
+        """A line for each table of positions that is too short for what `data.length` does not limit, such as targets
+        (their last positions would be one), or of token types (those beyond it would be zeros). A new run is refused,
+        one that has a checkpoint goes on."""
         features, limit = self.data_spec(length).features, model.position_limit
         targets = features["decoder_target_tokens"][0][0] if "decoder_target_tokens" in features else 0
         if limit is None or targets <= limit:

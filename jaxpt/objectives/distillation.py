@@ -10,6 +10,7 @@ KL divergence and the cosine distance are means over all non-padding positions (
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -119,6 +120,15 @@ class Distillation(Objective):
     def teachers(self) -> dict[str, str]:
         return {"teacher": self.teacher}
 
+    def missing_teacher_rows(self, teachers: Mapping[str, Network]) -> tuple[str, ...]:
+        types, wanted = getattr(teachers["teacher"].config, "token_types", 0), self.of.num_token_types
+        if not 0 < types < wanted:
+            return ()
+        return (
+            f"objective.teacher: {self.teacher}: has {types} token types, but the inputs of objective.of.kind: "
+            f"{self.of.kind} have {wanted}; take another teacher or task",
+        )
+
     def without_teachers(self) -> Objective:
         return self.of
 
@@ -131,6 +141,7 @@ class Distillation(Objective):
             )
         if teacher.family == "encoder" and teacher.masked_lm_options and "masked_lm" not in network.heads:
             raise UserError(f"{name}: has no masked-LM head, so it has no vocabulary logits to distil")
+        self._check_arguments(name, length, network)
         if teacher.vocab_size != model.vocab_size:
             raise UserError(f"{name}: has {teacher.vocab_size} token ids, but model.vocab_size is {model.vocab_size}")
         if teacher.position_limit is not None and length > teacher.position_limit:
@@ -142,6 +153,16 @@ class Distillation(Objective):
                 "set objective.cosine_weight=0"
             )
 
+    def _check_arguments(self, name: str, length: int, network: Network) -> None:
+        """Raises UserError if the task's batches have a feature that the teacher's stack does not take."""
+        features, model = self.of.data_spec(length).features, type(network.model)
+        for feature, method, argument in (("encoder_ranks", "encode", "ranks"), ("decoder_prefix", "decode", "prefix")):
+            if feature in features and argument not in inspect.signature(getattr(model, method)).parameters:
+                raise UserError(
+                    f"{name}: its kind, {network.config.kind}, does not support objective.of.kind: {self.of.kind}: its "
+                    f"{method} has no argument {argument}; take another teacher or task"
+                )
+
     @property
     def baseline(self) -> Baseline:
         return self.of.baseline
@@ -151,8 +172,8 @@ class Distillation(Objective):
         of_task = (line.replace("objective.", "objective.of.", 1) for line in self.of.idle_settings())
         return (*of_task, *([mine] if self.z_loss else ()))
 
-    def missing_positions(self, model: ModelConfig, length: int) -> tuple[str, ...]:
-        of_task = self.of.missing_positions(model, length)
+    def missing_rows(self, model: ModelConfig, length: int) -> tuple[str, ...]:
+        of_task = self.of.missing_rows(model, length)
         return tuple(line.replace("objective.", "objective.of.") for line in of_task)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:

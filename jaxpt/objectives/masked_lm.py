@@ -102,6 +102,10 @@ class MaskedLM(Objective):
         """Name of the loss part of pairs, or None."""
         return "next_sentence" if self.next_sentence else "sentence_order" if self.sentence_order else None
 
+    @property
+    def num_token_types(self) -> int:
+        return 2 if self.pair_loss else 1
+
     def predictions(self, length: int) -> int:
         """Length of the masked features."""
         return self.max_predictions or math.ceil(self.mask_rate * length)
@@ -269,6 +273,12 @@ class MaskedLM(Objective):
             return batch["masked_weights"] * (at_masked == vocabulary.mask)
 
         return Baseline("unigram", "positions replaced by [MASK]", eval_mask)
+
+    def missing_rows(self, model: ModelConfig, length: int) -> tuple[str, ...]:
+        types, wanted = getattr(model, "token_types", 0), self.num_token_types
+        if not 0 < types < wanted:
+            return super().missing_rows(model, length)
+        return (f"model.token_types: {types} is below the {wanted} of the inputs; set model.token_types={wanted}",)
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         self.check_tokens(vocabulary, "cls", "sep", "mask")

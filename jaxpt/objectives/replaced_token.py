@@ -139,7 +139,7 @@ class ReplacedToken(MaskedLM):
 
         return dataclasses.replace(super().baseline, report_lines=report_lines)
 
-    def missing_positions(self, model: ModelConfig, length: int) -> tuple[str, ...]:
+    def missing_rows(self, model: ModelConfig, length: int) -> tuple[str, ...]:
         limit = None if self.generator is None else self.generator_of(model).config.position_limit
         if limit is None or length <= limit:
             return ()

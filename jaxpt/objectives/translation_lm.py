@@ -42,6 +42,10 @@ class TranslationLM(MaskedLM):
     inputs: None = None
     """Not used: the inputs are always a text and its translation."""
 
+    @property
+    def num_token_types(self) -> int:
+        return (len(self.languages) or 2) if self.language_types else 1
+
     def data_spec(self, length: int) -> DataSpec:
         return dataclasses.replace(super().data_spec(length), overhead_tokens=4)  # [SEP] before and after each text
 
@@ -65,7 +69,7 @@ class TranslationLM(MaskedLM):
 
     def check(self, model: ModelConfig, length: int, vocabulary: Vocabulary) -> None:
         super().check(model, length, vocabulary)
-        num_languages, types = len(self.languages) or 2, getattr(model, "token_types", 0)
+        num_languages, types = self.num_token_types, getattr(model, "token_types", 0)
         if self.language_types and types < num_languages:
             raise UserError(
                 f"model.token_types: {types} is less than the number of languages, {num_languages}; set "

@@ -74,6 +74,10 @@ class UniLM(MaskedLM):
         return [1 - self.run_probability, *[self.run_probability / more] * more] if more else [1.0]
 
     @property
+    def num_token_types(self) -> int:
+        return 6 if self.types_of_masks else 2
+
+    @property
     def random_share(self) -> float:
         """Fraction of pairs with a random second text: half of the bidirectional ones."""
         return self.shares()[0] / 2 if self.next_sentence else 0.0
@@ -130,7 +134,7 @@ class UniLM(MaskedLM):
                 f"model.kind: {model.kind} does not support objective.kind: unilm: its encode has no argument ranks; "
                 "use model.kind: bert, roberta, albert or distilbert"
             )
-        min_types, types = 6 if self.types_of_masks else 2, getattr(model, "token_types", 0)
+        min_types, types = self.num_token_types, getattr(model, "token_types", 0)
         if types < min_types and (types or self.types_of_masks):
             raise UserError(
                 f"model.token_types: {types} is too small for the masks' token types; set model.token_types={min_types}"

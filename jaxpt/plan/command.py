@@ -51,7 +51,7 @@ def plan(
     if save is not None and chips is not None and chips.machine is not None:
         raise UserError("--save: kernels for GPUs are tuned on one; save the step there, with plan.topology=null")
     for phase_config in configs.phase_configs(config):
-        preflight.check_positions(phase_config)
+        preflight.check_tables(phase_config)
     if searching:
         _search(config, where, chips, searching, as_json)
         return

@@ -61,7 +61,7 @@ def check_recipe(config: Config) -> None:
         phase.model.check_length(phase.data.length)
         checks.check(phase)
         checks.check_held_out(phase)
-        check_positions(phase)
+        check_tables(phase)
         check_repeated_files(phase)
     _check_evaluators(config)
     _note_unranked_checkpoints(config)
@@ -73,14 +73,14 @@ def check_recipe(config: Config) -> None:
         _check_origin(config, Path(config.init_from.path))
 
 
-def check_positions(phase: Config) -> None:
-    """Raises UserError where a position table is too short for the targets, or a generator's for the text; notes it of
-    a run with a checkpoint.
+def check_tables(phase: Config) -> None:
+    """Raises UserError where a position table is too short for the targets, or a generator's for the text, or a table
+    of token types for the pairs; notes it of a run with a checkpoint.
 
     Args:
       phase: the run's configuration in one phase.
     """
-    refuse_to_begin(phase, phase.objective.missing_positions(phase.model, phase.data.length))
+    refuse_to_begin(phase, phase.objective.missing_rows(phase.model, phase.data.length))
 
 
 def check_repeated_files(phase: Config) -> None:

@@ -22,7 +22,7 @@ from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.parallel import processes, rules
 from jaxpt.runtime import hub
-from jaxpt.train import checkpoint, checksums, foreign, vocabularies, weights
+from jaxpt.train import checkpoint, checksums, foreign, preflight, vocabularies, weights
 from jaxpt.train.state import Setup, Teacher, size
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
       The setup with them.
 
     Raises:
-      UserError: one is not there, is damaged, or does not go with the run's model.
+      UserError: one is not there, is damaged, or does not go with the run's model or task.
     """
     locations = find_all(setup.config)
     if not locations:
@@ -74,6 +74,7 @@ def attach(setup: Setup, say: Say, shapes_alone: bool = False) -> Setup:
     networks = {name: network for name, (_, network, _) in opened.items()}
     for phase in configs.phase_configs(setup.config):
         phase.objective.check_teachers(phase.model, phase.data.length, networks)
+        preflight.refuse_to_begin(phase, phase.objective.missing_teacher_rows(networks))
     loaded = {}
     for name, (parts, network, title) in opened.items():
         loaded[name] = _load(f"objective.{name}", None if shapes_alone else parts, network, locations[name], setup)

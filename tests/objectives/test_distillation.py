@@ -173,6 +173,35 @@ def test_what_does_not_go_with_a_teacher_is_refused():
     settings.objective.check(settings.model, 32, vocabulary)
 
 
+@pytest.mark.parametrize(
+    ("of", "family", "teacher", "sizes", "said"),
+    [
+        ("unilm", "bert", "bert", {"kind": "deberta", "buckets": 8}, "encode has no argument ranks"),
+        ("prefix_lm", "gpt2", "awd_lstm", {}, "decode has no argument prefix"),
+    ],
+)
+def test_a_teacher_that_does_not_read_the_batches_is_refused(of, family, teacher, sizes, said):
+    settings, network = config(family, of={"kind": of}), families.network(families.config(teacher, model=sizes))
+    kind = network.config.kind
+    with pytest.raises(UserError, match=f"{kind}, does not support objective.of.kind: {of}: its {said}; take another"):
+        settings.objective.check_teachers(settings.model, 32, {"teacher": network})
+
+
+@pytest.mark.parametrize(
+    ("of", "types", "needed"),
+    [
+        ({"kind": "unilm"}, 2, 6), ({"kind": "unilm"}, 6, None), ({"kind": "translation_lm"}, 1, 2),
+        ({"kind": "masked_lm", "next_sentence": False}, 1, None), ({"kind": "masked_lm"}, 0, None),
+    ],
+)  # fmt: skip
+def test_token_types_that_a_teacher_lacks_are_named(of, types, needed):
+    """They would be zeros: a new run is refused, one that an earlier version let begin goes on."""
+    teacher = families.network(families.config("bert", model={"token_types": types}))
+    lines = config("bert", of=of).objective.missing_teacher_rows({"teacher": teacher})
+    said = f"has {types} token types, but the inputs of objective.of.kind: {of['kind']} have {needed}; take another"
+    assert [said in line for line in lines] == ([True] if needed else [])
+
+
 def test_a_teacher_and_a_task_are_wanted():
     with pytest.raises(UserError, match=r"objective\.teacher is missing"):
         families.config("bert", objective={"kind": "distillation"})

@@ -19,6 +19,8 @@ from jaxpt.models import layers
 from jaxpt.models.heads.masked_lm import MaskedLMHead
 from jaxpt.objectives import masked_lm
 from jaxpt.objectives.masked_lm import MaskedLM
+from jaxpt.objectives.translation_lm import TranslationLM
+from jaxpt.objectives.unilm import UniLM
 from tests import families
 from tests.models.helpers import drawn
 
@@ -47,6 +49,20 @@ def test_check():
     ):
         with pytest.raises(UserError, match=message):
             objective.check(model, length, vocabulary)
+
+
+def test_token_types_that_a_model_lacks_are_named():
+    """They would be zeros. A model without any has no table."""
+
+    def lines(objective, types):
+        return objective.missing_rows(families.config("bert", model={"token_types": types}).model, 128)
+
+    said = "model.token_types: {} is below the {} of the inputs; set model.token_types={}"
+    assert lines(MaskedLM(), 1) == lines(UniLM(types_of_masks=False), 1) == (said.format(1, 2, 2),)
+    assert lines(UniLM(), 2) == (said.format(2, 6, 6),)
+    assert lines(TranslationLM(languages=("en", "de", "fr")), 2) == (said.format(2, 3, 3),)
+    fitting = (MaskedLM(), 0), (MaskedLM(), 2), (MaskedLM(next_sentence=False), 1), (UniLM(), 6)
+    assert not any(lines(*pair) for pair in (*fitting, (TranslationLM(language_types=False), 1)))
 
 
 class Bytes(seqio.ByteVocabulary):

@@ -307,6 +307,7 @@ TOO_LONG = (
     r"targets_length: targets of 64 tokens are beyond the position table of model\.kind: bart, which has 32 rows; "
 )
 SHORT = {"mask_decoder": True, "max_positions": 16}
+ONE_TYPE = families.MODELS["bert"] | {"token_types": 1}
 
 
 @pytest.mark.parametrize(
@@ -321,10 +322,11 @@ SHORT = {"mask_decoder": True, "max_positions": 16}
             DEBERTA, {"kind": "replaced_token", "generator": SHORT, "sharing": "disentangled"},
             r"objective\.generator\.max_positions: 16 is below data\.length, 32; leave it out",
         ),
+        (ONE_TYPE, {"kind": "masked_lm"}, r"model\.token_types: 1 is below the 2 of the inputs; set model\.token_ty"),
     ],
 )  # fmt: skip
-def test_positions_beyond_a_table_are_refused(workplace, monkeypatch, model, objective, words):
-    """They would be clipped to its last row, in silence."""
+def test_rows_beyond_a_table_are_refused(workplace, monkeypatch, model, objective, words):
+    """Positions would be clipped to its last row, types would be zeros, in silence."""
     tree = families.tree("t5" if model is BART else "bert", run_dir="runs/x", data={"path": "a.txt"})
     config = configs.build(tree | {"model": model, "objective": objective})
     refused_of_a_new_run_alone(config, words, monkeypatch)
