@@ -9,7 +9,7 @@ import pytest
 import yaml
 from flax import traverse_util
 
-from jaxpt import cli, hf
+from jaxpt import cli, errors, hf
 from jaxpt import config as configs
 from jaxpt.config import InitConfig, TokenizerConfig
 from jaxpt.data import datasets, tokenizers
@@ -84,6 +84,18 @@ def test_a_teacher_is_sharded_and_stays_as_it_is(teacher):
             assert leaf.addressable_shards[0].data.size * 4 == leaf.size, f"{name} is not split four ways"
         kept = expected[name][:200] if name.endswith(("token_embed/table", "masked_lm/bias")) else expected[name]
         np.testing.assert_array_equal(np.asarray(leaf)[: len(kept)], kept, err_msg=name)
+
+
+def test_a_teacher_with_fewer_token_types_is_refused_of_a_new_run_alone(teacher, tmp_path, monkeypatch):
+    tree = student(teacher[0], run_dir=str(tmp_path))
+    config = configs.build(tree | {"objective": tree["objective"] | {"of": {"kind": "unilm"}}})
+    setup, notes = state.setup(config, jax.devices()[:1]), []
+    with pytest.raises(UserError, match="has 2 token types, but the inputs of objective"):
+        teachers.attach(setup, print, shapes_alone=True)
+    (tmp_path / "checkpoints" / "2").mkdir(parents=True)
+    monkeypatch.setattr(errors, "note", notes.append)
+    assert teachers.attach(setup, lambda line: None, shapes_alone=True).teachers
+    assert len(notes) == 1 and "have 6" in notes[0]
 
 
 # ---- the vocabulary of weights that are taken ------------------------------------------------------------------------
