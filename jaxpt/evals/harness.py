@@ -19,7 +19,7 @@ from jaxpt.evals import generation
 from jaxpt.evals.few_shot import baselines, measures, scoring, task
 from jaxpt.evals.few_shot.examples import Example, check_first_rows, examples
 from jaxpt.evals.few_shot.model import Complete, NetworkModel
-from jaxpt.train import foreign
+from jaxpt.train import foreign, vocabularies
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
@@ -103,7 +103,7 @@ class Harness(Evaluator):
         self._check_model(build_model(None), task_examples)
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
-            model = build_model(params)
+            model = build_model(vocabularies.with_word_vectors(config, data.tokenizer, params))
             metrics: dict[str, float] = {}
             lines = []
             for eval_task, of_task in task_examples:

@@ -33,7 +33,7 @@ from jaxpt.decode.embed import Layer, tokens_of
 from jaxpt.errors import UserError
 from jaxpt.models.network import Network
 from jaxpt.runtime.disk import write_text
-from jaxpt.train import checkpoint, initial, state
+from jaxpt.train import checkpoint, initial, state, vocabularies
 from jaxpt.train.display import say
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
@@ -178,6 +178,7 @@ def _accuracies(
     setup: Setup, params: Any, task: Task, settings: Probe, stop: Callable[[], bool] = lambda: False
 ) -> list[float] | None:
     """The test accuracy of the probe of each layer; None if stopped."""
+    params = vocabularies.with_word_vectors(setup.config, task.reader.tokenizer, params)
     if (features := _features(setup, params, task, settings.layer, stop)) is None:
         return None
     y_train, y_test = task.labels

@@ -19,6 +19,7 @@ from jaxpt.decode import prompts
 from jaxpt.decode.embed import Embeddings
 from jaxpt.errors import UserError
 from jaxpt.metrics.regression import pearson, spearman
+from jaxpt.train import vocabularies
 from jaxpt.train.evaluators import Evaluate, Evaluator, Result
 from jaxpt.train.state import Setup
 
@@ -64,6 +65,7 @@ class SentenceSimilarity(Evaluator):
         embed(setup.placed_shapes().params)  # compiles
 
         def evaluate(params: Any, earlier: Mapping[str, float], stop: Callable[[], bool]) -> Result | None:
+            params = vocabularies.with_word_vectors(setup.config, data.tokenizer, params)
             if (embeddings := embed(params, stop)) is None:
                 return None
             layers = [correlations(*np.split(of_layer, 2), pairs.scores) for of_layer in embeddings.by_layer()]

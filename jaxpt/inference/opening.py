@@ -24,7 +24,7 @@ from jaxpt.models.network import Network
 from jaxpt.objectives.base import Objective
 from jaxpt.objectives.formats import Languages
 from jaxpt.runtime import hub
-from jaxpt.train import checkpoint, weights
+from jaxpt.train import checkpoint, vocabularies, weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Opened:
     path: Path
     network: Network
     params: dict[str, Any]
-    """NumPy arrays."""
+    """NumPy arrays; a table of word vectors has those that the run gives away."""
     objective: Objective
     tokenizer: Tokenizer
     bos: int | None
@@ -91,7 +91,8 @@ def open_model(
     run_tokenizer = _tokenizer(tokenizer, run_dir, config)
     phase_config = configs.at_phase(config, configs.phase_of(config, step))
     model_objective, denoises = _objective(objective) or phase_config.objective, bool(parts.languages(config))
-    opened = _complete(path, network, weights.read(run_dir, step), model_objective, run_tokenizer, names, denoises)
+    params = vocabularies.with_word_vectors(phase_config, run_tokenizer, weights.read(run_dir, step))
+    opened = _complete(path, network, params, model_objective, run_tokenizer, names, denoises)
     return dataclasses.replace(opened, system=getattr(phase_config.task, "system", None))
 
 

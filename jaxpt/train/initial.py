@@ -296,10 +296,8 @@ def _with_word_vectors(
         return arrays
     tables = dict(arrays)
     tokenizer = tokenizers.load(run_dir / "tokenizer", theirs.data.tokenizer.kind)
-    ids, _, vectors_VxD = vocabularies.word_vectors(theirs.objective, tokenizer, tables)
-    if not np.array_equal(tables[TOKENS][ids], vectors_VxD):
-        tables[TOKENS] = np.array(tables[TOKENS])
-        tables[TOKENS][ids] = vectors_VxD
+    if (table := vocabularies.published_table(theirs.objective, tokenizer, tables)) is not None:
+        tables[TOKENS] = table
         say(f"{TOKENS}: the word vectors that `jaxpt export {source.path}` writes, made of all tables of the run")
     return iter(tables.items())
 

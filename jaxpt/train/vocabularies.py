@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flax import traverse_util
@@ -14,7 +14,8 @@ from jaxpt.data import tokenizers
 from jaxpt.data.tokenizers import extension
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.errors import UserError
-from jaxpt.objectives.rows import RowObjective, Tables
+from jaxpt.objectives.rows import TOKENS, RowObjective, Tables
+from jaxpt.parallel.distributed import to_host
 from jaxpt.runtime import hub
 from jaxpt.train import weights
 from jaxpt.train.state import Setup, State
@@ -79,6 +80,41 @@ def word_vectors(objective: RowObjective, tokenizer: Tokenizer, tables: Tables) 
     ids = np.array([i for i, name in enumerate(names) if name not in special])
     words = [names[i] for i in ids]
     return WordVectors(ids, words, objective.word_vectors(tables, ids, words))
+
+
+def published_table(objective: RowObjective, tokenizer: Tokenizer, tables: Tables) -> np.ndarray | None:
+    """The table of token embeddings with the `word_vectors` in it; None where it has them already."""
+    ids, _, vectors_VxD = word_vectors(objective, tokenizer, tables)
+    if np.array_equal(tables[TOKENS][ids], vectors_VxD):
+        return None
+    table = np.array(tables[TOKENS])
+    table[ids] = vectors_VxD
+    return table
+
+
+def with_word_vectors(config: Config, tokenizer: Tokenizer, params: Any) -> Any:
+    """The parameters with which a run embeds texts: a table of word vectors has those that the run gives away.
+
+    Args:
+      config: of the run.
+      tokenizer: of the run.
+      params: of its network; NumPy arrays, or arrays on devices. Where other processes hold parts of them, all of them
+        must call this.
+
+    Returns:
+      The parameters with another table; as they are of other models, and where nothing changes.
+    """
+    objective = config.objective
+    if config.model.kind != "word_vectors" or not isinstance(objective, RowObjective):
+        return params
+    flat = traverse_util.flatten_dict(params, sep="/")
+    tables = {path: x if isinstance(x, np.ndarray) else to_host(x) for path, x in flat.items()}
+    table = published_table(objective, tokenizer, tables)
+    if table is None:
+        return params
+    old = flat[TOKENS]
+    new = table if isinstance(old, np.ndarray) else weights.placed(table, old.sharding)
+    return traverse_util.unflatten_dict({**flat, TOKENS: new}, sep="/")
 
 
 def rows_by_token(config: Config, source: InitConfig) -> np.ndarray:

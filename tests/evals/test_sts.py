@@ -5,14 +5,16 @@ import doctest
 import re
 import types
 
+import jax
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
 from jaxpt import cli
+from jaxpt import config as configs
 from jaxpt.errors import UserError
-from jaxpt.evals import sts
-from jaxpt.train import state
+from jaxpt.evals import probe, sts
+from jaxpt.train import checkpoint, state, weights
 from tests import families
 from tests.evals.test_probe import Letters
 from tests.inference.helpers import made, run_of
@@ -55,6 +57,27 @@ def test_the_evaluator(tmp_path):
     assert every.prepare(shorter, data)(params, {}, lambda: False).metrics == metrics, "positions are the limit"
     with pytest.raises(UserError, match="layer: 9 is not one of the model's"):
         every.model_copy(update={"layer": 9}).prepare(setup, data)
+
+
+@pytest.mark.parametrize("kind", ["sts", "probe"])
+def test_evaluators_embed_with_the_word_vectors_that_a_run_gives_away(tmp_path, monkeypatch, kind):
+    """Of GloVe w + u: those that the loaded model has."""
+    model = run_of(tmp_path / "run", {"kind": "word_vectors", "embed_dim": 8}, "words", "glove")
+    setup, data = state.setup(configs.load(tmp_path / "run")), types.SimpleNamespace(tokenizer=model.tokenizer)
+    stored = weights.read(*checkpoint.find(tmp_path / "run"))
+    params = jax.tree.map(weights.placed, stored, setup.shardings.params)
+    (tmp_path / "pairs.tsv").write_text(ROWS)
+    pairs, path = sts.read(str(tmp_path / "pairs.tsv")), str(tmp_path / "pairs.tsv")
+    expected = model.embed(pairs.first)
+    if kind == "sts":
+        found = sts.SentenceSimilarity(path=path).prepare(setup, data)(params, {}, lambda: False).metrics
+        assert found == pytest.approx(sts.correlations(expected, model.embed(pairs.second), pairs.scores), abs=1e-5)
+        return
+    features = []
+    monkeypatch.setattr(probe, "classify", lambda train, labels, *rest: features.append(train) or labels)
+    settings = probe.LinearProbe(path=path, test_path=path, text="sentence1", label="score")
+    settings.prepare(setup, data)(params, {}, lambda: False)
+    np.testing.assert_allclose(features[0], expected, rtol=1e-5)
 
 
 @pytest.mark.slow

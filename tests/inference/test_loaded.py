@@ -18,7 +18,9 @@ from jaxpt.decode import likelihood
 from jaxpt.decode.engine import Prompt
 from jaxpt.errors import UserError
 from jaxpt.hf import convert
+from jaxpt.inference import static_vectors
 from jaxpt.objectives.formats import Languages
+from jaxpt.train import checkpoint, weights
 from tests import families, grids
 from tests.inference.helpers import TEXTS, directory, loaded, made, run_of
 
@@ -381,13 +383,18 @@ def test_a_decoder_of_whole_words_begins_with_eos(tmp_path):
     assert alone == after_eos
 
 
-def test_word_vectors_embed_texts(tmp_path):
-    """Their texts have no [CLS] and [SEP]."""
-    model = run_of(tmp_path / "run", {"kind": "word_vectors", "embed_dim": 8}, "words", "glove")
-    rows = np.asarray(model.params["model"]["token_embed"]["table"])[model.tokenizer.encode("the cat")]
-    np.testing.assert_allclose(model.embed(["the cat"])[0], rows.mean(0), rtol=1e-6)
-    np.testing.assert_allclose(model("the cat").hidden, rows, rtol=1e-6)
-    with pytest.raises(UserError, match=r"glove makes word vectors and writes no text; use jaxpt neighbours"):
+@pytest.mark.parametrize(("objective", "more"), [("glove", None), ("skip_gram", {"subwords": {"buckets": 9}})])
+def test_word_vectors_embed_texts(tmp_path, objective, more):
+    """Their texts have no [CLS] and [SEP]. The vectors are those that are exported: of GloVe w + u, as its objective
+    says, of fastText with the n-grams; rows of the table alone are neither's."""
+    model = run_of(tmp_path / "run", {"kind": "word_vectors", "embed_dim": 8}, "words", objective, more=more)
+    exported = static_vectors.of_run(tmp_path / "run")
+    vectors = np.stack([exported.vector(word) for word in ("the", "cat")])
+    np.testing.assert_allclose(model.embed(["the cat"])[0], vectors.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(model("the cat").hidden, vectors, rtol=1e-6)
+    table = weights.read(*checkpoint.find(tmp_path / "run"))["model"]["token_embed"]["table"]
+    assert np.abs(table[model.tokenizer.encode("the cat")] - vectors).min() > 0
+    with pytest.raises(UserError, match=rf"{objective} makes word vectors and writes no text; use jaxpt neighbours"):
         model.loglikelihood(["the"], [" cat"])
 
 

@@ -22,7 +22,7 @@ from jaxpt.models.heads import classes, masked_lm
 from jaxpt.models.network import Network
 from jaxpt.models.stored import stored_params
 from jaxpt.objectives.rows import TOKENS
-from jaxpt.train import initial, optimizers, state, trainable, weights
+from jaxpt.train import initial, optimizers, state, trainable, vocabularies, weights
 from tests import families
 from tests.hf.parity import randomise
 from tests.hf.test_directory import fresh
@@ -165,7 +165,8 @@ def test_a_task_starts_from_the_word_vectors_that_a_run_gives_away(tmp_path, nam
     network = source.objective.network(source.model)
     shapes, rng = stored_params(network), np.random.default_rng(0)
     tables = {path: rng.normal(size=place.shape).astype(np.float32) for path, place in shapes.items()}
-    words.of_words(["the", "cat", "sat"], lowercase=False).save(tmp_path / "run" / "tokenizer")
+    tokenizer = words.of_words(["the", "cat", "sat"], lowercase=False)
+    tokenizer.save(tmp_path / "run" / "tokenizer")
     (tmp_path / "run" / "config.yaml").write_text(configs.with_checksum(configs.to_yaml(source)))
     pieces = ((path, None, x) for path, x in tables.items())
     weights.write(tmp_path / "run", network, dict.fromkeys(tables, np.dtype(np.float32)), pieces)
@@ -179,6 +180,10 @@ def test_a_task_starts_from_the_word_vectors_that_a_run_gives_away(tmp_path, nam
     given, table = static_vectors.of_run(tmp_path / "run"), begun.params["model"]["token_embed"]["table"]
     np.testing.assert_array_equal(table[3:6], given.vectors_VxD)
     np.testing.assert_array_equal(table[:3], tables[TOKENS][:3])
+    stored = traverse_util.unflatten_dict(tables, sep="/")
+    for params in (stored, jax.tree.map(jax.numpy.asarray, stored)):  # as a run is loaded, and as evaluators have it
+        embedding = vocabularies.with_word_vectors(source, tokenizer, params)
+        np.testing.assert_array_equal(embedding["model"]["token_embed"]["table"], table)
     is_said = any("the word vectors that `jaxpt export" in line for line in said)
     assert is_said == (name != "word2vec") == (not np.array_equal(table, tables[TOKENS]))
 
