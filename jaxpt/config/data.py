@@ -59,8 +59,18 @@ class TokenizerConfig(Frozen):
     """Sentinels at the end of a SentencePiece vocabulary; 100 by default (T5's)."""
     min_count: PositiveInt | None = None
     """Of `words` and `spelled_words`: one that occurs less often in the `characters` is unknown; 5 by default."""
+    pre_tokenizer: Literal["bert", "whitespace"] | None = None
+    """Of `words` and `spelled_words`: a text is cut at white space and around each mark of punctuation (`bert`), or at
+    white space alone (`whitespace`: text whose words are parted already). By default as the vocabulary's directory
+    says, else `bert`; of a vocabulary that is named this key counts."""
     characters: PositiveInt = 20_000_000
     """A vocabulary is trained on about the first so many characters of the training split."""
+
+    @model_validator(mode="after")
+    def _cuts_words(self) -> Self:
+        if self.pre_tokenizer is not None and self.kind in ("sentencepiece", "wordpiece", "bpe"):
+            raise ValueError(f"pre_tokenizer: is of the kinds words and spelled_words, not of {self.kind}; remove it")
+        return self
 
 
 SourceKind = Literal["auto", "builtin", "text", "jsonl", "parquet", "array_record", "tfds", "hf", "task", "batches"]

@@ -48,6 +48,12 @@ def tokenizer_of(
                 f"{tokenizer_dir}: has no token {missing[0]!r} of data.tokenizer.add_tokens; a run keeps its "
                 "vocabulary: choose another run_dir"
             )
+        rule = getattr(tokenizer, "pre_tokenizer", None)
+        if settings.pre_tokenizer not in (None, rule):
+            raise UserError(
+                f"{tokenizer_dir}: cuts text by the rule {rule}, data.tokenizer.pre_tokenizer is "
+                f"{settings.pre_tokenizer}; a run keeps its vocabulary: choose another run_dir"
+            )
         return tokenizer
     tokenizer = _named(config, sources)
     if tokenizer is None:
@@ -98,6 +104,7 @@ def _named(config: Config, sources: Sequence[Source]) -> Tokenizer | None:
     path = settings.path or config.objective.vocabulary_path()
     if path is None and isinstance(sources[0], Examples) and sources[0].sentencepiece is not None:
         path, checks["extra_ids"] = sources[0].sentencepiece
+    checks["pre_tokenizer"] = settings.pre_tokenizer
     return None if path is None else tokenizers.load(path, settings.kind, **checks)
 
 
@@ -139,7 +146,8 @@ def _trained(
 def _trained_at(config: Config, parts: Sequence[Part], sources: list[Source], known: list[Any]) -> Path:
     """Where the cache keeps a vocabulary that is trained."""
     settings = config.data.tokenizer
-    unset = {"min_count"} if settings.min_count is None else set()  # a later key, which the cache of others has not
+    # Later keys, which the cache of others has not.
+    unset = {key for key in ("min_count", "pre_tokenizer") if getattr(settings, key) is None}
     identity = settings.model_dump(exclude={"add_tokens", *unset}) | {
         "size": trained_size(config),
         "format": FORMAT,

@@ -193,5 +193,6 @@ def _tokenizer(tokenizer: str | Path | Tokenizer | None, run_dir: Path, config: 
     if tokenizer is None:
         limits |= {"kind": settings.kind, "lowercase": settings.lowercase, "languages": parts.languages(config)}
     if tokenizer is None and not tokenizer_dir.is_dir() and settings.path is not None:
-        tokenizer, limits["add_tokens"] = settings.path, settings.add_tokens
+        tokenizer = settings.path
+        limits |= {"add_tokens": settings.add_tokens, "pre_tokenizer": settings.pre_tokenizer}
     return _opened_tokenizer(tokenizer, tokenizer_dir, limits)

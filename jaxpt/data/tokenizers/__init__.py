@@ -42,6 +42,7 @@ def load(
     languages: Sequence[str] = (),
     add_tokens: Sequence[str] = (),
     model_dir: Path | None = None,
+    pre_tokenizer: str | None = None,
 ) -> Tokenizer:
     """Reads a vocabulary.
 
@@ -56,6 +57,8 @@ def load(
       languages: tokens that it must hold.
       add_tokens: tokens to read besides; those that were saved with it are read in any case.
       model_dir: the model's directory, whose config.json counts where there is none beside the vocabulary.
+      pre_tokenizer: what cuts a text into words, of `words` and `spelled_words`; by default what
+        `tokenizer_config.json` says, else bert.
 
     Returns:
       The tokenizer.
@@ -71,7 +74,9 @@ def load(
     try:
         declaration = declared.read(folder, model_dir)
         settings, is_ours = declaration.settings, file_kind in (None, "sentencepiece", "wordpiece", "bpe")
-        tokenizer = _read(file_kind, files, declaration.effective if is_ours else settings, lowercase, extra_ids)
+        options = declaration.effective if is_ours else dict(settings)
+        options |= {"pre_tokenizer": pre_tokenizer} if pre_tokenizer else {}
+        tokenizer = _read(file_kind, files, options, lowercase, extra_ids)
         added = [*settings.get(vocabulary_files.ADDED, ()), *add_tokens]
         if is_ours:
             tokenizer = _with_declared(tokenizer, declaration, files[0], added)

@@ -27,9 +27,10 @@ class SpelledWords(words.Words):
     kind = "spelled_words"
 
     def __init__(
-        self, words: Sequence[str], lowercase: bool, strip_accents: bool | None = None, chinese_chars: bool = True
-    ) -> None:
-        super().__init__(words, lowercase, strip_accents, chinese_chars)
+        self, words: Sequence[str], lowercase: bool, strip_accents: bool | None = None,
+        chinese_chars: bool | None = None, pre_tokenizer: str = "bert",
+    ) -> None:  # fmt: skip
+        super().__init__(words, lowercase, strip_accents, chinese_chars, pre_tokenizer)
         self.vocabulary = _spelling(dataclasses.replace(self.vocabulary, size=len(self.words) + 512))
 
     @classmethod

@@ -3,8 +3,9 @@
     0 </S>   1 <S>   2 <UNK>   3 the most frequent word   4 …
 
 A text is cut as BERT cuts it before WordPiece: at white space and around each mark of punctuation, so "don't" is
-don ' t. A word that occurs less than `data.tokenizer.min_count` times, or has no room in the vocabulary, is <UNK>. Of
-equally frequent words the alphabetically first comes first.
+don ' t. With `data.tokenizer.pre_tokenizer: whitespace` it is cut at white space alone, for text whose words are
+parted: do n't. A word that occurs less than `data.tokenizer.min_count` times, or has no room in the vocabulary, is
+<UNK>. Of equally frequent words the alphabetically first comes first.
 
 A directory has words.txt, a word a line. A file with a word a line and these special tokens is a vocabulary, too: that
 of ELMo's published code.
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers as library
-from tokenizers import models, trainers
+from tokenizers import models, pre_tokenizers, trainers
 
 from jaxpt.config import TokenizerConfig
 from jaxpt.data.calls import Vocabulary
@@ -31,6 +32,8 @@ from jaxpt.errors import UserError
 SPECIAL = {"eos": "</S>", "bos": "<S>", "unk": "<UNK>"}
 """In the order of their ids."""
 WORDS = "words.txt"
+PRE_TOKENIZER = "pre_tokenizer"
+"""A key of tokenizer_config.json, as of `data.tokenizer`."""
 MIN_COUNT = 5
 """Of word2vec, GloVe and fastText."""
 
@@ -41,27 +44,31 @@ class Words(Tokenizer):
     Attributes:
       words: the word of each id.
       ids: the id of each word.
+      pre_tokenizer: what cuts a text into words.
     """
 
     kind = "words"
 
     def __init__(
-        self, words: Sequence[str], lowercase: bool, strip_accents: bool | None = None, chinese_chars: bool = True
-    ) -> None:
+        self, words: Sequence[str], lowercase: bool, strip_accents: bool | None = None,
+        chinese_chars: bool | None = None, pre_tokenizer: str = "bert",
+    ) -> None:  # fmt: skip
         """Takes a vocabulary.
 
         Args:
           words: of each id, special tokens included.
           lowercase: whether case is folded.
           strip_accents: whether accents are left out; None: where case is folded.
-          chinese_chars: whether each Chinese character of a text is a word.
+          chinese_chars: whether each Chinese character of a text is a word; None: by BERT's rule alone.
+          pre_tokenizer: bert or whitespace, as `data.tokenizer.pre_tokenizer`.
         """
-        self.words, self.lowercase, self.chinese_chars = list(words), lowercase, chinese_chars
+        self.words, self.lowercase, self.pre_tokenizer = list(words), lowercase, pre_tokenizer
+        self.chinese_chars = pre_tokenizer == "bert" if chinese_chars is None else chinese_chars
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.ids = {word: i for i, word in enumerate(self.words)}
         self.vocabulary = _vocabulary(len(self.words), {part: self.ids[x] for part, x in SPECIAL.items()})
         model = models.WordLevel(self.ids, unk_token=SPECIAL["unk"])
-        self._rust = _engine(model, lowercase, self.strip_accents, chinese_chars)
+        self._rust = _engine(model, lowercase, self.strip_accents, self.chinese_chars, pre_tokenizer)
         self._fold = bert_steps(lowercase, self.strip_accents, chinese_chars=False)[0]
 
     @classmethod
@@ -76,8 +83,10 @@ class Words(Tokenizer):
     def train(
         cls, texts: Sequence[str], config: TokenizerConfig, vocab_size: int, languages: Sequence[str] = ()
     ) -> Tokenizer:
-        rust, least = _engine(models.WordLevel(unk_token=SPECIAL["unk"]), config.lowercase), config.min_count
-        least = MIN_COUNT if least is None else least
+        rule = config.pre_tokenizer or "bert"
+        model = models.WordLevel(unk_token=SPECIAL["unk"])
+        rust = _engine(model, config.lowercase, chinese_chars=rule == "bert", pre_tokenizer=rule)
+        least = MIN_COUNT if config.min_count is None else config.min_count
         size = vocab_size - cls.least(config)
         rust.train_from_iterator(
             texts, trainers.WordLevelTrainer(vocab_size=size, min_frequency=least, show_progress=False)
@@ -85,7 +94,8 @@ class Words(Tokenizer):
         vocab = rust.get_vocab()
         if not vocab:
             raise UserError(f"data.tokenizer.min_count: {least}: no word of the text occurs so often")
-        return cls([*SPECIAL.values(), *sorted(vocab, key=vocab.__getitem__)], config.lowercase)
+        words = [*SPECIAL.values(), *sorted(vocab, key=vocab.__getitem__)]
+        return cls(words, config.lowercase, pre_tokenizer=rule)
 
     @classmethod
     def load(
@@ -101,7 +111,8 @@ class Words(Tokenizer):
         if len(set(words)) < len(words):
             raise UserError(f"{path}: has the word {collections.Counter(words).most_common(1)[0][0]!r} twice")
         folds_case = bool(settings.get("do_lower_case", lowercase))
-        return cls(words, folds_case, settings.get("strip_accents"), settings.get("tokenize_chinese_chars", True))
+        rules = settings.get("strip_accents"), settings.get("tokenize_chinese_chars")
+        return cls(words, folds_case, *rules, settings.get(PRE_TOKENIZER) or "bert")
 
     def save(self, directory: str | Path) -> None:
         settings = {"kind": self.kind, "do_lower_case": self.lowercase, **self._rules()}
@@ -111,10 +122,12 @@ class Words(Tokenizer):
         rules = "".join(f" {name}={value}" for name, value in self._rules().items())
         return vocabulary_files.digest_of(f"{self.kind} {self.lowercase}{rules}\n{self._lines()}".encode())
 
-    def _rules(self) -> dict[str, bool]:
-        """The settings that are others than those of a vocabulary that is trained."""
-        accents = {"strip_accents": self.strip_accents} if self.strip_accents != self.lowercase else {}
-        return accents | ({} if self.chinese_chars else {"tokenize_chinese_chars": False})
+    def _rules(self) -> dict[str, Any]:
+        """The settings that are others than those of a vocabulary that is trained, and cut by BERT's rule."""
+        is_bert = self.pre_tokenizer == "bert"
+        rules = {} if is_bert else {PRE_TOKENIZER: self.pre_tokenizer}
+        rules |= {"strip_accents": self.strip_accents} if self.strip_accents != self.lowercase else {}
+        return rules | ({} if self.chinese_chars == is_bert else {"tokenize_chinese_chars": self.chinese_chars})
 
     def _lines(self) -> str:
         return "".join(f"{word}\n" for word in self.words)
@@ -192,8 +205,12 @@ def _vocabulary(size: int, ids: Mapping[str, int]) -> Vocabulary:
     return Vocabulary(size, pad=0, **ids, is_bos_of_decoders=False)
 
 
-def _engine(model: Any, lowercase: bool, strip_accents: bool | None = None, chinese_chars: bool = True) -> Any:
-    """The library's tokenizer with BERT's rule."""
+def _engine(
+    model: Any, lowercase: bool, strip_accents: bool | None = None, chinese_chars: bool = True,
+    pre_tokenizer: str = "bert",
+) -> Any:  # fmt: skip
+    """The library's tokenizer, with BERT's normalization."""
     rust = library.Tokenizer(model)
-    rust.normalizer, rust.pre_tokenizer = bert_steps(lowercase, strip_accents, chinese_chars)
+    rust.normalizer, bert = bert_steps(lowercase, strip_accents, chinese_chars)
+    rust.pre_tokenizer = bert if pre_tokenizer == "bert" else pre_tokenizers.WhitespaceSplit()
     return rust

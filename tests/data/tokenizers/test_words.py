@@ -1,11 +1,12 @@
 """Words: the rule that cuts them, their order, what is unknown, and the files."""
 
 import doctest
+import types
 
 import pytest
 
-from jaxpt.config import TokenizerConfig
-from jaxpt.data import tokenizers
+from jaxpt.config import TokenizerConfig, build
+from jaxpt.data import run_tokenizer, tokenizers
 from jaxpt.data.tokenizers import words as words_module
 from jaxpt.errors import UserError
 
@@ -34,6 +35,50 @@ def test_rare_words_and_those_without_room_are_unknown():
         train(min_count=9)
     with pytest.raises(UserError, match=r"data\.tokenizer\.min_count: 5: no word"):  # by default
         train(min_count=None)
+
+
+PARTED = "He did n't see the U.S. @-@ <unk> 中国 ."
+
+
+@pytest.mark.parametrize("kind", ["words", "spelled_words"])
+def test_words_that_are_parted_are_cut_at_white_space_alone(tmp_path, kind):
+    """As the published code of ELMo does: sentence.split()."""
+    settings = TokenizerConfig(kind=kind, min_count=1, pre_tokenizer="whitespace")
+    words = tokenizers.train([PARTED], settings, 900, tmp_path / "own")
+    assert sorted(words.words[3:]) == sorted(PARTED.split())
+    again = tokenizers.load(tmp_path / "own")
+    for tokenizer in (words, again):
+        assert tokenizer.tokens(tokenizer.encode(PARTED)) == PARTED.split() == tokenizer.cut(PARTED)
+    by_bert = tokenizers.load(tmp_path / "own", pre_tokenizer="bert")
+    assert by_bert.cut("n't 中国.") == ["n", "'", "t", "中", "国", "."]
+    assert again.digest() == words.digest() != by_bert.digest()
+    published = tmp_path / "vocab-elmo.txt"
+    published.write_text("</S>\n<S>\n<UNK>\nn't\n")
+    assert tokenizers.load(published, kind, pre_tokenizer="whitespace").encode("n't") == [3] != (
+        tokenizers.load(published, kind).encode("n't")
+    )  # fmt: skip
+
+
+def test_the_rule_is_of_whole_words_and_older_vocabularies_stay_as_they_are(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"pre_tokenizer: is of the kinds words and spelled_words, not of bpe"):
+        TokenizerConfig(kind="bpe", pre_tokenizer="whitespace")
+    named = train(pre_tokenizer="bert")
+    named.save(tmp_path / "run" / "tokenizer")
+    written = (tmp_path / "run" / "tokenizer" / "tokenizer_config.json").read_text()
+    assert named.digest() == train().digest() and "pre_tokenizer" not in written
+    model, sources = {"kind": "word_vectors", "vocab_size": 100, "embed_dim": 4}, [types.SimpleNamespace(language=None)]
+    identities, path = [], str(tmp_path / "run" / "tokenizer")
+    monkeypatch.setattr(run_tokenizer, "digest", lambda identity: identities.append(identity) or "x")
+    for rule in (None, "whitespace"):
+        data = {"tokenizer": {"kind": "words", "pre_tokenizer": rule, "path": path}, "length": 8}
+        config = build({"run_dir": "", "model": model, "objective": {"kind": "glove"}, "data": data})
+        run_tokenizer._trained_at(config, [], [], [])
+        found = run_tokenizer.tokenizer_of(config, [], sources, [], None, save=False)
+        assert found.pre_tokenizer == (rule or "bert"), "of a vocabulary that is named the recipe's rule counts"
+    assert "pre_tokenizer" not in identities[0] and identities[1]["pre_tokenizer"] == "whitespace"
+    config = config.model_copy(update={"run_dir": str(tmp_path / "run")})
+    with pytest.raises(UserError, match=r"cuts text by the rule bert, data\.tokenizer\.pre_tokenizer is whitespace; a"):
+        run_tokenizer.tokenizer_of(config, [], sources, [], None, save=False)
 
 
 def test_special_tokens_that_a_text_spells_are_text():
