@@ -5,6 +5,8 @@
     last   the state of the last token, which in a decoder sees all others
     none   the states of all tokens
 
+A mean counts a word that the model reads whole (ELMo) once, however many tokens spell it.
+
 Of one layer, of several, or of the mean of all of them ("mix"), as ELMo without its learned weights.
 
 A text that is longer than the model's positions loses its end. A backward model reads each text from its last token to
@@ -57,11 +59,18 @@ def states(
     Raises:
       UserError: the model has no such layer.
     """
+    return choose_layer(_read(bound, tokens_BxL, lengths_B, token_types_BxL, layer), layer)
+
+
+def _read(
+    bound: Bound, tokens_BxL: jax.Array, lengths_B: jax.Array, token_types_BxL: jax.Array | None, layer: Layer
+) -> Output:
+    """The output that `states` chooses from."""
     options: dict[str, Any] = {"segment_ids": segments_of(tokens_BxL, lengths_B)}
     if bound.config.family == "encoder":
         options["token_types"] = jnp.zeros_like(tokens_BxL) if token_types_BxL is None else token_types_BxL
     run = bound.decode if bound.config.family == "decoder" else bound.encode
-    return choose_layer(run(tokens_BxL, **options, layers=layer != -1), layer)
+    return run(tokens_BxL, **options, layers=layer != -1)
 
 
 def segments_of(tokens_BxL: jax.Array, lengths_B: jax.Array) -> jax.Array:
@@ -105,8 +114,9 @@ def choose_layer(output: Output, layer: Layer) -> jax.Array:
 
 
 def pool(
-    states_BxLxD: jax.Array, lengths_B: jax.Array, pooling: Pooling, *, cls: str = "first", normalize: bool = False
-) -> jax.Array:
+    states_BxLxD: jax.Array, lengths_B: jax.Array, pooling: Pooling, *, cls: str = "first", normalize: bool = False,
+    starts_BxL: jax.Array | None = None,
+) -> jax.Array:  # fmt: skip
     """One vector for each row, or its states.
 
     Args:
@@ -115,6 +125,7 @@ def pool(
       pooling: see the table in the module docstring.
       cls: where CLS is, "first" or "last".
       normalize: divide each vector by its L2 norm.
+      starts_BxL: `Output.word_starts`: a mean is over words; None: over tokens.
 
     Returns:
       [B, D], or [B, L, D] with 0 on padding if pooling is none.
@@ -129,7 +140,8 @@ def pool(
     if pooling == "none":
         pooled = states_BxLxD
     elif pooling == "mean":
-        pooled = states_BxLxD.sum(1) / jnp.maximum(lengths_B, 1)[:, None]
+        is_counted_BxLx1 = real_BxLx1 if starts_BxL is None else real_BxLx1 & starts_BxL[..., None]
+        pooled = jnp.where(is_counted_BxLx1, states_BxLxD, 0).sum(1) / jnp.maximum(is_counted_BxLx1.sum(1), 1)
     elif pooling == "cls" and cls == "first":
         pooled = states_BxLxD[:, 0]
     else:
@@ -313,24 +325,29 @@ def _embed(
     network: Network, pooling: str, cls: str | None, layer: Layer, normalize: bool, params: Any,
     tokens_BxL: jax.Array, lengths_B: jax.Array, types_BxL: jax.Array, spans_BxWx2: jax.Array,
 ) -> jax.Array:  # fmt: skip
-    hidden = states(network.bind(params), tokens_BxL, lengths_B, types_BxL, layer)
+    output = _read(network.bind(params), tokens_BxL, lengths_B, types_BxL, layer)
+    hidden, starts_BxL = choose_layer(output, layer), output.word_starts
 
     def pooled(states_BxLxD: jax.Array) -> jax.Array:
         if pooling == "words":
-            return _unit(_of_words(states_BxLxD, lengths_B, spans_BxWx2), normalize)
-        return pool(states_BxLxD, lengths_B, pooling, cls=cls or "first", normalize=normalize)
+            return _unit(_of_words(states_BxLxD, lengths_B, spans_BxWx2, starts_BxL), normalize)
+        options = {"cls": cls or "first", "normalize": normalize, "starts_BxL": starts_BxL}
+        return pool(states_BxLxD, lengths_B, pooling, **options)
 
     return pooled(hidden) if hidden.ndim == 3 else jax.vmap(pooled, out_axes=1)(hidden)
 
 
-def _of_words(states_BxLxD: jax.Array, lengths_B: jax.Array, spans_BxWx2: jax.Array) -> jax.Array:
-    """Means over the tokens of each word: [B, W, D], 0 for an empty span."""
+def _of_words(
+    states_BxLxD: jax.Array, lengths_B: jax.Array, spans_BxWx2: jax.Array, starts_BxL: jax.Array | None
+) -> jax.Array:
+    """Means over the tokens of each span, or over the words that the model reads in it: [B, W, D], 0 without any."""
     at_L = jnp.arange(states_BxLxD.shape[1])
     states_BxLxD = jnp.where((at_L < lengths_B[:, None])[..., None], states_BxLxD, 0)
     start_BxWx1, end_BxWx1 = spans_BxWx2[..., :1], spans_BxWx2[..., 1:]
-    is_in_BxWxL = ((at_L >= start_BxWx1) & (at_L < end_BxWx1)).astype(jnp.float32)
+    is_in_BxWxL = (at_L >= start_BxWx1) & (at_L < end_BxWx1)
+    is_in_BxWxL = (is_in_BxWxL if starts_BxL is None else is_in_BxWxL & starts_BxL[:, None]).astype(jnp.float32)
     sums = jnp.einsum("bwl,bld->bwd", is_in_BxWxL, states_BxLxD, precision="highest")
-    return sums / jnp.maximum(end_BxWx1 - start_BxWx1, 1)
+    return sums / jnp.maximum(is_in_BxWxL.sum(-1, keepdims=True), 1)
 
 
 def _unit(vectors: jax.Array, normalize: bool) -> jax.Array:

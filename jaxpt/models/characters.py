@@ -18,6 +18,7 @@ word's vector · V vocabulary (Vp: its rows in storage)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,13 @@ def of_tokens(rows_BxLxM: jax.Array) -> tuple[jax.Array, jax.Array]:
     spelled_BxLxM = jnp.where(code_M == count_BxLx1 + 1, WORD_END, spelled_BxLxM).at[..., 0].set(WORD_BEGIN)
     codes_BxLxM = jnp.where((kinds_BxL == FIRST_BYTE)[..., None], spelled_BxLxM, rows_BxLxM)
     return jnp.where(is_word_BxL[..., None], codes_BxLxM, 0).astype(jnp.int32), is_word_BxL
+
+
+def at_first(x_BxLxP: jax.Array, is_word_BxL: jax.Array) -> jax.Array:
+    """The states at the first token of each token's word; x may have leading axes."""
+    first_BxL = jax.lax.cummax(jnp.where(is_word_BxL, jnp.arange(is_word_BxL.shape[1]), 0), axis=1)
+    take = functools.partial(jnp.take_along_axis, indices=first_BxL[..., None], axis=1)
+    return take(x_BxLxP) if x_BxLxP.ndim == 3 else jax.vmap(take)(x_BxLxP)
 
 
 class CharacterEmbed(nn.Module):

@@ -159,7 +159,7 @@ class ELMo(Encoder):
           layers: also return the hidden states of all layers.
 
         Returns:
-          Hidden states as `Directions` of [B, L, P], and memory.
+          Hidden states and word starts as `Directions`, [B, L, P] and [B, L], and memory.
         """
         forward = self.words(forward_BxL)
         backward = forward if backward_BxL is forward_BxL else self.words(backward_BxL)
@@ -170,10 +170,10 @@ class ELMo(Encoder):
         output = output.with_hidden(Directions(*map(self.drop, output.hidden)))
 
         def of_all_tokens(states: Directions) -> Directions:
-            return Directions(*(_at_first(x, is_word_BxL) for x, is_word_BxL in zip(states, is_word)))
+            return Directions(*(characters.at_first(x, is_word_BxL) for x, is_word_BxL in zip(states, is_word)))
 
         every = None if output.layers is None else of_all_tokens(output.layers)
-        return output.replace(hidden=of_all_tokens(output.hidden), layers=every)
+        return output.replace(hidden=of_all_tokens(output.hidden), layers=every, word_starts=is_word)
 
     def encode(
         self,
@@ -188,11 +188,5 @@ class ELMo(Encoder):
         ids_BxL = jnp.ones_like(tokens_BxL) if segment_ids is None else segment_ids
         output = self.bidirectional(tokens_BxL, tokens_BxL, ids_BxL, ids_BxL, layers=layers)
         every = None if output.layers is None else jnp.concatenate(output.layers, -1)
-        return output.replace(hidden=jnp.concatenate(output.hidden, -1), layers=every, memory=None)
-
-
-def _at_first(x_BxLxP: jax.Array, is_word_BxL: jax.Array) -> jax.Array:
-    """The states at the first token of each token's word; x may have leading axes."""
-    first_BxL = jax.lax.cummax(jnp.where(is_word_BxL, jnp.arange(is_word_BxL.shape[1]), 0), axis=1)
-    take = functools.partial(jnp.take_along_axis, indices=first_BxL[..., None], axis=1)
-    return take(x_BxLxP) if x_BxLxP.ndim == 3 else jax.vmap(take)(x_BxLxP)
+        hidden = jnp.concatenate(output.hidden, -1)
+        return output.replace(hidden=hidden, layers=every, word_starts=output.word_starts.forward, memory=None)

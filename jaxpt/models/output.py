@@ -69,6 +69,8 @@ class Output:
     """Of a model: {name: (Σ value, Σ weight)} of what its routers did, arrays [layers, …]."""
     intermediates: Any = None
     """What modules of a layer sowed, where the caller of `apply` has made Flax's collection "intermediates" mutable."""
+    word_starts: Any = None
+    """Of a model that reads words: True at the first token of each, [B, L]; all tokens of a word have its states."""
 
     def with_hidden(self, hidden: Any) -> Output:
         """A copy with other final hidden states, such as those after the final norm."""

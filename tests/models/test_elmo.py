@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from jaxpt.data.calls import Vocabulary
+from jaxpt.decode.embed import embed
 from jaxpt.models import characters
 from jaxpt.models.elmo import ELMoConfig
+from jaxpt.models.heads import features
 from jaxpt.models.layers import PARAMETER_AXES
 from jaxpt.models.network import Network
+from jaxpt.models.output import Output
+from jaxpt.objectives.bidirectional_lm import BidirectionalLM
 from tests.models.helpers import drawn
 
 WORDS = ["</S>", "<S>", "<UNK>", "cat", "sat", "überall", "x" * 30]
@@ -33,6 +37,10 @@ def spelled(word):
     return [SPELLED + byte + 256 * (n > 0) for n, byte in enumerate(word.encode())]
 
 
+PIECES = [[1], spelled("cat"), spelled("überall"), spelled("x" * 30), [4], [0]]
+"""[1, 3, 5, 6, 4, 0], some of its words spelled."""
+
+
 @functools.cache
 def encode():
     network, params = elmo()
@@ -50,11 +58,36 @@ def states(tokens, ids=None, length=64):
 def test_a_spelled_word_has_the_states_of_the_same_word():
     """At each of its tokens, and so do its neighbours; a word that is too long loses its end."""
     known = states([1, 3, 5, 6, 4, 0])
-    pieces = [[1], spelled("cat"), spelled("überall"), spelled("x" * 30), [4], [0]]
-    found = states([i for word in pieces for i in word])
-    sizes = [len(word) for word in pieces]
+    found = states([i for word in PIECES for i in word])
+    sizes = [len(word) for word in PIECES]
     np.testing.assert_allclose(found, np.repeat(known, sizes, axis=1), rtol=1e-5, atol=1e-6)
     assert np.abs(known[1:, 1] - known[1:, 4]).max() > 0.01
+
+
+def test_a_spelled_word_counts_once_in_means():
+    """As bilm-tf's batches have one vector for each word."""
+    given, texts = (*elmo(), BidirectionalLM(), VOCABULARY), [[4] * 8 + [3], [4] * 8 + spelled("cat")]
+    for spans in (None, [np.array([[0, len(text)]]) for text in texts]):
+        known, found = embed(*given, texts, spans=spans).vectors
+        np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-6)
+
+
+def test_a_bilstm_reads_a_spelled_word_once():
+    """And has its outputs at all of the word's tokens; each text of a row by itself."""
+    (network, params), config = elmo(), features.FeaturesConfig(bilstm={"size": 3})
+    heads, _ = features.declare(network.config, config, "encoder")
+    reader = Network(network.config.build(), heads)
+    bound = reader.bind({**drawn(reader), "model": params["model"]})
+
+    def read(tokens, ids):
+        tokens, ids = np.array(tokens), np.array(ids)
+        output = Output(states(tokens, ids)[-1:], word_starts=(tokens < SPELLED + 256)[None])
+        return features.apply(config, bound, output, ids[None]).hidden
+
+    sizes = [len(word) for word in PIECES]
+    known, ids = read([1, 3, 5, 6, 4, 0], [1, 1, 1, 2, 2, 2]), np.repeat([1, 1, 1, 2, 2, 2], sizes)
+    found = read([i for word in PIECES for i in word], ids)
+    np.testing.assert_allclose(found, np.repeat(known, sizes, axis=1), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.gpu

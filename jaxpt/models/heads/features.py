@@ -26,6 +26,7 @@ from pydantic import Field
 
 from jaxpt.config import Frozen, ModelConfig, PositiveInt
 from jaxpt.errors import UserError
+from jaxpt.models import characters
 from jaxpt.models.base import Bound, compute_dtype
 from jaxpt.models.layers import Dropout, constrain, param
 from jaxpt.models.network import Head, Network
@@ -205,8 +206,22 @@ def apply(config: FeaturesConfig, model: Bound, output: Output, segments_BxL: ja
         each = [states[layer] for layer in chosen]
         features = jnp.concatenate([_normalized(x) if config.norm else x for x in each], axis=-1)
     if config.bilstm is not None:
-        features = model.heads["bilstm"](features, segments_BxL)
+        features = _read_words(model.heads["bilstm"], features, segments_BxL, output.word_starts)
     return output.replace(hidden=features, layers=None)
+
+
+def _read_words(bilstm: Bound, x_BxLxD: jax.Array, segments_BxL: jax.Array, starts_BxL: jax.Array | None) -> jax.Array:
+    """The outputs of a BiLSTM that reads each word once, at all of its tokens, or each token where no words are known.
+
+    Args:
+      bilstm: the head.
+      x_BxLxD: inputs.
+      segments_BxL: segment ids.
+      starts_BxL: `Output.word_starts`.
+    """
+    if starts_BxL is None:
+        return bilstm(x_BxLxD, segments_BxL)
+    return characters.at_first(bilstm(x_BxLxD, jnp.where(starts_BxL, segments_BxL, 0)), starts_BxL)
 
 
 def report_lines(params: Mapping[str, Any]) -> list[str]:
