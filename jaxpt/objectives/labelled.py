@@ -310,8 +310,8 @@ class Labelled(HeadObjective):
 
     truncate: Truncate = "longest_first"
     """What is cut off texts beyond `data.length`: the end of the longer one, of the `first`, of the `second`, what each
-    has beyond half of the room (`halves`: GPT-1), or nothing (`error`). The number of texts that were cut is
-    printed."""
+    has beyond half of the room (`halves`: GPT-1), what is read first of the longer one (`left`: the beginning), or
+    nothing (`error`). The number of texts that were cut is printed."""
     examples: PositiveInt | None = None
     """Maximum number of examples in a packed row; data.length / 4 by default."""
 

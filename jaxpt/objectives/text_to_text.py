@@ -140,7 +140,7 @@ class TextToText(NextToken, Labelled):
     def idle_settings(self) -> tuple[str, ...]:
         if self.truncate in ("longest_first", "error"):
             return super().idle_settings()
-        what = f"objective.truncate: {self.truncate} is for heads on two texts; inputs of text_to_text are one text"
+        what = f"objective.truncate: {self.truncate} is for heads on texts; inputs of text_to_text are one text"
         return (f"{what}, whose end is cut: remove it, or set error", *super().idle_settings())
 
     def check_settings(self, model: ModelConfig, length: int) -> None:

@@ -143,6 +143,15 @@ def test_backward_reads_texts_from_their_ends():
     assert not objective().encoder(16, VOCABULARY).reverse
 
 
+def test_a_long_text_keeps_what_is_read_last():
+    """fastai's code reads all of it, and pools the last tokens."""
+    row = LocatedRow(Row(1, {"a": "5 6 7 8 9", "label": "no"}), "line 1", (0, 1))
+    for direction, tokens in (("forward", [7, 8, 9]), ("backward", [7, 6, 5])):
+        encoder = objective(truncate="left", opening="eos", direction=direction).encoder(4, VOCABULARY)
+        (record,) = encoder([row], Numbers(), has_targets=True, train=True)
+        assert record["tokens"].tolist()[1:] == tokens and record["truncated"] == 1
+
+
 def test_the_loss_has_its_parts_in_training_alone():
     network, params = made()
     of, features = objective(), batch(texts(8, 5), texts(9))

@@ -121,7 +121,7 @@ def test_cuts_of_two_texts_change_nothing():
     for truncate in ("first", "second", "halves"):
         recipe = config("t5", truncate=truncate)
         (line,) = recipe.objective.idle_settings()
-        assert line.startswith(f"objective.truncate: {truncate} is for heads on two texts")
+        assert line.startswith(f"objective.truncate: {truncate} is for heads on texts")
         recipe.objective.check(recipe.model, recipe.data.length, WORDS.vocabulary)
     for truncate in ("longest_first", "error"):
         assert config("gpt2", truncate=truncate).objective.idle_settings() == ()

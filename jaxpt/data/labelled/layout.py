@@ -14,7 +14,7 @@ from jaxpt.errors import UserError
 Record = dict[str, Any]
 """What an encoder makes of a row: arrays by name."""
 
-Truncate = Literal["longest_first", "first", "second", "halves", "error"]
+Truncate = Literal["longest_first", "first", "second", "halves", "left", "error"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +73,12 @@ def lay(layout: TextLayout, texts: Sequence[Sequence[int]]) -> Laid:
 
 
 def cut(texts: Sequence[Sequence[int]], room: int, truncate: Truncate, where: str) -> tuple[list[Sequence[int]], bool]:
-    """Cuts texts at their ends to `room` tokens together.
+    """Cuts texts at their ends, or with `left` at their beginnings, to `room` tokens together.
 
     `longest_first` takes one token after the other off the longer text, off the second if they are equally long, as
     BERT's code and transformers do; `first` and `second` cut that text alone; `halves` cuts each of two texts to
-    (room − 1) // 2 tokens, also where the other one is short, as GPT-1's code does.
+    (room − 1) // 2 tokens, also where the other one is short, as GPT-1's code does. `left` takes as many tokens as
+    `longest_first`, the first ones.
 
     Args:
       texts: token ids of one text or two.
@@ -94,6 +95,8 @@ def cut(texts: Sequence[Sequence[int]], room: int, truncate: Truncate, where: st
     Example:
       >>> cut([[1, 2, 3, 4], [5, 6]], 4, "longest_first", "line 1")
       ([[1, 2], [5, 6]], True)
+      >>> cut([[1, 2, 3, 4], [5, 6]], 4, "left", "line 1")
+      ([[3, 4], [5, 6]], True)
     """
     lengths = [len(ids) for ids in texts]
     excess = sum(lengths) - room
@@ -109,7 +112,7 @@ def cut(texts: Sequence[Sequence[int]], room: int, truncate: Truncate, where: st
         )
     if len(texts) == 1:
         new_lengths = [room]
-    elif truncate == "longest_first":
+    elif truncate in ("longest_first", "left"):
         new_lengths = _longest_first(lengths, room)
     else:
         cut_index = 0 if truncate == "first" else 1
@@ -119,6 +122,8 @@ def cut(texts: Sequence[Sequence[int]], room: int, truncate: Truncate, where: st
             f"{where}: objective.truncate: {truncate}: {excess} tokens are too many, that text has "
             f"{lengths[truncate != 'first']}; raise data.length or use longest_first"
         )
+    if truncate == "left":
+        return [ids[len(ids) - n :] for ids, n in zip(texts, new_lengths)], True
     return [ids[:n] for ids, n in zip(texts, new_lengths)], True
 
 

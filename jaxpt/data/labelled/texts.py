@@ -75,7 +75,9 @@ class TextsEncoder:
         return [[text[start:end]] for start, end in spans]
 
     def _record(self, ids: Sequence[Sequence[int]], row: LocatedRow) -> Record:
-        cut_ids, is_cut = cut(ids, self.layout.room(self.length, len(ids)), self.truncate, row.where)
+        # What a backward model reads first are the ends.
+        truncate = "longest_first" if self.reverse and self.truncate == "left" else self.truncate
+        cut_ids, is_cut = cut(ids, self.layout.room(self.length, len(ids)), truncate, row.where)
         laid = lay(self.layout, [text[::-1] for text in cut_ids[::-1]] if self.reverse else cut_ids)
         pooled = 0 if self.layout.pooled == "first" else len(laid.tokens) - 1
         return record(row, is_cut, tokens=laid.tokens, token_types=laid.types, positions=[pooled])

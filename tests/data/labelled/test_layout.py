@@ -43,6 +43,7 @@ def test_halves_are_those_of_gpt1s_code():
 def test_one_text_alone_is_cut_or_an_error():
     assert cut([[1, 2, 3], [4, 5]], 3, "first", "here") == ([[1], [4, 5]], True)
     assert cut([[1, 2, 3], [4, 5]], 4, "second", "here") == ([[1, 2, 3], [4]], True)
+    assert cut([[1, 2, 3]], 2, "left", "here") == ([[2, 3]], True) and cut([[1, 2]], 2, "left", "") == ([[1, 2]], False)
     for truncate, words in (("error", "f: line 3: 5 tokens, data.length leaves room for 2"), ("second", "too many")):
         with pytest.raises(UserError, match=words):
             cut([[1, 2, 3], [4, 5]], 2, truncate, "f: line 3")
