@@ -4,8 +4,9 @@
     x_1 = LSTM(x_0),   x_k = LSTM(x_{k−1}) + x_{k−1}        in each direction, with weights of its own
 
 The hidden states of a layer are those of both directions, concatenated; layer 0 has the word's vector twice. A word
-that is spelled in several tokens has its states at all of them. Sizes, clipping and initialisation are those of the
-published code. Paper: https://arxiv.org/abs/1802.05365
+that is spelled in several tokens has its states at all of them. A head on whole texts reads the first token's state,
+<S>, of which the backward half alone has read the text; with `objective.features.bilstm` it reads all words. Sizes,
+clipping and initialisation are those of the published code. Paper: https://arxiv.org/abs/1802.05365
 
 Shapes: B batch · L length · P width of a direction · D = 2·P width of the hidden states
 """
