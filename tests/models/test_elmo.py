@@ -79,10 +79,13 @@ def test_a_bilstm_reads_a_spelled_word_once():
     reader = Network(network.config.build(), heads)
     bound = reader.bind({**drawn(reader), "model": params["model"]})
 
+    @jax.jit
+    def read_states(hidden, starts, ids):
+        return features.apply(config, bound, Output(hidden, word_starts=starts), ids).hidden
+
     def read(tokens, ids):
         tokens, ids = np.array(tokens), np.array(ids)
-        output = Output(states(tokens, ids)[-1:], word_starts=(tokens < SPELLED + 256)[None])
-        return features.apply(config, bound, output, ids[None]).hidden
+        return read_states(states(tokens, ids)[-1:], (tokens < SPELLED + 256)[None], ids[None])
 
     sizes = [len(word) for word in PIECES]
     known, ids = read([1, 3, 5, 6, 4, 0], [1, 1, 1, 2, 2, 2]), np.repeat([1, 1, 1, 2, 2, 2], sizes)
