@@ -182,22 +182,6 @@ class RelativeBias(nn.Module):
         return LearnedBias(table, self.bidirectional, self.max_distance)
 
 
-def sinusoidal(length: int, width: int) -> np.ndarray:
-    """The original Transformer's table: sin(p / 10000^(2i/D)) at 2i, the cosine at 2i + 1.
-
-    Args:
-      length: positions.
-      width: D.
-
-    Returns:
-      float32 [length, D].
-
-    Paper: https://arxiv.org/abs/1706.03762
-    """
-    angle = np.arange(length)[:, None] / 10_000.0 ** (np.arange(width) // 2 * 2 / width)
-    return np.where(np.arange(width) % 2, np.cos(angle), np.sin(angle)).astype(np.float32)
-
-
 def sinusoids_in_halves(positions_BxL: jax.Array, width: int) -> jax.Array:
     """Tensor2tensor's variant: [B, L] → float32 [B, L, D], sin(p / 10000^(i/(D/2 − 1))) at i < D/2, then cosines."""
     half = width // 2

@@ -19,7 +19,6 @@ from jaxpt.models.positions import (
     positions_from,
     relative_bucket,
     rotate,
-    sinusoidal,
     sinusoids_in_halves,
 )
 
@@ -144,11 +143,6 @@ def test_positions_beyond_the_table_are_refused():
     learned = LearnedPositions(8, 4, nn.initializers.zeros, jnp.float32, 2)
     with pytest.raises(UserError, match=r"7 tokens.* 6 positions"):
         learned.apply({"params": {"table": np.zeros((8, 4))}}, 2, None, 5)
-
-
-def test_sinusoidal():
-    table = sinusoidal(50, 6)
-    np.testing.assert_allclose(table[7], [f(7 / 10_000 ** (i / 6)) for i in (0, 2, 4) for f in (np.sin, np.cos)], 1e-5)
 
 
 def test_alibi_falls_off_with_distance():
