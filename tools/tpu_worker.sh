@@ -69,7 +69,8 @@ start() {
   mkdir -p "$runs"
   ! running || { echo "$HOSTNAME: a run goes on here" >&2 && return 1; }
   rm -f "$runs/pid" "$runs/exit"
-  PATH=$venv/bin:$PATH setsid nohup "$BASH" "$0" hold "$@" >>"$runs/log" 2>&1 </dev/null &
+  # A shell in the background would ignore INT, and its children too.
+  PATH=$venv/bin:$PATH setsid nohup env --default-signal=INT "$BASH" "$0" hold "$@" >>"$runs/log" 2>&1 </dev/null &
   for _ in {1..100}; do
     [[ ! -s $runs/pid ]] || { echo "$HOSTNAME: started" && return; }
     sleep 0.05
@@ -84,11 +85,13 @@ hold() {
   cd "$tree"
   exec 9>"$runs/lock"
   flock -w 2 9
-  trap 'echo 143 >"$runs/exit" && exit' TERM # before the command starts: it would not hear of it
+  # Before the command starts: it would not hear of them.
+  trap 'echo 143 >"$runs/exit" && exit' TERM
+  trap 'echo 130 >"$runs/exit" && exit' INT
   echo $$ >"$runs/pid"
   ! mountpoint -q "$shared" || export XDG_CACHE_HOME=${XDG_CACHE_HOME-$shared/cache}
-  trap : TERM # which a shutdown sends to all: stay, to write the code
-  env --default-signal=INT "$@" || code=$? # nohup's children ignore it
+  trap : TERM INT # which a shutdown and `stop` send to all: stay, to write the code
+  "$@" || code=$?
   echo "$code" >"$runs/exit"
 }
 

@@ -41,9 +41,9 @@ case "${0##*/} $*" in
   "git cat-file -e HEAD:tracked"*) ;;
   "git cat-file "*) exit 1 ;;
   "git "*" status "*) printf "${CHANGED- M changed.py\\n}" ;;
-  srun*) [[ -z ${SCANCEL-} ]] || kill -TERM $PPID; exit "$SRUN" ;;
+  srun*) [[ -z ${SCANCEL-} ]] || kill -"$SHUTDOWN" $PPID; exit "$SRUN" ;;
   scontrol*) exit "${REQUEUE-0}" ;;
-  mountpoint*) [[ -z ${SHUTDOWN-} ]] || kill -TERM $PPID; exit "${MOUNTED-1}" ;;
+  mountpoint*) [[ -z ${SHUTDOWN-} ]] || kill -"$SHUTDOWN" $PPID; exit "${MOUNTED-1}" ;;
 esac
 """
 
@@ -327,6 +327,7 @@ def test_a_worker_keeps_one_run_and_its_exit_code(play, worker):
     assert worker("start", "bash", "-c", wait)[:2] == (0, "host: started\n")
     assert worker("state")[1] == "host: running\n"
     assert worker("start", "true") == (1, "", "host: a run goes on here\n")
+    waiting.until((play.folder / "jaxpt-run/log").read_text)  # the command's trap is set
     assert worker("stop")[1] == "host: told to stop\n"
     until(worker, 130)
     assert (play.folder / "jaxpt-run/log").read_text() == f"at work in {play.folder}/jaxpt\n"
@@ -338,10 +339,11 @@ def test_a_worker_keeps_one_run_and_its_exit_code(play, worker):
 
 
 @linux
-def test_a_shutdown_before_the_command_has_started_ends_the_run(play, worker):
+@pytest.mark.parametrize("name, code", [("TERM", 143), ("INT", 130)])
+def test_a_signal_before_the_command_has_started_ends_the_run(play, worker, name, code):
     command = ("bash", str(play.tools / "tpu_worker.sh"), "start", "touch", "started")
-    assert play.run(*command, SHUTDOWN="1")[0] == 0
-    until(worker, 143)
+    assert play.run(*command, SHUTDOWN=name)[0] == 0
+    until(worker, code)
     assert not (play.folder / "jaxpt/started").exists()
 
 

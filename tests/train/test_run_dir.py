@@ -224,6 +224,17 @@ def test_the_same_files_elsewhere_are_the_same_run(config, saved, tmp_path):
     shutil.rmtree(step.parent)
 
 
+def test_a_renamed_file_resumes_where_its_records_were_not_ready(config, saved, tmp_path):
+    """The digests that stand for the records are those of the names, too."""
+    (tmp_path / "renamed.txt").write_text(LINES)
+    unready = {"order": 3, "records": {"train": "1", "validation": None}, "stores": {"train": "a", "validation": "b"}}
+    ready = {"order": 3, "records": {"train": "1", "validation": "2"}, "stores": {"train": "c", "validation": "d"}}
+    there = fingerprint(config(data={"path": str(tmp_path / "renamed.txt")}))
+    check_fingerprint(saved | unready, there | ready, "RUN")
+    with pytest.raises(UserError, match=r"other data: stores\.validation was 'b', is 'd'"):
+        check_fingerprint(saved | unready, saved | ready, "RUN")
+
+
 @pytest.mark.slow
 def test_a_moved_file_resumes_another_one_is_refused_before_records_are_made(config, tmp_path, capsys):
     for name, text in (("a", LINES), ("same", LINES), ("other", LINES.replace("cat", "cow"))):
