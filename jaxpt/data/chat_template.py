@@ -216,7 +216,7 @@ class ChatTemplate:
             )
         ended = prompt + text[len(prompt) :].rstrip()
         content = answer.get("content", "").strip()
-        content_ends = len(prompt) + text[len(prompt) :].rfind(content) + len(content) if content else 0
+        content_ends = len(prompt) + (text[len(prompt) :].rfind(content) + len(content) if content else 0)
         return len(prompt), len(ended) if len(ended) > content_ends else len(text)
 
 

@@ -69,14 +69,16 @@ class DialogueTask(Task):
           where: file and line, for messages.
 
         Returns:
-          [{"role", "content", …}]; possibly without an answer. A call of tools may have no content.
+          [{"role", "content", …}]; possibly without an answer. A call of tools may have no content, and all but a
+          user's message may be empty: Alpaca has empty answers.
 
         Raises:
-          UserError: no such columns, an unknown role, an empty message.
+          UserError: no such columns, an unknown role, an empty message of a user, no message with text.
         """
         messages = self._messages(row, where)
-        for number, message in enumerate(messages, 1):
-            if not message.get("content", "").strip() and not message.get("tool_calls"):
+        empty = [not message.get("content", "").strip() and not message.get("tool_calls") for message in messages]
+        for number, (message, is_empty) in enumerate(zip(messages, empty), 1):
+            if is_empty and (message["role"] == "user" or all(empty)):
                 raise UserError(f"{where}: message {number} ({message['role']}) is empty; wants text")
         return with_system(messages, self.system)
 

@@ -79,6 +79,15 @@ def test_answers_without_marks_are_what_they_add(tokenizer):
     assert said(tokenizer, LONG, template) == " größer 中 😀\n\n it is the end\n\n"
 
 
+def test_an_empty_answer_is_what_ends_it(tokenizer):
+    messages = [LONG[1], {"role": "assistant", "content": ""}, *SHORT]
+    for template in (BUILT_IN["chatml"], UNMARKED):
+        assert said(tokenizer, messages, template) == "<|im_end|>three<|im_end|>"
+    lines = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}"
+    template = lines + "{% if add_generation_prompt %}assistant:{% endif %}"
+    assert said(tokenizer, messages, template) == " \n\n three\n\n"
+
+
 def test_a_template_that_changes_earlier_messages_is_refused(tokenizer):
     with pytest.raises(UserError, match="line 1: chat template: renders the messages before answer 3 differently"):
         said(tokenizer, LONG, "{{ messages | length }}" + UNMARKED)

@@ -45,6 +45,15 @@ def test_an_input_follows_its_instruction():
     assert DialogueTask().content(none, "line 1") == ("Add.", "4")
 
 
+def test_all_but_a_users_message_may_be_empty():
+    """Alpaca has empty answers, as tools have empty results."""
+    row = Row(1, {"instruction": "Say nothing.", "input": "", "output": ""})
+    assert DialogueTask().content(row, "line 1") == ("Say nothing.", "")
+    for role in ("system", "assistant", "tool"):
+        messages = [{"role": role, "content": ""}, USER, ASSISTANT]
+        assert DialogueTask().dialogue(Row(1, {"messages": messages}), "line 1") == messages
+
+
 def test_an_unrelated_column_is_no_input():
     row = Row(1, {"question": "Add.", "input": "2 2", "answer": "4"})
     keys = {"prompt": "question", "answer": "answer"}
@@ -88,7 +97,9 @@ def test_tools_their_calls_and_reasoning_are_kept():
         ({"messages": [{"role": ["user"], "content": "x"}]}, r"column 'messages': message 1: no role \['user'\]"),
         ({"instruction": "a", "input": ["b"], "output": "c"}, r"line 3 \(task.input\): column 'input' wants text"),
         ({"conversations": [{"from": "bot", "value": "x"}]}, "message 1: no role 'bot'; known here: human, gpt"),
-        ({"messages": [USER, {"role": "assistant", "content": " "}]}, r"line 3: message 2 \(assistant\) is empty"),
+        ({"messages": [ASSISTANT, {"role": "user", "content": " "}]}, r"line 3: message 2 \(user\) is empty"),
+        ({"messages": [{"role": "assistant", "content": ""}]}, r"line 3: message 1 \(assistant\) is empty"),
+        ({"instruction": "", "input": "", "output": ""}, r"line 3: message 1 \(user\) is empty"),
         ({"messages": [{"role": "user", "content": None}]}, r"message 1 \(user\): wants text, got null"),
         ({"messages": "Hi"}, "line 3: column 'messages' wants a list of .*, got 'Hi'"),
         ({"messages": []}, "column 'messages' wants a list"),
