@@ -169,8 +169,21 @@ class RustTokenizer(Tokenizer):
             rust.add_special_tokens([library.AddedToken(**token.tree()) for token in tokens])
         return rust
 
+    @functools.cached_property
+    def _misread(self) -> dict[int, str]:
+        """Added tokens of a byte-level vocabulary that the library decodes to other texts: in "größe" it takes the ö
+        for the byte F6. Pieces of the model are not among them, since their letters do stand for bytes."""
+        if self.byte_text != "all":
+            return {}
+        added, model = self._tokenizer.get_added_tokens_decoder(), self._tokenizer.model
+        texts = {i: token.content for i, token in added.items() if model.id_to_token(i) is None}
+        return {i: text for i, text in texts.items() if scripts.gpt2_bytes(text) != text.encode()}
+
     def decode(self, ids: Iterable[int]) -> str:
-        return self._tokenizer.decode(self._shown(ids), skip_special_tokens=False)
+        ids = self._shown(ids)
+        if self._misread.keys().isdisjoint(ids):
+            return self._tokenizer.decode(ids, skip_special_tokens=False)
+        return b"".join(map(self._spelled, ids)).decode("utf-8", "replace")
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         return [self._piece(int(i)) for i in ids]
@@ -178,7 +191,7 @@ class RustTokenizer(Tokenizer):
     @cached_method
     def _piece(self, i: int) -> str:
         piece = self._tokenizer.id_to_token(i)
-        if piece is None or self.kind == "wordpiece":
+        if piece is None or self.kind == "wordpiece" or i in self._misread:
             return piece or f"<{i}>"
         text = self._tokenizer.decode([i], skip_special_tokens=False)
         return piece if "\ufffd" in text else text  # part of a character: as the vocabulary spells its bytes
@@ -208,7 +221,7 @@ class RustTokenizer(Tokenizer):
         if piece is None:
             return b""
         if self.byte_text == "all":
-            return scripts.gpt2_bytes(piece)
+            return piece.encode() if i in self._misread else scripts.gpt2_bytes(piece)
         return scripts.fallback_byte(piece) if self.byte_text == "runs" else None
 
     def save(self, directory: str | Path) -> None:
