@@ -46,11 +46,11 @@ def check(config: Config) -> None:
         raise UserError("data.batch_examples is for one task; remove it, or data.mixture")
     if config.task is None:
         _check_texts(tasks)
+    has_tokenizer = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
+    if has_tokenizer:  # with the template
+        return
     if data_spec.chat_template is not None:
         _check_chat_template(data_spec.chat_template)
-    has_tokenizer = config.run_dir is not None and (Path(config.run_dir) / "tokenizer").is_dir()
-    if has_tokenizer:
-        return
     if settings.path is not None:
         vocabulary_files.find(Path(settings.path), settings.kind)
     elif not any(task.config.data.source == "task" for task in tasks) and not objective.vocabulary_path():

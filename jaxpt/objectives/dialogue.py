@@ -17,7 +17,6 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from jaxpt.config import AnyTask, ModelConfig
-from jaxpt.data import chat_template
 from jaxpt.data.calls import Call, Transforms, Vocabulary, preprocessors
 from jaxpt.data.labelled.dialogue import DialogueEncoder, Trim
 from jaxpt.data.spec import DataSpec
@@ -69,5 +68,3 @@ class Dialogue(DecoderLM):
         if self.task.kind != self.kind:
             raise UserError(f"objective.kind: {self.kind} does not fit task.kind: {self.task.kind}")
         self.task.check_metrics()
-        if self.template is not None:
-            chat_template.ChatTemplate(chat_template.source(self.template), f"objective.template: {self.template}")

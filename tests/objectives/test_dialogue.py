@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxpt.cli import main
-from jaxpt.data import tokenizers
+from jaxpt.data import checks, tokenizers
 from jaxpt.data.chat_template import BUILT_IN
 from jaxpt.data.preprocessors import features
 from jaxpt.data.records.shard import Ragged
@@ -17,6 +17,7 @@ from jaxpt.data.tasks.classification import ClassificationTask
 from jaxpt.data.tasks.dialogue import DialogueTask
 from jaxpt.errors import UserError
 from jaxpt.objectives.dialogue import Dialogue
+from tests import families
 from tests.models.heads.test_heads import bound
 from tests.models.helpers import EVERY
 from tests.objectives.helpers import alike
@@ -73,8 +74,21 @@ def test_padded_and_packed_rows_have_the_same_loss(train_on):
 def test_what_does_not_fit_is_refused():
     with pytest.raises(UserError, match=r"objective.kind: dialogue does not fit task.kind: classification"):
         Dialogue(task=ClassificationTask()).check(EVERY["gpt2"](), 8, None)
+
+
+def test_a_templates_file_is_read_until_the_run_has_it(tmp_path):
+    """A run, and prepared batches, keep the template with their tokenizer."""
+    (tmp_path / "qa.jsonl").write_text('{"prompt": "Hi", "completion": "Ho"}\n')
+    config = families.config(
+        "gpt2", task={"kind": "dialogue"}, objective={"kind": "dialogue", "template": "chatlm"},
+        data={"path": str(tmp_path / "qa.jsonl"), "cache_dir": str(tmp_path / "cache")},
+        model={"vocab_size": 300}, run_dir=str(tmp_path / "run"),
+    )  # fmt: skip
     with pytest.raises(UserError, match=r"objective.template: chatlm: cannot be read"):
-        objective(template="chatlm").check(EVERY["gpt2"](), 8, None)
+        checks.check(config)
+    (tmp_path / "run" / "tokenizer").mkdir(parents=True)
+    checks.check(config)
+    config.objective.check(config.model, 32, None)  # as prepared batches do
 
 
 RECIPE = """
