@@ -55,6 +55,7 @@ RECORDS_DATE = datetime.datetime(2024, 7, 26)
 clock."""
 _MARKS = re.compile(r"{%[-+]?\s*generation\b")
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"  # around what a generation block renders; no characters, in no text
+_ANSWER, _NEXT = "8d1f answer", "8d1f next"  # texts that no template has
 
 
 class ChatTemplate:
@@ -249,6 +250,43 @@ def of_tokenizer(tokenizer: Tokenizer) -> ChatTemplate:
         raise UserError(f"objective.template: the tokenizer has no chat template; give a file, or {built_in}")
     tokens = special_tokens(None, tokenizer) | {"strftime_now": RECORDS_DATE.strftime}
     return ChatTemplate(templates["default"], tokens=tokens, tool_use=templates.get("tool_use"))
+
+
+def end_of_answer(tokenizer: Tokenizer, template: ChatTemplate) -> tuple[Sequence[int], Sequence[str]]:
+    """What a template writes after the assistant's message: where an answer ends.
+
+    Args:
+      tokenizer: the tokenizer.
+      template: its chat template.
+
+    Returns:
+      (ids that end it, strings that end it): one of them, or none if the template says nothing.
+    """
+    before = [{"role": "user", "content": "8d1f"}, {"role": "assistant", "content": _ANSWER}]
+    try:
+        text = template.render([*before, {"role": "user", "content": _NEXT}], add_generation_prompt=False)
+    except UserError:
+        return (), ()
+    between = text.partition(_ANSWER)[2].partition(_NEXT)[0].rstrip()
+    mark = between.lstrip()
+    ids = tokenizer.encode(mark, special=True) if mark else []
+    if not ids:
+        return (), ()
+    if tokenizer.spelled(ids[0]) == b"" or _is_special(tokenizer, ids[0]):
+        return (ids[0],), ()
+    return (), (between[: len(between) - len(mark)] + mark.splitlines()[0],)
+
+
+def _is_special(tokenizer: Tokenizer, i: int) -> bool:
+    """Whether an id is a token of its own, whatever text surrounds it, such as <|im_end|>."""
+    (piece,) = tokenizer.tokens([i])
+    is_marked = len(piece) > 2 and piece[0] in "<[" and piece[-1] in ">]"
+    return is_marked and tokenizer.encode(f"a{piece}b", special=True).count(i) == 1
+
+
+def end_ids(tokenizer: Tokenizer) -> Sequence[int]:
+    """Ids that end an answer by the tokenizer's own template; () if it has none, or one that names no token."""
+    return end_of_answer(tokenizer, of_tokenizer(tokenizer))[0] if "default" in tokenizer.chat_templates else ()
 
 
 def source(given: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 from jaxpt import config as configs
 from jaxpt.config import Config
-from jaxpt.data import tokenizers
+from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.parts import each_task
 from jaxpt.data.tokenizers import vocabulary_files
 from jaxpt.data.tokenizers.base import Tokenizer
@@ -189,6 +190,7 @@ def export(
         )
         if (settings := run_dir / origin.FOLDER / origin.GENERATION).is_file():
             shutil.copyfile(settings, temporary / origin.GENERATION)
+        _add_end_of_answer(config, run_dir, temporary)
         # What was imported keeps its files as they were.
         vocabularies.give(run_dir, temporary, network.config.position_limit if origin_config is None else None)
         hf_files.write_checksums(temporary)
@@ -431,3 +433,19 @@ def _special_ids(config: Config, run_dir: Path, more: Mapping[str, str]) -> dict
         if start := reader.decoder_start(config, vocabulary):
             ids |= {"decoder_start": start[0], "forced_bos": start[1] if len(start) > 1 else None}
     return {f"{name}_token_id": i for name, i in ids.items() if i is not None}
+
+
+def _add_end_of_answer(config: Config, run_dir: Path, out: Path) -> None:
+    """Adds what ends an answer to generation_config.json: `transformers` generates up to the ids that it names."""
+    if config.objective.kind != "dialogue" or not (run_dir / "tokenizer").is_dir():
+        return
+    keys = origin.read(out, origin.GENERATION)
+    if keys is None:  # else those of config.json count
+        of_model = origin.read(out, origin.CONFIG) or {}
+        keys = {key: i for key, i in of_model.items() if key.endswith("_token_id")}
+    eos = keys.get("eos_token_id")
+    named = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    with contextlib.suppress(UserError):  # a vocabulary that is not read
+        if new := [i for i in chat_template.end_ids(_tokenizer(config, run_dir)) if i not in named]:
+            text = json.dumps(keys | {"eos_token_id": [*named, *new]}, indent=2, ensure_ascii=False)
+            disk.write_text(out / origin.GENERATION, text + "\n")

@@ -19,8 +19,6 @@ from jaxpt.errors import UserError
 if TYPE_CHECKING:
     from jaxpt.inference.loaded import Loaded
 
-_ANSWER, _NEXT = "8d1f answer", "8d1f next"  # texts that no template has
-
 
 def answer(
     model: Loaded, messages: Sequence[Message], tools: Any, template: str | Path | None,
@@ -67,7 +65,7 @@ def answer_options(model: Loaded, template: ChatTemplate, settings: Mapping[str,
       UserError: a setting is not known or out of range.
     """
     options = model.options(**settings)
-    eos, stop = end_of_answer(model, template)
+    eos, stop = chat_template.end_of_answer(model.tokenizer, template)
     if new := [i for i in eos if i not in options.eos]:
         errors.note(f"an answer ends with {model.tokenizer.tokens(new)[0]} (id {new[0]}) of the chat template, too")
     return dataclasses.replace(
@@ -85,35 +83,3 @@ def prompt(
     if model.family != "decoder":
         return model.prompt_ids(text)
     return Prompt(model.tokenizer.encode_rendered(text).ids)
-
-
-def end_of_answer(model: Loaded, template: ChatTemplate) -> tuple[Sequence[int], Sequence[str]]:
-    """What a template writes after the assistant's message: where an answer ends.
-
-    Args:
-      model: the model.
-      template: its chat template.
-
-    Returns:
-      (ids that end it, strings that end it): one of them, or none if the template says nothing.
-    """
-    before = [{"role": "user", "content": "8d1f"}, {"role": "assistant", "content": _ANSWER}]
-    try:
-        text = template.render([*before, {"role": "user", "content": _NEXT}], add_generation_prompt=False)
-    except UserError:
-        return (), ()
-    between = text.partition(_ANSWER)[2].partition(_NEXT)[0].rstrip()
-    mark = between.lstrip()
-    ids = model.tokenizer.encode(mark, special=True) if mark else []
-    if not ids:
-        return (), ()
-    if model.tokenizer.spelled(ids[0]) == b"" or _is_special(model, ids[0]):
-        return (ids[0],), ()
-    return (), (between[: len(between) - len(mark)] + mark.splitlines()[0],)
-
-
-def _is_special(model: Loaded, i: int) -> bool:
-    """Whether an id is a token of its own, whatever text surrounds it, such as <|im_end|>."""
-    (piece,) = model.tokenizer.tokens([i])
-    is_marked = len(piece) > 2 and piece[0] in "<[" and piece[-1] in ">]"
-    return is_marked and model.tokenizer.encode(f"a{piece}b", special=True).count(i) == 1

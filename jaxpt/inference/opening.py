@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxpt import config as configs
 from jaxpt.config import Config, ObjectiveConfig, files
-from jaxpt.data import parts, tokenizers
+from jaxpt.data import chat_template, parts, tokenizers
 from jaxpt.data.tokenizers.base import Tokenizer
 from jaxpt.decode import prompts
 from jaxpt.decode.programs import Place
@@ -139,6 +139,8 @@ def _complete(
     """With what the tokenizer's files and the model's say of generation; `names` are of languages."""
     settings = generation.read(origin.folder_of(path), network.config.vocab_size)
     bos, eos = prompts.bos_of(tokenizer, tokenizer.folder), prompts.eos_of(tokenizer, tokenizer.folder, settings.eos)
+    if objective.kind == "dialogue":  # trained to end as the template says
+        eos = tuple(dict.fromkeys((*eos, *chat_template.end_ids(tokenizer))))
     start = settings.decoder_start if network.config.family == "encoder_decoder" else settings.bos
     options, chosen = dict(settings.options), None
     if objective.kind == "mbart":

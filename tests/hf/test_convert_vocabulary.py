@@ -9,7 +9,9 @@ from jaxpt import config as configs
 from jaxpt import hf
 from jaxpt.cli import main
 from jaxpt.data import tokenizers
+from jaxpt.data.chat_template import BUILT_IN
 from jaxpt.hf import convert, origin
+from jaxpt.inference import opening
 from tests.data.tokenizers.test_tokenizers import roberta
 from tests.hf.test_convert import source, texts  # noqa: F401 (fixtures)
 from tests.hf.test_directory import fresh
@@ -155,6 +157,25 @@ def test_an_exported_decoder_starts_as_in_training(case, source, texts, tmp_path
     keys = json.loads((tmp_path / "out" / "config.json").read_text())
     names = ("decoder_start", "forced_bos", "forced_eos")
     assert {name: i for name in names if (i := keys.get(f"{name}_token_id")) is not None} == ids
+
+
+def test_what_ends_an_answer_ends_the_texts_of_an_export(source, tmp_path):  # noqa: F811
+    """Of a run on dialogues: `transformers` generates up to it, as `jaxpt generate` does."""
+    directory = shutil.copytree(source("gpt2")[0], tmp_path / "hf", ignore=shutil.ignore_patterns("checksums.json"))
+    tokenizer = tokenizers.add(tokenizers.load(directory), ["<|im_start|>", "<|im_end|>"])
+    tokenizer.chat_templates = {"default": BUILT_IN["chatml"]}
+    tokenizer.save(directory)
+    eos, end = tokenizer.vocabulary.eos, tokenizer.token_id("<|im_end|>")
+    run, dialogue = tmp_path / "run", ["task.kind=dialogue", "objective.kind=dialogue"]
+    convert.import_weights(directory, run, overrides=dialogue, report=lambda line: None)
+    written = []
+    for name, keys in (("without", {}), ("with", {"eos_token_id": 7, "num_beams": 2})):
+        if keys:
+            (run / origin.FOLDER / origin.GENERATION).write_text(json.dumps(keys))
+        convert.export(run, tmp_path / name, report=lambda line: None)
+        written.append(origin.read(tmp_path / name, origin.GENERATION))
+        assert list(opening.open_model(run).eos) == written[-1]["eos_token_id"]
+    assert written[0]["eos_token_id"] == [eos, end] and written[1] == {"eos_token_id": [7, end], "num_beams": 2}
 
 
 def test_a_model_of_a_run_says_how_long_its_texts_are(bert, tmp_path):

@@ -23,7 +23,6 @@ from jaxpt.decode.options import ANSWER_TOKENS
 from jaxpt.errors import UserError
 from jaxpt.inference import dialogue
 from jaxpt.inference.chat import Chat
-from jaxpt.inference.dialogue import end_of_answer
 from tests.data.labelled.test_dialogue import CALL, CALLING, READING, TOOLS
 from tests.inference.helpers import made, run_of
 from tests.waiting import LIMIT
@@ -251,7 +250,8 @@ def test_a_message_that_is_too_long_does_not_end_the_dialogue(talk, folder, mode
 def test_where_an_answer_ends(model, template, ids, stop):
     tokens = {"eos_token": model.tokenizer.tokens([model.vocabulary.eos])[0]}
     eos = (model.vocabulary.eos,) if ids else ()
-    assert end_of_answer(model, ChatTemplate(template, tokens=tokens)) == (eos, stop)
+    ends = chat_template.end_of_answer(model.tokenizer, ChatTemplate(template, tokens=tokens))
+    assert ends == (eos, stop)
 
 
 def test_an_end_that_only_the_template_names_is_said(model):
