@@ -25,7 +25,7 @@ from jaxpt.data.records.store import FORMAT, Store, together
 from jaxpt.data.seqio_tasks import Offline, code, key
 from jaxpt.data.sources.examples import Examples
 from jaxpt.data.sources.opening import open_source
-from jaxpt.data.sources.rows import ROWS_PER_SHARD
+from jaxpt.data.sources.rows import ROWS_PER_SHARD, has_null_fields
 from jaxpt.data.spec import DataSpec, Features
 from jaxpt.data.stream import packing
 from jaxpt.data.stream.loader import Stream, Task
@@ -85,8 +85,7 @@ def prepare(
     data, objective = config.data, config.objective
     check(config)
     parts, spec = parts_of(config), objective.data_spec(data.length)
-    if not any(part.config.data.documents == "blank_line" for part in parts):
-        order = min(order, 3)  # the same for all others, whose runs and prepared batches keep the number
+    order = min(order, _newest(parts))
     with progress(report) as say:
         sources = [open_source(part.config.data, spec.max_target_tokens, part.config.task) for part in parts]
         for line in dict.fromkeys(line for source in sources for line in source.found):
@@ -115,6 +114,14 @@ def prepare(
             say.note(line)
         version = order if order_key is not None or config.task is not None or order > 3 else 1
         return _data(config, phase, fingerprints, tokenizer, transforms, stores, streams, version)
+
+
+def _newest(parts: Sequence[Part]) -> int:
+    """The newest version of the order that is another one for these tasks: runs and prepared batches of all others keep
+    the number."""
+    if any(part.config.task is not None and has_null_fields(part.config.data, part.config.task) for part in parts):
+        return 5
+    return 4 if any(part.config.data.documents == "blank_line" for part in parts) else 3
 
 
 def _data(
@@ -200,8 +207,10 @@ def _store(
     has_blank_lines = config.data.documents == "blank_line"
     if has_blank_lines and order > 3:
         identity["blank_lines"] = "Unicode"
+    if order > 4:
+        identity["null_fields"] = False
     directory = cache_root(config) / "records" / f"{digest(identity)}-{split}"
-    options = config.task, rows_per_shard, shard_bytes, has_blank_lines and order < 4
+    options = config.task, rows_per_shard, shard_bytes, has_blank_lines and order < 4, order < 5
     offline = Offline(config.data, transforms, spec.max_target_tokens, split, tokenizer, *options)
     store = build(offline, directory, identity, mirror=config.data.mirror)
     if transforms.corpus is None:

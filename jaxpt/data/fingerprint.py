@@ -13,7 +13,7 @@ from jaxpt.config import Config
 from jaxpt.data.calls import Call, Transforms, Vocabulary
 from jaxpt.errors import UserError, shown
 
-NEWEST = 4
+NEWEST = 5
 """The version of the order of records that new runs have, where it fits them: `stream/order.py` has what it says."""
 
 

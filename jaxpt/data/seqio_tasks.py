@@ -168,6 +168,8 @@ class Offline:
     """As `open_source` takes it."""
     ascii_blanks: bool = False
     """As `open_source` takes it."""
+    null_fields: bool = False
+    """Of labelled rows, as `open_source` takes it."""
 
     @property
     def name(self) -> str:
@@ -176,7 +178,7 @@ class Offline:
 
     def open(self) -> Documents:
         """Opens the source."""
-        options = self.rows_per_shard, self.shard_bytes, self.ascii_blanks
+        options = self.rows_per_shard, self.shard_bytes, self.ascii_blanks, self.null_fields
         return Documents(self, open_source(self.data, self.examples, self.task, *options))
 
 

@@ -161,6 +161,39 @@ def test_another_version_of_labels_makes_new_records_of_tasks_alone(text, cache,
 
 
 @pytest.mark.slow
+def test_runs_keep_the_null_fields_of_their_dialogues(cache, byte_level, tmp_path):
+    """Records without them have another number, where a file may have them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = []
+    for n in range(20):
+        call = {"name": "add", "arguments": {"ab"[n % 2]: n}}
+        answer = {"role": "assistant", "tool_calls": [call]}
+        rows.append({"messages": [{"role": "user", "content": f"Hi {n}"}, answer]})
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "calls.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}{% generation %}{{ m.tool_calls | tojson if m.tool_calls else m.content }}"
+        "{{ eos_token }}{% endgeneration %}{% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
+    )
+    orders, tokens = [], []
+    for name, keys in (("a.jsonl", {}), ("a.parquet", {}), ("a.parquet", {"order": 3})):
+        recipe = families.config(
+            "gpt2", model={"vocab_size": 300, "max_positions": 128}, task={"kind": "dialogue"},
+            objective={"kind": "dialogue", "template": str(tmp_path / "calls.jinja")},
+            data={
+                "path": str(tmp_path / name), "validation_fraction": 0.15, "length": 128, "batch_size": 8,
+                "cache_dir": str(cache), "tokenizer": byte_level,
+            },
+        )  # fmt: skip
+        data = datasets.prepare(recipe, workers=1, **keys)
+        orders.append(data.fingerprint["order"])
+        tokens.append(data.summary["train"]["tokens"])
+    assert orders == [3, 5, 3] and tokens[0] == tokens[1] < tokens[2]
+
+
+@pytest.mark.slow
 def test_another_field_makes_another_vocabulary(cache, tmp_path):
     path = tmp_path / "two.jsonl"
     path.write_text("".join(json.dumps({"a": line, "b": line[::-1]}) + "\n" for line in LINES))

@@ -51,6 +51,11 @@ class RowFile(NamedTuple):
         stat = os.stat(packed_in(self.path))
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
+    @property
+    def is_arrow(self) -> bool:
+        """True if its rows are read from Arrow's tables, in which all structs of a column have the same fields."""
+        return tables.file_format(self.path, self.format) in ("parquet", "hf")
+
     def where(self, row: Row) -> str:
         """The place of a row, for messages."""
         return tables.where(self.name, row, self.format)

@@ -25,6 +25,7 @@ def open_source(
     rows_per_shard: int | None = ROWS_PER_SHARD,
     shard_bytes: int | None = None,
     ascii_blanks: bool = False,
+    null_fields: bool = False,
 ) -> Source:
     """Finds the files (or the data set, or the task) that a configuration names.
 
@@ -35,6 +36,7 @@ def open_source(
       rows_per_shard: of labelled files, as `Rows` takes it.
       shard_bytes: as of `Source`.
       ascii_blanks: how text files are cut, as `readers.cuts` takes it.
+      null_fields: of labelled files, as `Rows` takes it.
 
     Returns:
       A source with a "train" and a "validation" split; nothing but the files' existence is checked yet.
@@ -45,7 +47,7 @@ def open_source(
     if data.source == "batches":
         raise UserError("data.source: batches: records are made of the data itself; name the recipe as it was before")
     if task is not None:
-        return Rows(data, task, rows_per_shard)
+        return Rows(data, task, rows_per_shard, null_fields)
     source = _open(data, examples, ascii_blanks)
     source.language, source.fields, source.sentences = data.language, data.fields, data.sentences
     source.shard_bytes = shard_bytes

@@ -43,12 +43,16 @@ class _Reader(NamedTuple):
 class Rows(Source):
     """The rows of a task's files."""
 
-    def __init__(self, data: DataConfig, task: Task, rows_per_shard: int | None = ROWS_PER_SHARD) -> None:
+    def __init__(
+        self, data: DataConfig, task: Task, rows_per_shard: int | None = ROWS_PER_SHARD, null_fields: bool = False
+    ) -> None:
         """Finds the files, and reads those of the training set where a part of it is chosen.
 
-        `rows_per_shard` is a minimum; None: each file is a shard.
+        `rows_per_shard` is a minimum; None: each file is a shard. With `null_fields` dialogues keep those that Arrow
+        gives to them.
         """
         self._rows_per_shard = rows_per_shard
+        self._drops_nulls = not null_fields and task.kind == "dialogue"
         self._reader: _Reader | None = None
         lines: list[str] = []
         train, held, _ = (files(data, split, lines.append) for split in ("train", "validation", "test"))
@@ -128,7 +132,7 @@ class Rows(Source):
                 located = LocatedRow(row, file.where(row), (piece.file, row.number))
                 if self._is_in(split, located):
                     counts["documents"] += 1
-                    yield located
+                    yield _without_nulls(located) if self._drops_nulls and file.is_arrow else located
             counts["files"][str(piece.file)] = counts["files"].get(str(piece.file), 0) + in_file
             self.consumed += piece.size
         self.counts[split] = counts
@@ -155,6 +159,24 @@ class Rows(Source):
     def _documents(self, path: str, mark: Offset) -> Iterator[tuple[int, str]]:
         for row in self._by_name[path].rows(self._task):
             yield row.number, _as_json(row.values)
+
+
+def has_null_fields(data: DataConfig, task: Task) -> bool:
+    """Whether Arrow may have given null fields to dialogues: it gives all structs of a column the same fields."""
+    splits = (files(data, split) for split in ("train", "validation") if task.kind == "dialogue")
+    return any(file.is_arrow for of_split in splits for file in of_split)
+
+
+def _without_nulls(row: LocatedRow) -> LocatedRow:
+    """A row whose objects have no null fields, so that a template renders add(a=2) as {"a": 2}, not with "b": null."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: clean(field) for name, field in value.items() if field is not None}
+        return [clean(element) for element in value] if isinstance(value, list) else value
+
+    values = {name: clean(value) for name, value in row.row.values.items()}
+    return row._replace(row=row.row._replace(values=values))
 
 
 def _runs(count: int, room: int, every: int) -> Iterator[tuple[int, int]]:

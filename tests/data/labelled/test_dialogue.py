@@ -2,17 +2,20 @@
 
 import doctest
 import functools
+import json
 import tempfile
 
 import numpy as np
 import pytest
 import tokenizers as tokenizers_library
 
-from jaxpt.config import TokenizerConfig
+from jaxpt.config import DataConfig, TokenizerConfig
 from jaxpt.data import chat_template, tokenizers
 from jaxpt.data.chat_template import BUILT_IN, ChatTemplate
 from jaxpt.data.labelled import dialogue
 from jaxpt.data.labelled.dialogue import DialogueEncoder, encoded
+from jaxpt.data.sources.base import Piece
+from jaxpt.data.sources.rows import Rows
 from jaxpt.data.tables import Row
 from jaxpt.data.tasks.base import LocatedRow
 from jaxpt.data.tasks.dialogue import DialogueTask
@@ -161,6 +164,30 @@ def test_tools_and_reasoning_reach_the_template(tokenizer):
     assert answers == (
         '{"name": "add", "arguments": {"a": 2, "b": [1]}}<|im_end|><think>it is three</think>the end<|im_end|>'
     )
+
+
+def test_null_fields_that_arrow_gives_to_calls_are_left_out(tokenizer, tmp_path):
+    """All structs of a column have the same fields; runs of before keep their records, and JSONL has the nulls that it
+    says."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    calls = [CALL["function"] | {"arguments": arguments} for arguments in ({"a": 2, "c": {"d": 1}}, {"b": None})]
+    rows = [{"messages": [*SHORT[:1], {"role": "assistant", "tool_calls": [{"function": call}]}]} for call in calls]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def answers(name, **keys):
+        data = DataConfig(path=str(tmp_path / name), validation_path=str(tmp_path / name), tokenizer={"kind": "bpe"})
+        records = DialogueEncoder(DialogueTask(), 1000)(
+            Rows(data, DialogueTask(), **keys).rows("train", [Piece(0)]), with_template(tokenizer, READING), True, True
+        )
+        texts = [text_of(tokenizer, record["tokens"][record["answers"] > 0]) for record in records]
+        return [json.loads(text.removesuffix("<|im_end|>"))["arguments"] for text in texts]
+
+    assert answers("a.parquet") == [{"a": 2, "c": {"d": 1}}, {}]
+    assert answers("a.parquet", null_fields=True) == [{"a": 2, "b": None, "c": {"d": 1}}, dict.fromkeys("abc")]
+    assert answers("a.jsonl") == [{"a": 2, "c": {"d": 1}}, {"b": None}]
 
 
 def test_a_template_for_tools_renders_dialogues_with_tools(tokenizer):
