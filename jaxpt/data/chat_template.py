@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -287,6 +287,20 @@ def _is_special(tokenizer: Tokenizer, i: int) -> bool:
 def end_ids(tokenizer: Tokenizer) -> Sequence[int]:
     """Ids that end an answer by the tokenizer's own template; () if it has none, or one that names no token."""
     return end_of_answer(tokenizer, of_tokenizer(tokenizer))[0] if "default" in tokenizer.chat_templates else ()
+
+
+def report_lines(tokenizer: Tokenizer) -> Iterator[str]:
+    """Says that answers end in white space, or with their last word: what follows them is then no target."""
+    messages = [{"role": "user", "content": "8d1f"}, {"role": "assistant", "content": _ANSWER}]
+    try:
+        text, spans = of_tokenizer(tokenizer).answers(messages)
+    except UserError:  # which names a row where it is raised for one
+        return
+    if spans and text[slice(*spans[-1])].rstrip().endswith(_ANSWER):
+        yield (
+            "objective.template: no token ends an answer, so that a model may not learn to end one; put "
+            "{{ eos_token }} behind the content, in the generation block if there is one"
+        )
 
 
 def source(given: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxpt.config import Config, at_phase, cache_key_fields
-from jaxpt.data import run_tokenizer
+from jaxpt.data import chat_template, run_tokenizer
 from jaxpt.data._tf import seqio
 from jaxpt.data.base import Data
 from jaxpt.data.calls import Transforms
@@ -110,6 +110,8 @@ def prepare(
         lines.append(warnings(objective, spec, streams["train"], vocabulary.size))
         if config.task is not None:
             lines.append(labelled.store_lines(parts, stores))
+        if spec.uses_chat_template and getattr(objective, "train_on", "answers") == "answers":
+            lines.append(chat_template.report_lines(tokenizer))
         for line in chain(*lines):
             say.note(line)
         version = order if order_key is not None or config.task is not None or order > 3 else 1

@@ -91,6 +91,18 @@ def test_an_empty_answer_is_what_ends_it(tokenizer):
     assert said(tokenizer, messages, template) == " \n\n three\n\n"
 
 
+def test_a_template_without_a_token_that_ends_answers_is_said(tokenizer):
+    prompt = "{% if add_generation_prompt %}assistant:{% endif %}"
+    for content, count in (
+        ("{{ m.content }}\n\n", 1), ("{{ m.content }}{{ eos_token }}\n", 0),
+        ("{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}", 1),
+    ):  # fmt: skip
+        template = "{% for m in messages %}{{ m.role }}:" + content + "{% endfor %}" + prompt
+        lines = list(chat_template.report_lines(with_template(tokenizer, template)))
+        assert len(lines) == count and all("no token ends an answer" in line for line in lines)
+    assert not any([*chat_template.report_lines(with_template(tokenizer, text))] for text in BUILT_IN.values())
+
+
 def test_a_template_that_changes_earlier_messages_is_refused(tokenizer):
     with pytest.raises(UserError, match="line 1: chat template: renders the messages before answer 3 differently"):
         said(tokenizer, LONG, "{{ messages | length }}" + UNMARKED)
