@@ -63,17 +63,21 @@ class Layout:
         if not late and self.decays is None:
             return []
         members: dict[tuple[int, float], dict[str, np.ndarray | None]] = {}
+        exact: dict[tuple[int, float], float] = {}
         for path, first in self.since[stage].items():
             decays = np.ones(()) if self.decays is None else self.decays[path]
-            for decay in np.unique(decays):
-                rows = None if (decays == decay).all() else np.flatnonzero(decays == decay)
-                members.setdefault((first, float(decay)), {})[path] = rows
+            # Rounded as in the name: equal products may differ in a last bit.
+            rounded = np.vectorize(lambda x: float(f"{x:g}"))(decays)
+            for decay in np.unique(rounded):
+                key, is_own = (first, float(decay)), rounded == decay
+                members.setdefault(key, {})[path] = None if is_own.all() else np.flatnonzero(is_own)
+                exact.setdefault(key, float(decays[is_own][0]))
 
         def name(first: int, decay: float) -> str:
             words = [f"since_phase_{first + 1}"] if late else []
             return "_".join(words if self.decays is None else [*words, f"decay_{decay:g}"])
 
-        return [optimizers.Group(name(*key), rows, key[1]) for key, rows in sorted(members.items())]
+        return [optimizers.Group(name(*key), members[key], exact[key]) for key in sorted(members)]
 
 
 def layout(config: Config, shapes: Any, axes: Any) -> Layout:

@@ -280,6 +280,18 @@ def test_the_vectors_of_layer_decay():
     )
 
 
+def test_decays_that_differ_in_a_last_bit_are_one_group():
+    """0.1 · 3 is 0.30000000000000004; a group is named by six digits, and one that is alone keeps its exact factor."""
+    factors = {"encoder": 0.1, "encoder[1:]": 3.0, "final_norm": 0.3, "token_embed": 1 / 3}
+    optimizer = {"weight_decay": 0.1, "decay_multipliers": factors}
+    groups = trainable.layout(families.config("gpt2", optimizer=optimizer), arrays(0), AXES).groups(0)
+    assert [group.name for group in groups] == ["decay_0.1", "decay_0.3", "decay_0.333333"]
+    assert {path: rows is None or rows.tolist() for path, rows in groups[1].rows.items()} == {
+        "encoder/segment_0/block_0/bias": [1, 2], "encoder/segment_0/block_0/kernel": [1, 2], "final_norm/scale": True,
+    }  # fmt: skip
+    assert groups[2].decay == 1 / 3
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [
