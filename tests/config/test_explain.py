@@ -64,7 +64,7 @@ from tests.config.helpers import RECIPE, mistake, write
         ("train.phases=[3]", "train.phases.0: wants a mapping of keys to values, got 3"),
         # ranges and choices
         ("train.steps=0", "train.steps: wants a number above 0, got 0"),
-        ("optimizer.b1=1.5", "optimizer.b1: wants a number not above 1.0, got 1.5"),
+        ("optimizer.b1=1.5", "optimizer.b1: wants a number below 1.0, got 1.5"),
         ("data.tokenizer.kind=wordpice", "data.tokenizer.kind: 'wordpice' is none of *; did you mean wordpiece*?"),
         ("data.source=jsnol", "data.source: wants one of 'auto', *, or a dotted path, got *; did you mean jsonl?"),
         ("data.source=3", "data.source: wants a string, got 3"),

@@ -205,6 +205,18 @@ def test_adagrad_by_hand():
     np.testing.assert_allclose(updates, -0.5 * gradients / np.sqrt(accumulated), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [(kind, "b1") for kind in ("adafactor", "adamax", "adamw", "lamb", "muon")]
+    + [(kind, "b2") for kind in ("adamw", "lamb", "muon")],
+)
+def test_an_average_decays(kind, key):
+    """At 1 it stays zero: with the correction of its bias 0/0, and all weights NaN after a step."""
+    with pytest.raises(ValueError, match=rf"{key}\s+Input should be less than 1"):
+        _config(kind, **{key: 1.0})
+    _config("adafactor", b2=1.0)  # an exponent
+
+
 def test_adamw_takes_a_first_step_of_the_learning_rate():
     config = _config(learning_rate=0.1)
     _, updates = _run(lambda *given: _steps(config, AXES, *given), _random(0), [_random(1)])

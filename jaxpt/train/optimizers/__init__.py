@@ -11,7 +11,7 @@ https://arxiv.org/abs/2502.16982
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ import optax
 import optax.contrib
 from flax import traverse_util
 from jax.extend import core
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
 
 from jaxpt.config import Fraction, OptimizerConfig, PositiveFloat
 from jaxpt.errors import UserError, shown
@@ -29,6 +29,8 @@ from jaxpt.train.optimizers.groups import Group, grouped, scale_by_rates, step_r
 from jaxpt.train.optimizers.logical import Axes, decay_mask, is_axes, is_matrix, per_layer, state_axes
 from jaxpt.train.optimizers.rows import RowOptimizer, Tables
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
+"""Of a moving average: at 1 it would stay zero, and the correction of its bias would be 0/0."""
 NOT_MATRICES = frozenset({"vocab", "positions", "buckets", "classes"})
 """Axes of tables and output heads, which Muon leaves to AdamW."""
 
@@ -168,9 +170,9 @@ class AdamW(OptimizerConfig):
     m̂ and v̂."""
 
     kind: Literal["adamw"] = "adamw"
-    b1: Fraction = 0.9
+    b1: Decay = 0.9
     """First-moment decay."""
-    b2: Fraction = 0.999
+    b2: Decay = 0.999
     """Second-moment decay."""
     eps: PositiveFloat | None = None
     """ε; 1e-8 by default, 1e-6 without bias correction."""
@@ -214,7 +216,7 @@ class Adamax(OptimizerConfig):
     """Adamax with decoupled weight decay: −η·(m̂/u + λ·p), u = max(b2·u, |g| + ε)."""
 
     kind: Literal["adamax"] = "adamax"
-    b1: Fraction = 0.9
+    b1: Decay = 0.9
     """First-moment decay."""
     b2: Fraction = 0.999
     """Decay of the largest gradient."""
@@ -230,9 +232,9 @@ class Lamb(OptimizerConfig):
     """LAMB: −η·‖p‖/‖r‖·r, r = m̂/(√v̂ + ε) + λ·p; with `bias_correction: false` (ALBERT) m and v in place of m̂ and v̂."""
 
     kind: Literal["lamb"] = "lamb"
-    b1: Fraction = 0.9
+    b1: Decay = 0.9
     """First-moment decay."""
-    b2: Fraction = 0.999
+    b2: Decay = 0.999
     """Second-moment decay."""
     eps: PositiveFloat = 1e-6
     """ε."""
@@ -281,7 +283,7 @@ class Adafactor(OptimizerConfig):
     both are 128 or more, and decays by 1 − t^−b2."""
 
     kind: Literal["adafactor"] = "adafactor"
-    b1: Fraction | None = None
+    b1: Decay | None = None
     """Adds momentum."""
     b2: Fraction = 0.8
     """Exponent of the second moment's decay."""
@@ -311,9 +313,9 @@ class Muon(OptimizerConfig):
     c·√max(in, out)."""
 
     kind: Literal["muon"] = "muon"
-    b1: Fraction = 0.95
+    b1: Decay = 0.95
     """Decay of Muon's momentum."""
-    b2: Fraction = 0.999
+    b2: Decay = 0.999
     """AdamW's second-moment decay."""
     eps: PositiveFloat = 1e-8
     """AdamW's ε."""
