@@ -341,7 +341,7 @@ class OptimizerConfig(Frozen):
     """Keep an exponential moving average of the trained parameters; evaluation uses it."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None
     """Learning rate times layer_decay^(layers above in the stack); the embeddings, below all layers, have the lowest
-    rate, final norms and heads the full one."""
+    rate, final norms the top layer's, heads the full one."""
     layer_decay_offset: NonNegativeInt = 0
     """Layers that `layer_decay` counts between a stack and the heads: 0, the top layer has the full rate (XLNet), 1
     (ULMFiT: with layer_decay 1/2.6), 2 (ELECTRA's released code)."""

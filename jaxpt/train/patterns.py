@@ -30,6 +30,7 @@ _RANGED = re.compile(r"(?P<stack>[^\[\]]+)\[(?P<first>-?\d+)?(?P<colon>:)?(?P<la
 Vectors = dict[str, np.ndarray]
 """{path: numbers}, [layers], or [] of a parameter without a layers axis."""
 _EMBEDDING = re.compile(r"(?!.*head).*(embed|positions|relative|coder_bias|model/words/)")
+_HEADS = ("heads/", "model/head/", "model/lm_head/", "model/output_bias", "model/vocab_bias")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +55,8 @@ class Leaf:
 
     @property
     def of_head(self) -> bool:
-        """Of a head, an untied projection to the vocabulary, or a low-rank adapter of one."""
-        return self.path.removeprefix("adapter/").startswith(("heads/", "model/head/"))
+        """Of a head, what projects to the vocabulary alone, or a low-rank adapter of one."""
+        return self.path.removeprefix("adapter/").startswith(_HEADS)
 
     @property
     def of_embeddings(self) -> bool:

@@ -6,8 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from jaxpt.models.network import Network
 from jaxpt.train import patterns, state, step, trainable
 from tests import families
+from tests.models.helpers import EVERY
 from tests.train.test_trainable import flat
 
 ELECTRA = {  # google-research/electra, `_get_layer_lrs(1e-4, 0.8, 12)`
@@ -63,6 +65,18 @@ def test_elmos_characters_are_embeddings():
         (power,) = (n for top, n in below.items() if path.startswith(f"{top}/"))
         np.testing.assert_allclose(x, 2.6**-power, rtol=1e-12, err_msg=path)
     assert {"model/words/characters", "model/words/highway_0/gate/kernel"} <= set(rates)
+
+
+def test_what_projects_to_the_vocabulary_is_a_head():
+    """`layer_decay_offset` counts layers below the heads; a final norm has the rate of the top layer."""
+    heads = {"model/lm_head/norm/scale", "model/head/kernel", "model/vocab_bias", "model/output_bias"}
+    names = {*heads, "model/final_norm/scale"}
+    tree = {path: patterns.Leaf(path, ("norm",)) for path in names}
+    found = trainable._rates(config(3, layer_decay=0.5, layer_decay_offset=2).optimizer, tree)
+    assert found == {**dict.fromkeys(heads, 1), "model/final_norm/scale": 0.25}
+    network = Network(EVERY["modernbert_decoder"](layers=2).build())
+    paths = patterns.leaves(network.shapes(), network.logical_axes())
+    assert {leaf.of_head for path, leaf in paths.items() if "lm_head" in path} == {True}
 
 
 def lines(given):
