@@ -31,6 +31,8 @@ Vectors = dict[str, np.ndarray]
 """{path: numbers}, [layers], or [] of a parameter without a layers axis."""
 _EMBEDDING = re.compile(r"(?!.*head).*(embed|positions|relative|coder_bias|model/words/)")
 _HEADS = ("heads/", "model/head/", "model/lm_head/", "model/output_bias", "model/vocab_bias")
+_ENCODER = ("first", "encoder", "last")
+"""DeBERTa's encoder may be several stacks, in this order; its convolution is parallel to the first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Leaf:
     """Their numbers in the stack; None of a parameter without a layers axis."""
     depth: int = 0
     """Layers of its stack."""
+    above: int = 0
+    """Layers above its stack, or above itself outside of stacks, where an encoder is several stacks."""
 
     @property
     def top(self) -> str | None:
@@ -62,6 +66,11 @@ class Leaf:
     def of_embeddings(self) -> bool:
         """Below all layers: tables of tokens and positions with their norms, and what reads a word's characters."""
         return self.stack is None and not self.of_head and bool(_EMBEDDING.match(self.path))
+
+    @property
+    def layers_above(self) -> np.ndarray:
+        """How many layers are above each of its layers, or above itself."""
+        return np.array(self.above) if self.layers is None else self.above + self.depth - 1 - np.array(self.layers)
 
     @property
     def empty_mask(self) -> np.ndarray:
@@ -88,17 +97,27 @@ def leaves(shapes: Any, axes: Any) -> dict[str, Leaf]:
             size[0] = max(size[0], int(match["block"]) + 1)
             size[1] = flat[path].shape[0] if names[path][:1] == ("layers",) else size[1]
 
+    depths: dict[str, int] = {}
+    for (stack, _), (blocks, repeats) in segments.items():
+        depths[stack] = depths.get(stack, 0) + blocks * repeats
+
+    def above(stack: str) -> int:
+        *network, name = stack.rpartition("/")
+        higher = _ENCODER[_ENCODER.index(name) + 1 :] if name in _ENCODER else ()
+        return sum(depths.get("".join([*network, other]), 0) for other in higher)
+
     def make_leaf(path: str, match: re.Match[str] | None) -> Leaf:
         if match is None:
-            return Leaf(path, names[path])
+            parallel = re.sub("convolution/.+", "first", path)
+            return Leaf(path, names[path], above=depths[parallel] - 1 + above(parallel) if parallel in depths else 0)
         stack, segment = match["stack"], int(match["segment"])
-        sizes = {n: blocks * repeats for (other, n), (blocks, repeats) in segments.items() if other == stack}
-        before, depth = sum(size for n, size in sizes.items() if n < segment), sum(sizes.values())
+        of_stack = stack, match["inner"]
         if names[path][:1] != ("layers",):
-            return Leaf(path, names[path], stack, match["inner"], None, depth)
-        first, blocks = before + int(match["block"]), segments[stack, segment][0]
-        layers = tuple(range(first, first + sizes[segment], blocks))
-        return Leaf(path, names[path], stack, match["inner"], layers, depth)
+            return Leaf(path, names[path], *of_stack, None, depths[stack], above(stack))
+        sizes = {n: blocks * repeats for (other, n), (blocks, repeats) in segments.items() if other == stack}
+        first = sum(size for n, size in sizes.items() if n < segment) + int(match["block"])
+        layers = tuple(range(first, first + sizes[segment], segments[stack, segment][0]))
+        return Leaf(path, names[path], *of_stack, layers, depths[stack], above(stack))
 
     return {path: make_leaf(path, match) for path, match in matches.items()}
 

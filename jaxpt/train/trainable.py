@@ -132,7 +132,7 @@ def _parameters(config: Config, shapes: Any, axes: Any) -> tuple[dict[str, Leaf]
 
     def with_layers(path: str, leaf: Leaf) -> Leaf:  # of its matrix: blocks without an adapter are not in its tree
         matrix = tree[path.removeprefix(f"{lora.ADAPTER}/").rpartition("/")[0]]
-        return dataclasses.replace(leaf, layers=matrix.layers, depth=matrix.depth)
+        return dataclasses.replace(leaf, layers=matrix.layers, depth=matrix.depth, above=matrix.above)
 
     return tree | {path: with_layers(path, leaf) for path, leaf in adapters.items()}, adapters, adapted
 
@@ -238,13 +238,9 @@ def _rates(config: OptimizerConfig, tree: Mapping[str, Leaf]) -> Vectors | None:
     if config.layer_decay is None and not config.rate_multipliers:
         return None
     factors = patterns.product(config.rate_multipliers, tree, "optimizer.rate_multipliers")
-    depth = max((leaf.depth for leaf in tree.values()), default=0)
+    depth = max((leaf.depth + leaf.above for leaf in tree.values()), default=0)
     for path, leaf in tree.items():
-        above = np.zeros(())
-        if leaf.layers is not None:
-            above = leaf.depth - 1 - np.array(leaf.layers)
-        elif leaf.of_embeddings:
-            above = np.array(depth)
+        above = np.array(depth) if leaf.of_embeddings else leaf.layers_above
         if not leaf.of_head:
             above = above + config.layer_decay_offset
         factors[path] = factors[path] * (config.layer_decay or 1.0) ** above

@@ -67,6 +67,18 @@ def test_elmos_characters_are_embeddings():
     assert {"model/words/characters", "model/words/highway_0/gate/kernel"} <= set(rates)
 
 
+def test_the_stacks_of_debertas_encoder_count_as_one():
+    """Its first layer, with the convolution beside it, and its last one are stacks of their own."""
+    model = {"kind": "deberta", "layers": 5, "convolution": 3, "mask_decoder": True}
+    given = families.config("bert", model=model, optimizer={"learning_rate": 1.0, "layer_decay": 0.5})
+    powers = {"heads": 0, "model/last": 0, "model/encoder": [3, 2, 1], "model/first": 4, "model/convolution": 4}
+    layout = families.layout(given)
+    for path, x in layout.rates.items():
+        power = next((n for top, n in powers.items() if path.startswith(f"{top}/")), 5)  # embeddings
+        np.testing.assert_array_equal(x, np.broadcast_to(0.5 ** np.array(power), x.shape), err_msg=path)
+    assert {"/".join(path.split("/")[:2]) for path in layout.rates} > {*powers} - {"heads"}
+
+
 def test_what_projects_to_the_vocabulary_is_a_head():
     """`layer_decay_offset` counts layers below the heads; a final norm has the rate of the top layer."""
     heads = {"model/lm_head/norm/scale", "model/head/kernel", "model/vocab_bias", "model/output_bias"}
