@@ -108,7 +108,7 @@ def _train(config: Config, timings: Timings, asked: int | None) -> int:
         say(f"{key} was {was}, is {now}: the run resumes if the files there are the same")
     setup = teachers.attach(state.setup(config, asked=asked), say)
     corruption.check(setup)
-    preflight.refuse_to_begin(config, trainable.idle_multipliers(config.optimizer, setup.layout))
+    preflight.refuse_to_begin(config, trainable.problems(config, setup.layout))
     for line in trainable.lines(config, setup.layout):
         say(line)
     phases = [setup.for_phase(phase, index) for index, phase in enumerate(configs.phase_configs(config))]

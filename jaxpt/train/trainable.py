@@ -247,6 +247,26 @@ def _rates(config: OptimizerConfig, tree: Mapping[str, Leaf]) -> Vectors | None:
     return factors
 
 
+def problems(config: Config, layout: Layout) -> list[str]:
+    """A line for each setting that is idle, or wrong, for the parameters of the model: a run does not begin with it."""
+    lines, leaves = idle_multipliers(config.optimizer, layout), layout.tree.values()
+    adapted = [x for path, x in layout.ever_trained().items() if path.startswith(f"{lora.ADAPTER}/")]
+    if config.train.lora is not None and not any(x.any() for x in adapted):
+        lines.append("train.lora: no phase trains the adapter; add adapter to train.trainable, or leave train.lora out")
+    in_stacks = [leaf for leaf in leaves if leaf.stack is not None and not leaf.of_head]
+    shared = next((leaf.top for leaf in in_stacks if leaf.layers is None), None)
+    if shared and config.optimizer.layer_decay not in (None, 1):
+        lines.append(f"optimizer.layer_decay: the layers of {shared} share their parameters; leave it out")
+    # The right order would lay out the optimizer's state otherwise than checkpoints have it.
+    if config.train.unfreeze and any(leaf.above for leaf in in_stacks):
+        names = ", ".join(sorted({leaf.top for leaf in in_stacks}))
+        lines.append(
+            f"train.unfreeze: opens {names} out of order; leave it out, and name what each of train.phases trains by "
+            "train.trainable"
+        )
+    return lines
+
+
 def idle_multipliers(config: OptimizerConfig, layout: Layout) -> list[str]:
     """A line for each pattern of `rate_multipliers` and `decay_multipliers` that holds for frozen parameters alone."""
     ever, problems = layout.ever_trained(), []

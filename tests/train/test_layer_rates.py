@@ -77,6 +77,7 @@ def test_the_stacks_of_debertas_encoder_count_as_one():
         power = next((n for top, n in powers.items() if path.startswith(f"{top}/")), 5)  # embeddings
         np.testing.assert_array_equal(x, np.broadcast_to(0.5 ** np.array(power), x.shape), err_msg=path)
     assert {"/".join(path.split("/")[:2]) for path in layout.rates} > {*powers} - {"heads"}
+    assert trainable.problems(given, layout) == []
 
 
 def test_what_projects_to_the_vocabulary_is_a_head():
@@ -89,6 +90,13 @@ def test_what_projects_to_the_vocabulary_is_a_head():
     network = Network(EVERY["modernbert_decoder"](layers=2).build())
     paths = patterns.leaves(network.shapes(), network.logical_axes())
     assert {leaf.of_head for path, leaf in paths.items() if "lm_head" in path} == {True}
+
+
+def test_shared_layers_have_no_rates_of_their_own():
+    """A new run is refused: all applications of the layer would have the full rate."""
+    given = families.config("bert", model={"kind": "albert", "layers": 3}, optimizer={"layer_decay": 0.8})
+    (problem,) = trainable.problems(given, families.layout(given))
+    assert problem == "optimizer.layer_decay: the layers of model/encoder share their parameters; leave it out"
 
 
 def lines(given):

@@ -357,6 +357,18 @@ def test_multipliers_of_frozen_parameters_alone_are_found():
     ]
 
 
+def test_an_adapter_that_no_phase_trains_is_found():
+    def problems(trainable_now, later):
+        phases = [{"steps": 5}, {"set": {"train.trainable": [later]}}]
+        given = config(trainable=[trainable_now], train={"lora": {"rank": 2}, "phases": phases})
+        return trainable.problems(given, families.layout(given))
+
+    assert problems("model/final_norm", "model/token_embed") == [
+        "train.lora: no phase trains the adapter; add adapter to train.trainable, or leave train.lora out"
+    ]
+    assert problems("model/final_norm", "adapter/model/decoder[3]") == []
+
+
 def test_a_run_with_multipliers_of_frozen_parameters_alone_does_not_begin(tmp_path):
     optimizer = {"rate_multipliers": {"model/decoder[0]": 0.1}}
     given = config(trainable=["model/final_norm"], optimizer=optimizer, run_dir=str(tmp_path / "run"))

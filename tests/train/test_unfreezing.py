@@ -116,6 +116,14 @@ def test_shared_layers_cannot_open_one_by_one():
         state.setup(configs.build(tree))
 
 
+def test_an_encoder_of_several_stacks_does_not_begin():
+    """They would open in the order of their names, the top layer of a mask decoder last."""
+    model = {"kind": "deberta", "layers": 2, "mask_decoder": True}
+    given = families.config("bert", model=model, train={"unfreeze": {"every": 2}})
+    (problem,) = trainable.problems(given, families.layout(given))
+    assert problem.startswith("train.unfreeze: opens model/encoder, model/last out of order; leave it out, and name")
+
+
 # ---- runs -----------------------------------------------------------------------------------------------------------
 
 
