@@ -81,12 +81,7 @@ def _check_rows(config: Config) -> None:
                     task.content(row, where)
                     if len(first) < BEGINNING:
                         first.append(LocatedRow(row, where, (0, row.number)))
-                    try:
-                        _check_target(task, split, row, where)
-                    except EmptyLabelError as error:
-                        empty.append((where, error))
-                    except UnknownLabelError as error:
-                        raise UserError(f"{error}{_source_of_labels(config)}") from None
+                    _check_target(config, split, row, where, empty)
                 check_empty_labels(empty)
                 _check_own_metrics(task, first)
         _checked.add(key)
@@ -98,12 +93,28 @@ def _source_of_labels(config: Config) -> str:
     return f"; these are in {saved}: restore the run's data, or choose another run_dir" if saved.is_file() else ""
 
 
-def _check_target(task: Task, split: str, row: Row, where: str) -> None:
-    """Raises UserError where a row has not the target that it is trained or scored with."""
-    if getattr(task, "labels", ()) is None:  # they are still to be found, in the training set
-        task.labels_in(row, where)
-    elif (split != "train" and task.scored) or task.shown or task.kind in ("regression", "multiple_choice"):
-        task.target(row, where)
+def _check_target(config: Config, split: str, row: Row, where: str, empty: list[tuple[str, EmptyLabelError]]) -> None:
+    """Raises UserError where a row has not the target that it is trained or scored with; adds those without a label to
+    `empty`."""
+    task = config.task
+    try:
+        if getattr(task, "labels", ()) is None:  # they are still to be found, in the training set
+            task.labels_in(row, where)
+        elif (split != "train" and task.scored) or task.shown or task.kind in ("regression", "multiple_choice"):
+            task.target(row, where)
+    except EmptyLabelError as error:
+        empty.append((where, error))
+    except UnknownLabelError as error:
+        raise UserError(f"{error}{_source_of_labels(config)}") from None
+
+
+def _check_test_targets(config: Config, rows: Sequence[LocatedRow]) -> None:
+    """Raises UserError where a row of the test set has not its target: no records are made of these rows, and those of
+    a data set, or of files elsewhere, `check` does not read."""
+    empty: list[tuple[str, EmptyLabelError]] = []
+    for row in rows:
+        _check_target(config, "test", row.row, row.where, empty)
+    check_empty_labels(empty)
 
 
 def _check_own_metrics(task: Task, rows: Sequence[LocatedRow]) -> None:
@@ -211,6 +222,9 @@ def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[
 
     Yields:
       Lines.
+
+    Raises:
+      UserError: a row of the test set has not the target that it is scored with.
     """
     cut_to = getattr(config.objective, "cut_to", "data.length {}".format)  # a dialogue has no other limit
     for split, (cut, rows) in truncated.items():
@@ -218,6 +232,7 @@ def lines(config: Config, truncated: Mapping[str, tuple[int, int]]) -> Iterator[
             yield f"{split}: {cut:,} of {rows:,} examples were cut to {cut_to(config.data.length)}"
     splits = ("train", "validation", "test") if config.data.has_test else ("train", "validation")
     rows = {split: split_rows(config, split) for split in splits}
+    _check_test_targets(config, rows.get("test", ()))
     for split in splits if config.task.kind == "tagging" else ():
         if repairs := sum(config.task.repairs(row.row, row.where) for row in rows[split]):
             yield f"{split}: {repairs:,} tags I-X that continue no entity were read as B-X (task.scheme: auto)"

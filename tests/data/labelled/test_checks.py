@@ -5,6 +5,7 @@ import pytest
 from jaxpt.data import datasets
 from jaxpt.data.checks import repeated_file
 from jaxpt.data.labelled import checks
+from jaxpt.data.labelled.files import RowFile
 from jaxpt.data.tasks.dialogue import DialogueTask
 from jaxpt.errors import UserError
 from jaxpt.objectives.dialogue import Dialogue
@@ -60,6 +61,24 @@ def test_every_label_is_looked_at_before_a_run(split, row, label, words, tmp_pat
     with pytest.raises(UserError) as error:
         checks.check(config)
     assert f"{split}.jsonl: {words}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("gud", "line 4: label 'gud' is none of task.labels"),
+        ("", "line 4: column 'label' .* is empty; .*; 2 such rows"),
+    ],
+)
+def test_a_test_set_that_is_no_local_file_is_looked_at_before_a_run(label, words, tmp_path, monkeypatch):
+    """Its rows are read once the others are prepared, whose targets are looked at there."""
+    monkeypatch.setattr(RowFile, "state", None)  # as of a data set
+    made = [row | ({"label": label} if n in (3, 5) else {}) for n, row in enumerate(fine_tuning.rows(8))]
+    paths = {"test_path": fine_tuning.write(tmp_path / "test.jsonl", made)}
+    config = fine_tuning.recipe(tmp_path, data=paths, task={"kind": "classification", "labels": ["bad", "good"]})
+    checks.check(config)
+    with pytest.raises(UserError, match=rf"test\.jsonl: {words}"):
+        list(checks.lines(config, {}))
 
 
 def test_a_file_that_two_paths_of_a_split_name_is_said(tmp_path):
