@@ -69,7 +69,7 @@ def check_recipe(config: Config) -> None:
         raise UserError(
             f"train.compiled: {config.train.compiled}: no such directory; `jaxpt plan RECIPE --save DIR` writes one"
         )
-    if config.init_from is not None and not run_dir.has_checkpoint(Path(config.run_dir)):
+    if config.init_from is not None and not run_dir.with_checkpoints(config):
         _check_origin(config, Path(config.init_from.path))
 
 
@@ -169,15 +169,15 @@ def _idle_settings_of_model(config: Config) -> list[str]:
 
 
 def refuse_to_begin(config: Config, problems: Iterable[str]) -> None:
-    """Raises UserError with the first problem; notes all of them of a run with a checkpoint, which an earlier version
-    let begin.
+    """Raises UserError with the first problem; notes all of them of a run with a checkpoint, or a copy of one, which an
+    earlier version let begin.
 
     Args:
       config: the run's configuration.
       problems: a line for each.
     """
     for line in dict.fromkeys(problems):
-        if not run_dir.has_checkpoint(Path(config.run_dir)):
+        if not run_dir.with_checkpoints(config):
             raise UserError(line)
         errors.note(line)
 

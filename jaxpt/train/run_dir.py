@@ -115,9 +115,8 @@ def with_own_warmup(config: Config) -> Config:
     Args:
       config: what was asked for.
     """
-    schedule, steps, copy = config.optimizer.schedule, config.train.steps, config.checkpoint.copy_to
-    places = [Path(place) for place in (config.run_dir, copy) if place and has_checkpoint(Path(place))]
-    old = next((saved for saved in map(_saved, places) if saved), None) or _source(config)
+    schedule, steps = config.optimizer.schedule, config.train.steps
+    old = next((saved for saved in map(_saved, with_checkpoints(config)) if saved), None) or _source(config)
     if old is None or schedule.warmup_limit is not None:
         return config
     limit = old.optimizer.schedule.warmup_limit or old.train.steps
@@ -203,6 +202,12 @@ def removed_on_failure(run_dir: Path, new_dirs: Sequence[Path]) -> Iterator[None
 def has_checkpoint(run_dir: Path) -> bool:
     """Whether a run was saved, after a step or when it was imported."""
     return any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*"))
+
+
+def with_checkpoints(config: Config) -> list[Path]:
+    """Where a run can resume from: of its run_dir and its copy (`checkpoint.copy_to`) those with a checkpoint."""
+    places = (config.run_dir, config.checkpoint.copy_to)
+    return [Path(place) for place in places if place and has_checkpoint(Path(place))]
 
 
 def moved(config: Config) -> list[tuple[str, Any, Any]]:

@@ -259,6 +259,9 @@ def test_a_resume_needs_no_origin(workplace):
     preflight.check(config)
     with pytest.raises(UserError, match=r"data\.path: gone\.txt"):  # all else is looked at still
         preflight.check(configs.load(RECIPE, ["run_dir=runs/x", "init_from.path=gone", "data.path=gone.txt"]))
+    Path("runs/x").rename("copy")  # the copy of a run_dir that is lost: it is fetched
+    copied = ["init_from.path=gone", "data.path=a.txt", "checkpoint.copy_to=copy"]
+    preflight.check(configs.load(RECIPE, ["run_dir=runs/x", *copied]))
 
 
 def test_a_run_with_a_setting_that_does_nothing_resumes(workplace, monkeypatch):
@@ -271,6 +274,8 @@ def test_a_run_with_a_setting_that_does_nothing_resumes(workplace, monkeypatch):
     monkeypatch.setattr(errors, "note", notes.append)
     preflight.check(config)
     keys = [line.partition(":")[0] for line in notes]
+    Path("runs/x").rename("copy")
+    preflight.check(config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"copy_to": "copy"})}))
     assert keys == ["train.patience", "train.stall_exit", "optimizer.layer_decay_offset"]
 
 
