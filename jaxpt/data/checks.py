@@ -93,6 +93,16 @@ def repeated_file(config: Config) -> str | None:
     return None
 
 
+def idle_fields(config: Config) -> list[str]:
+    """A line for each source of texts whose `field` changes nothing.
+
+    Args:
+      config: the run's configuration in one phase.
+    """
+    sources = [] if config.task is not None else [part.config.data for part in parts.parts(config)]
+    return [line for data in sources if readers.is_files(data) and (line := readers.idle_field(data))]
+
+
 def _real(path: str) -> str:
     """The file that a path names, without links and dots; an address as it is."""
     return path if "://" in path else os.path.realpath(path)

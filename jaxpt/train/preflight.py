@@ -63,6 +63,7 @@ def check_recipe(config: Config) -> None:
         checks.check_held_out(phase)
         check_tables(phase)
         check_repeated_files(phase)
+        refuse_to_begin(phase, checks.idle_fields(phase))
     _check_evaluators(config)
     _note_unranked_checkpoints(config)
     if config.train.compiled is not None and not Path(config.train.compiled).is_dir():

@@ -77,6 +77,8 @@ CASES = {
     "one of several": (["data.path=[a.txt, gone.txt]"], "data.path: gone.txt: no such file"),
     "task of a mixture": (["data.mixture=[{name: a, path: a.txt}, {name: b, path: gone.txt}]"], "gone.txt"),
     "suffix": (["data.path=a.doc"], "a.doc: the suffix says nothing of the format"),
+    "table": (["data.path=a.csv"], "a.csv: a table is no corpus; write its column of texts to .jsonl or"),
+    "field of text": (["data.path=a.txt", "data.field=body"], "data.field: body: has no effect on text files; "),
     "no path": (["data.source=jsonl"], "data.path is missing: data.source: jsonl needs one"),
     "vocabulary": (["data.tokenizer.path=gone.json"], "gone.json: no such vocabulary file"),
     "family": (["objective={kind: masked_lm}"], "requires a model of family encoder, but model.kind: gpt2"),

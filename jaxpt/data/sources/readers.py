@@ -64,6 +64,18 @@ def text_files(data: SourceConfig, report: Callable[[str], None] = lambda line: 
     return files
 
 
+def idle_field(data: SourceConfig) -> str | None:
+    """A line where `field` changes nothing, since all files are text; None elsewhere.
+
+    Of `documents` nothing is said: recipes for text have it, and take JSONL as well.
+    """
+    if data.field == SourceConfig.model_fields["field"].default:
+        return None
+    if any(_format(path, data) != "text" for of_split in text_files(data).values() for path in of_split):
+        return None
+    return f"data.field: {data.field}: has no effect on text files; remove it, or name files of JSONL or Parquet"
+
+
 def check_beginnings(data: DataConfig) -> None:
     """Reads the first documents of each file, of many files those of the first ones.
 
@@ -98,6 +110,11 @@ def _format(path: str, data: SourceConfig) -> str:
     name = path.removesuffix(".gz")
     if format := next((format for suffix, format in SUFFIXES.items() if name.endswith(suffix)), None):
         return format
+    if name.endswith(tuple(tables.SUFFIXES)):
+        raise UserError(
+            f"{path}: a table is no corpus; write its column of texts to .jsonl or .parquet (data.field), or give the "
+            "recipe a task"
+        )
     known = ", ".join(dict.fromkeys(SUFFIXES.values()))
     raise UserError(f"{path}: the suffix says nothing of the format; set data.source to one of {known}")
 
