@@ -17,6 +17,11 @@ from jaxpt.runtime import hub, plugins, process
 from jaxpt.train import foreign, run_dir, schedules
 from jaxpt.train.evaluators import Evaluator, default_every
 
+TEST_WITHOUT_TASK = (
+    "data.test_path: is for recipes with a task; `jaxpt eval RUN data.validation_path=…` measures another file"
+)
+"""What is said where nothing reads a test set."""
+
 
 def check(config: Config) -> None:
     """Finds what a recipe alone shows to be wrong with a run; nothing is written.
@@ -157,6 +162,8 @@ def _check_effects(config: Config) -> None:
             "optimizer.decay_multipliers: changes no decay, since optimizer.weight_decay is 0; set "
             "optimizer.weight_decay, or optimizer.decay_multipliers={}"
         )
+    if config.task is None and any(source.test_path is not None for source in (config.data, *config.data.mixture)):
+        idle.append(TEST_WITHOUT_TASK)
     of_model = _idle_settings_of_model(config)
     refuse_to_begin(config, idle if config.init_from else [*idle, *of_model])
     for line in dict.fromkeys(of_model) if config.init_from else ():

@@ -100,6 +100,8 @@ def test_the_predictions_of_the_test_set_are_kept(run, tmp_path, capsys):
     assert f"\n{worst['loss']:.4f} {worst['id']}: {worst['target']} → {worst['prediction']}  " in said
     assert main(["eval", str(run / "run")]) == 0
     assert "target ↓  bad  good ← predicted" in capsys.readouterr().out and file.read_bytes() == before
+    assert main(["eval", str(run / "run"), f"data.test_path={run / 'test.jsonl'}"]) == 0
+    assert f"test: accuracy {receipt['test']['accuracy']:.4f}" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -79,6 +79,10 @@ CASES = {
     "suffix": (["data.path=a.doc"], "a.doc: the suffix says nothing of the format"),
     "table": (["data.path=a.csv"], "a.csv: a table is no corpus; write its column of texts to .jsonl or"),
     "field of text": (["data.path=a.txt", "data.field=body"], "data.field: body: has no effect on text files; "),
+    "test set without a task": (
+        ["data.path=a.txt", "data.test_path=b.txt"],
+        "data.test_path: is for recipes with a task; `jaxpt eval RUN data.validation_path=…` measures another file",
+    ),
     "no path": (["data.source=jsonl"], "data.path is missing: data.source: jsonl needs one"),
     "vocabulary": (["data.tokenizer.path=gone.json"], "gone.json: no such vocabulary file"),
     "family": (["objective={kind: masked_lm}"], "requires a model of family encoder, but model.kind: gpt2"),
@@ -268,7 +272,7 @@ def test_a_resume_needs_no_origin(workplace):
 
 def test_a_run_with_a_setting_that_does_nothing_resumes(workplace, monkeypatch):
     """Earlier versions let it begin."""
-    settings = ["train.patience=2", "train.stall_exit=true", "train.stall_seconds=null"]
+    settings = ["train.patience=2", "train.stall_exit=true", "train.stall_seconds=null", "data.test_path=b.txt"]
     settings += ["evals=[{kind: heldout, name: held}]", "optimizer.layer_decay_offset=2", "checkpoint.every=3"]
     config = configs.load(RECIPE, ["run_dir=runs/x", "data.path=a.txt", *settings])
     Path("runs/x/checkpoints/2").mkdir(parents=True)
@@ -278,7 +282,7 @@ def test_a_run_with_a_setting_that_does_nothing_resumes(workplace, monkeypatch):
     keys = [line.partition(":")[0] for line in notes]
     Path("runs/x").rename("copy")
     preflight.check(config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"copy_to": "copy"})}))
-    assert keys == ["train.patience", "train.stall_exit", "optimizer.layer_decay_offset"]
+    assert keys == ["train.patience", "train.stall_exit", "optimizer.layer_decay_offset", "data.test_path"]
 
 
 def refused_of_a_new_run_alone(config, words, monkeypatch):
