@@ -23,7 +23,7 @@ def evaluated(monkeypatch):
 
         def score(params, measured, stop):
             scored.append((params, measured))
-            return Result({"accuracy": 0.5}, ("test: accuracy 0.5000",), lambda *_: Details(("confusions",)))
+            return Result({"accuracy": 0.5}, ("test: accuracy 0.5000",), lambda *_: Details(("confusions",), ()))
 
         def run(missing, params):
             evaluators.found["task"] = Result({"temperature": 2.0})
@@ -54,13 +54,12 @@ def evaluated(monkeypatch):
 def test_a_test_set_that_is_named_is_scored(tmp_path, evaluated, capsys, saved):
     """By what was chosen on the validation set; that of the recipe is for the end of the run."""
     path = fine_tuning.write(tmp_path / "test.jsonl", fine_tuning.rows(8))
-    config = fine_tuning.recipe(tmp_path, data={"test_path": path})
+    without, config = (fine_tuning.recipe(tmp_path, data={"test_path": of}) for of in (None, path))
     found, scored = evaluated(config, [f"data.test_path={path}"], saved)
     assert found == {"task/temperature": 2.0, "test/accuracy": 0.5}
     assert scored == [("params", saved or {"task/temperature": 2.0})]
     assert capsys.readouterr().out.endswith("test: accuracy 0.5000\nconfusions\n")
     assert evaluated(config, ["seed=0"], saved) == ({"task/temperature": 2.0}, [])
-    without = fine_tuning.recipe(tmp_path)
     assert evaluated(without, ["data.test_path=null"], saved) == ({"task/temperature": 2.0}, [])
 
 
