@@ -41,7 +41,7 @@ case "${0##*/} $*" in
   "git cat-file -e HEAD:tracked"*) ;;
   "git cat-file "*) exit 1 ;;
   "git "*" status "*) printf "${CHANGED- M changed.py\\n}" ;;
-  srun*) [[ -z ${SCANCEL-} ]] || kill -"$SHUTDOWN" $PPID; exit "$SRUN" ;;
+  srun*) [[ -z ${SCANCEL-} ]] || kill -TERM $PPID; exit "$SRUN" ;;
   scontrol*) exit "${REQUEUE-0}" ;;
   mountpoint*) [[ -z ${SHUTDOWN-} ]] || kill -"$SHUTDOWN" $PPID; exit "${MOUNTED-1}" ;;
 esac
